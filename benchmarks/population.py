@@ -32,7 +32,7 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.certified import solve_certified
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import is_certified
-from softswitch.tables.constraints import GROUPED, BuiltProblem, build_problem
+from softswitch.tables.constraints import KINDS, BuiltProblem, build_problem
 from softswitch_experiments.leaderboard.tables import encode_features
 
 CONFIDENCE = 0.95
@@ -98,7 +98,7 @@ class Sampler:
             "y": frame["y"].to_numpy().astype(np.int32),
         }
         self.alike: tuple[str, ...] = ("y",)
-        if population.kind in GROUPED:
+        if KINDS[population.kind].uses_groups:
             self.columns["group"] = frame["group"].to_numpy().astype(np.int32)
             self.alike = ("y", "group")
         self.client = frame["client"].astype(str).to_numpy()

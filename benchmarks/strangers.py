@@ -31,8 +31,8 @@ from typer.testing import CliRunner
 
 from softswitch.cli import app
 from softswitch.results.folder import find_runs
+from softswitch.tables.constraints import NUMBER, kind_names
 from softswitch.tables.model import load
-from softswitch.tables.settings import OF_AMOUNTS
 
 FEWEST_ROWS = 20
 """The worst client is the worst of those with so many new rows; so are classes at a client."""
@@ -178,7 +178,7 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
         "page, MB": round((run.folder / "report.html").stat().st_size / 1e6, 2),
         "findings": [one["code"] for one in told["diagnostics"]],
     }
-    return found | _beside(load(run.folder, uncertified=True), table[complete & ~new], table[new], case)
+    return found | _beside(load(run.folder, allow_uncertified=True), table[complete & ~new], table[new], case)
 
 
 def _by_command(words: list[str]) -> tuple[int, str]:
@@ -191,13 +191,13 @@ def _beside(model: Any, known: pd.DataFrame, new: pd.DataFrame, case: Case) -> d
     task = model.run.settings
     kind, bound = task["task.kind"], task["task.bound"]
     rows, others = (model.encoding.encode(part) for part in (known, new))
-    if model.meaning.what == "number":
+    if model.label_values.label_type == NUMBER:
         truth = new[case.label].to_numpy(float)
         predicted = {"ours": model.predict(new)} | _numbers(
             rows, known[case.label].to_numpy(float), others, kind, bound
         )
     else:
-        truth, target, own = map(model.meaning.encode, (new[case.label], known[case.label], model.predict(new)))
+        truth, target, own = map(model.label_values.encode, (new[case.label], known[case.label], model.predict(new)))
         predicted = {"ours": own} | _classes(rows, target, others)
     owner, told = new[case.client].to_numpy(), {"kind": kind, "bound": bound}
     for name, values in predicted.items():
@@ -235,7 +235,7 @@ def _classes(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndar
 
 def _judged(kind: str, bound: float, values: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """The loss and what is bounded, of one client's new rows."""
-    if kind in OF_AMOUNTS:
+    if kind in kind_names(estimator="BoundedRegressor"):
         error = values - truth
         pinball = np.maximum(-(1 - bound) * error, bound * error).mean()
         return {

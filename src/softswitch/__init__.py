@@ -48,17 +48,16 @@ if TYPE_CHECKING:
     from softswitch.results.report.page import report as report
     from softswitch.results.result import Result as Result
     from softswitch.results.status import StatusCode as StatusCode
-    from softswitch.tables.classifiers import NeymanPearsonClassifier as NeymanPearsonClassifier
-    from softswitch.tables.classifiers import ParityClassifier as ParityClassifier
-    from softswitch.tables.classifiers import RateClassifier as RateClassifier
+    from softswitch.tables.estimators import BoundedClassifier as BoundedClassifier
+    from softswitch.tables.estimators import BoundedRegressor as BoundedRegressor
     from softswitch.tables.model import load as load
-    from softswitch.tables.regressors import BoundedRegressor as BoundedRegressor
 
 _MODULES = {
     "Automatic": "methods.automatic",
     "AverageSGM": "methods.average_sgm",
     "Ball": "problem.domains",
-    "BoundedRegressor": "tables.regressors",
+    "BoundedClassifier": "tables.estimators",
+    "BoundedRegressor": "tables.estimators",
     "Box": "problem.domains",
     "Certificate": "results.certificate",
     "Certified": "engine.certified",
@@ -70,15 +69,12 @@ _MODULES = {
     "HardSGM": "methods.hard_sgm",
     "Logging": "oracles.options",
     "Memory": "methods.memory",
-    "NeymanPearsonClassifier": "tables.classifiers",
     "Oracle": "oracles.base",
     "Output": "oracles.options",
-    "ParityClassifier": "tables.classifiers",
     "Penalty": "methods.penalty",
     "PooledConstraint": "problem.pooled",
     "PrimalDual": "methods.primal_dual",
     "Problem": "problem.problem",
-    "RateClassifier": "tables.classifiers",
     "RecordPrivacy": "privacy.settings",
     "Result": "results.result",
     "Sampling": "oracles.options",

@@ -9,7 +9,7 @@ from scipy.optimize import linprog, minimize
 import softswitch as ss
 from benchmarks import flat
 from softswitch.problem.regression import Unit, bounded, loss, mean_error, uncovered
-from softswitch.tables.constraints import Loss, build_problem
+from softswitch.tables.constraints import build_problem
 from softswitch.tables.labels import NumberLabel
 
 PARAMS = [{"w": jnp.array([[2.0]]), "b": jnp.array([1.0])}]
@@ -63,7 +63,7 @@ def test_what_stands_in_for_coverage_raises_the_prediction():
         (lambda: bounded("bias"), "kind must be one of 'mean-error', 'absolute-error', 'coverage', but is 'bias'"),
         (
             lambda: build_problem("miss-rate", 2, label=NumberLabel()),
-            "task.kind must be one of mean-error, absolute-error, coverage, custom where the label is a number",
+            "task.kind must be one of mean-error, absolute-error, coverage, custom if the label type is .number.",
         ),
     ],
 )
@@ -88,7 +88,7 @@ def sites():
 
 def solved(sites, kind, bound, name=None):
     x, y, owner = sites
-    problem = build_problem(kind, 2, label=NumberLabel(), loss=Loss(name), bound=bound).problem
+    problem = build_problem(kind, 2, label=NumberLabel(), loss=name, bound=bound).problem
     assert problem.convex is (None if kind == "coverage" else True)
     clients = ss.ClientData.from_arrays({"x": x, "y": y}, owner)
     return flat.solve(problem, clients, ss.Automatic(tolerance=bound), rounds=3000)

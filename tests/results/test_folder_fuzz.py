@@ -19,7 +19,7 @@ from small_run import small_run, table
 from softswitch.cli import app
 from softswitch.cli.runs import _line
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.descriptions import client_word, kind_in_words
+from softswitch.results.descriptions import client_noun, read_description
 from softswitch.results.folder import CHECKPOINTS, differing_settings, find_runs, open_run, read_frontier, run_named
 from softswitch.results.report import write_report
 from softswitch.results.report.client_states import standings
@@ -164,8 +164,8 @@ def look(folder, part):
         check_about(run.about, whole=True)
         found = standings(run)
         verdict(run, found)
-        words = kind_in_words(run.settings)
-        client_table(run, found, words, client_word(run.settings))
+        words = read_description(run.about)
+        client_table(run, found, words, client_noun(run.settings))
         of_any_use(run, words)
         _comparison([run, run])
         _beside(run, words)
@@ -174,7 +174,7 @@ def look(folder, part):
         [str(cycle) for cycle in run.restarts]
         _ = run.history, run.certificate
     elif part == "model":
-        load_model(folder, uncertified=True).columns(ROWS)
+        load_model(folder, allow_uncertified=True).columns(ROWS)
     elif part == "frontier":
         found = read_frontier(folder)
         _ = found.columns, found.words, found.to_csv(), found.notes

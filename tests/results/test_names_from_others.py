@@ -19,7 +19,7 @@ from softswitch.results.folder import CLIENTS, Run, _clients_bytes
 from softswitch.results.frontier import Frontier
 from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
 from softswitch.results.report import write_report
-from softswitch.tables.cells import tidy
+from softswitch.tables.cells import parse_cells
 from softswitch.tables.table import read_table, write_table
 
 NAMES = [
@@ -66,7 +66,7 @@ def test_words_of_a_table_come_back(tmp_path_factory, words):
     file = tmp_path_factory.mktemp("t") / "t.csv"
     written = pd.DataFrame({"=name": [*words, "word"], "n": [-1.5] * (len(words) + 1)})
     write_table(written, file)
-    found, wanted = read_table(file, separator=",", decimal="."), tidy(written["=name"])
+    found, wanted = read_table(file, separator=",", decimal="."), parse_cells(written["=name"])
     assert list(found.columns) == ["=name", "n"]
     assert found["=name"].isna().tolist() == wanted.isna().tolist()
     assert found["=name"].dropna().tolist() == wanted.dropna().tolist()

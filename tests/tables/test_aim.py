@@ -93,7 +93,7 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
     assert len(pd.read_csv(tmp_path / "new-predicted.csv")) == 5
     with pytest.raises(ValueError, match="no certified model"):
         ss.load(run.folder).probability(large_table())
-    assert ss.load(run.folder, uncertified=True).probability(large_table().head(2)).shape == (2,)
+    assert ss.load(run.folder, allow_uncertified=True).probability(large_table().head(2)).shape == (2,)
 
 
 def test_the_report_says_it(certified, refused):
@@ -131,11 +131,11 @@ def test_a_run_of_before_the_aim_was_a_setting_is_resumed_as_it_was(home, tmp_pa
 def test_an_estimator_is_trained_for_its_certificate_and_refuses_without():
     table = hospital_table()
     X, y = table.drop(columns=["hospital", "diagnosis"]), (table["diagnosis"] == "malignant").to_numpy()
-    model = ss.RateClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, validation=0.2)
+    model = ss.BoundedClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, validation=0.2)
     model.fit(X, y, clients=table["hospital"])
-    assert model.answered_ is False
+    assert model.certified_ is False
     with pytest.raises(ValueError, match="No answer at this confidence"):
         model.predict(X)
-    assert model.set_params(uncertified=True).predict(X).shape == y.shape
+    assert model.set_params(allow_uncertified=True).predict(X).shape == y.shape
     with pytest.raises(ValueError, match="held_out"):
-        ss.RateClassifier(validation=0.2).fit(X, y)
+        ss.BoundedClassifier(validation=0.2).fit(X, y)

@@ -61,7 +61,7 @@ def minutes(home):
 
 def test_an_upper_limit_that_is_certified(home, minutes):
     table = pd.read_csv(home / "deliveries.csv")
-    limit = ss.load(minutes.folder, uncertified=True).predict(table)
+    limit = ss.load(minutes.folder, allow_uncertified=True).predict(table)
     above = (table["minutes"] > limit).groupby(table["branch"]).mean()
     assert above.max() <= 0.25  # on all rows
     assert minutes.result.worst_constraint <= 0.2
@@ -76,7 +76,7 @@ def test_prediction_by_the_command(home, minutes, tmp_path):
     found = pd.read_csv(tmp_path / "p.csv")
     assert list(found.columns)[-2:] == ["parcels", "minutes_predicted"]
     with pytest.raises(ValueError, match="'minutes' is a number, which has no probability"):
-        ss.load(minutes.folder, uncertified=True).probability(found)
+        ss.load(minutes.folder, allow_uncertified=True).probability(found)
 
 
 def test_a_mean_error_in_the_labels_unit(home):
@@ -102,7 +102,7 @@ def went(home):
 
 def test_several_classes(home, went):
     table = pd.read_csv(home / "deliveries.csv")
-    model = ss.load(went.folder, uncertified=True)
+    model = ss.load(went.folder, allow_uncertified=True)
     assert model.classes == ("fine", "late", "lost")
     chances = model.probability(table)
     np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)

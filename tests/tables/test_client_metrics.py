@@ -22,9 +22,9 @@ def test_auc_is_that_of_scikit_learn_also_with_ties():
     draw = np.random.default_rng(0)
     for _ in range(20):
         y, score = draw.integers(0, 2, 40), np.round(draw.normal(size=40), 1)
-        assert metrics.auc_of_scores(y, score) == pytest.approx(roc_auc_score(y, score))
-    assert metrics.auc_of_scores(np.array([0, 1]), np.zeros(2)) == 0.5
-    assert math.isnan(metrics.auc_of_scores(np.ones(3), np.zeros(3)))
+        assert metrics.auc(y, score) == pytest.approx(roc_auc_score(y, score))
+    assert metrics.auc(np.array([0, 1]), np.zeros(2)) == 0.5
+    assert math.isnan(metrics.auc(np.ones(3), np.zeros(3)))
 
 
 def test_numbers_and_several_classes():
@@ -40,11 +40,11 @@ def test_columns_for_the_table_of_clients():
     """Also of a client whose rows are not there; rows lie as the store has them, sorted by client."""
     data = ClientData.from_arrays({"y": np.array([1, 0, 1, 1])}, ["b", "a", "b", "a"])
     y = np.asarray(data.rows.columns["y"])
-    found = metrics.measured("two-classes", data, {"held_out": np.where(y == 1, -1.0, -2.0)}, ("a", "b", "c"))
+    found = metrics.measure_clients("binary", data, {"held_out": np.where(y == 1, -1.0, -2.0)}, ("a", "b", "c"))
     assert list(found) == ["held_out_miss_rate", "held_out_false_alarm_rate", "held_out_auc"]
     assert found["held_out_miss_rate"][:2] == [1, 1]
     assert found["held_out_false_alarm_rate"][0] == 0
     assert found["held_out_auc"][0] == 1
     assert [math.isnan(column[2]) for column in found.values()] == [True] * 3
-    errors = metrics.measured("number", data, {"held_out": y + 0.5}, ("a",), scale=50.0)
+    errors = metrics.measure_clients("number", data, {"held_out": y + 0.5}, ("a",), scale=50.0)
     assert errors == {"held_out_mean_absolute_error": [25.0]}

@@ -7,14 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from softswitch.tables.constraints import LABEL_TYPES
 from softswitch.tables.labels import (
     BinaryLabel,
     MulticlassLabel,
     NumberLabel,
+    choose_label_type,
     fit_binary_label,
     fit_multiclass_label,
     fit_number_label,
-    is_number,
     label_from_dict,
 )
 
@@ -26,9 +27,9 @@ def test_two_classes():
     assert label == BinaryLabel("on time", "late")
     np.testing.assert_array_equal(label.encode(pd.Series(["late", "on time"])), [1, 0])
     scores = jnp.array([[0.1], [0.0], [-3.0]])
-    assert label.predicted(scores).tolist() == ["late", "on time", "on time"]
-    np.testing.assert_allclose(label.beside(scores)["probability"], [0.525, 0.5, 0.0474], atol=1e-3)
-    assert "positive: 'late', 75.0%" in label.said(np.array([1, 0, 1, 1]))
+    assert label.decode(scores).tolist() == ["late", "on time", "on time"]
+    np.testing.assert_allclose(label.probabilities(scores)["probability"], [0.525, 0.5, 0.0474], atol=1e-3)
+    assert "positive: 'late', 75.0%" in label.describe(np.array([1, 0, 1, 1]))
 
 
 def test_several_classes():
@@ -36,9 +37,9 @@ def test_several_classes():
     assert label == MulticlassLabel((1, 2, 3), (1 / 3, 0.0, 2 / 3))
     np.testing.assert_array_equal(label.encode(pd.Series(["2", "3"])), [1, 2])  # a file knows no types
     scores = jnp.array([[0.0, 1.0, 0.5], [2.0, 1.0, 0.0]])
-    assert label.predicted(scores).tolist() == [2, 1]
-    assert list(label.beside(scores)) == ["probability_1", "probability_2", "probability_3"]
-    assert sum(chances[0] for chances in label.beside(scores).values()) == pytest.approx(1)
+    assert label.decode(scores).tolist() == [2, 1]
+    assert list(label.probabilities(scores)) == ["probability_1", "probability_2", "probability_3"]
+    assert sum(chances[0] for chances in label.probabilities(scores).values()) == pytest.approx(1)
     assert np.isfinite(label.constant([{"w": jnp.zeros((1, 3)), "b": jnp.zeros(3)}], 1.0)[0]["b"]).all()
 
 
@@ -46,12 +47,12 @@ def test_amounts():
     label = fit_number_label(pd.Series([0.0, 10.0, 20.0, 1000.0]), np.array([True, True, True, False]))
     assert label.mean == 10
     assert label.scale == pytest.approx(np.std([0, 10, 20]))
-    np.testing.assert_allclose(label.predicted(jnp.asarray(label.encode([5.0, 17.0]))[:, None]), [5.0, 17.0], rtol=1e-5)
+    np.testing.assert_allclose(label.decode(jnp.asarray(label.encode([5.0, 17.0]))[:, None]), [5.0, 17.0], rtol=1e-5)
     within = fit_number_label(pd.Series([0.0, 10.0, 20.0, 5.0]), ALL, (0.0, 20.0))
-    np.testing.assert_allclose(within.predicted(jnp.array([[9.0], [-9.0]])), [20.0, 0.0], atol=1e-4)
+    np.testing.assert_allclose(within.decode(jnp.array([[9.0], [-9.0]])), [20.0, 0.0], atol=1e-4)
     assert within.unit.widest == pytest.approx(20.0)
     assert fit_number_label(pd.Series([7.0] * 4), ALL).scale == 1
-    assert fit_number_label(pd.Series([1.0, 2.0, 3.0, 4.0]), ALL, as_is=True) == NumberLabel()
+    assert fit_number_label(pd.Series([1.0, 2.0, 3.0, 4.0]), ALL, standardise=False) == NumberLabel()
 
 
 @pytest.mark.parametrize(
@@ -67,15 +68,20 @@ def test_written_and_read_back(label):
     assert label_from_dict(json.loads(json.dumps(label.to_dict()))) == label
 
 
-def test_a_folder_of_before_has_two_classes():
-    assert label_from_dict({"label": "diagnosis", "classes": ["benign", "malignant"]}) == BinaryLabel(
-        "benign", "malignant"
-    )
-
-
-@pytest.mark.parametrize(("values", "expected"), [([1, 2, 3], True), ([0, 1, 0], False), (["a", "b", "c"], False)])
-def test_what_is_most_likely_a_number(values, expected):
-    assert is_number(pd.Series(values)) is expected
+@pytest.mark.parametrize(
+    ("values", "supported", "expected"),
+    [
+        ([1, 2, 3], LABEL_TYPES, "number"),
+        ([0, 1, 0], LABEL_TYPES, "binary"),
+        (["a", "b", "c"], LABEL_TYPES, "multiclass"),
+        ([0, 1, 0], ("number",), "number"),
+        ([0, 1, 0], ("multiclass",), "multiclass"),
+        ([1, 2, 3], ("binary", "multiclass"), "multiclass"),
+        ([1, 2, 3], ("binary",), "binary"),
+    ],
+)
+def test_choice_of_the_label_type(values, supported, expected):
+    assert choose_label_type(pd.Series(values), supported) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,7 @@ def test_what_is_most_likely_a_number(values, expected):
         ),
         (
             lambda: fit_number_label(pd.Series([1.0, 2, 3, 9]), ALL, (0.0, 5.0)),
-            "must hold all labels, .* goes from 1 to 9",
+            "must contain all labels, .* from 1 to 9",
         ),
         (lambda: BinaryLabel("a", "b").encode(["a", "c"]), r"the label must be one of \['a', 'b'\], but is 'c'"),
     ],

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from softswitch.tables.cells import EMPTY, parse_numbers, tidy
+from softswitch.tables.cells import EMPTY, parse_cells, parse_numbers
 from softswitch.tables.features import Encoding
 from softswitch.tables.table import empty_marks, read_table, text_format
 
@@ -105,8 +105,8 @@ def test_marks_of_empty_cells(tmp_path):
 
 
 def test_none_is_a_word_among_words_and_empty_among_numbers():
-    assert tidy(pd.Series(["None", "some"])).tolist() == ["None", "some"]
-    assert tidy(pd.Series(["None", "1", "2.5"])).fillna(0).tolist() == [0, 1, 2.5]
+    assert parse_cells(pd.Series(["None", "some"])).tolist() == ["None", "some"]
+    assert parse_cells(pd.Series(["None", "1", "2.5"])).fillna(0).tolist() == [0, 1, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_numbers_as_text(cells, decimal, numbers):
 
 
 def test_blanks_around_words_go():
-    assert tidy(pd.Series([" yes", "yes ", " ? ", "no"])).tolist()[:2] == ["yes", "yes"]
-    assert tidy(pd.Series([" yes", "yes ", " ? ", "no"])).isna().tolist() == [False, False, True, False]
-    assert tidy(pd.Series(["a", "b"], dtype="category")).tolist() == ["a", "b"]
+    assert parse_cells(pd.Series([" yes", "yes ", " ? ", "no"])).tolist()[:2] == ["yes", "yes"]
+    assert parse_cells(pd.Series([" yes", "yes ", " ? ", "no"])).isna().tolist() == [False, False, True, False]
+    assert parse_cells(pd.Series(["a", "b"], dtype="category")).tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(

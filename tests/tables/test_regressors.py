@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 
 import softswitch as ss
 from softswitch.results.certificate import Verdict
-from softswitch.tables.estimator import worst_client_scorer
+from softswitch.tables.estimators import worst_client_scorer
 
 RUN = {"rounds": 400}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -50,11 +50,11 @@ def test_coefficients_are_those_of_the_features_given(patients, fitted):
 
 def test_coverage_is_a_promise(patients):
     X, y, clinic = patients
-    model = ss.BoundedRegressor("coverage", 0.2, held_out=0.25, validation=0.15, uncertified=True, **RUN)
+    model = ss.BoundedRegressor("coverage", 0.2, held_out=0.25, validation=0.15, allow_uncertified=True, **RUN)
     model.fit(X, y, clients=clinic)
     assert not model.certificate_.approximate
     assert np.mean(y > model.predict(X)) < 0.2
-    assert model.answered_ is (model.certificate_.verdict is Verdict.MEETS)
+    assert model.certified_ is (model.certificate_.verdict is Verdict.MEETS)
 
 
 def test_a_known_range_makes_a_promise_of_an_error(patients):
@@ -81,7 +81,7 @@ def test_rows_that_count_more():
 def test_rows_of_weight_0_are_not_there(patients):
     X, y, clinic = patients
     counted = np.arange(len(y)) % 2 == 0
-    model = ss.NeymanPearsonClassifier(0.6, rounds=100, step_size=0.5)
+    model = ss.BoundedClassifier("neyman-pearson", 0.6, rounds=100, step_size=0.5)
     wild = np.where(counted[:, None], X, 1e6)
     zero = model.fit(wild, y > 140, clients=clinic, sample_weight=counted.astype(float)).predict_proba(X)
     gone = model.fit(X[counted], y[counted] > 140, clients=clinic[counted]).predict_proba(X)
@@ -91,7 +91,7 @@ def test_rows_of_weight_0_are_not_there(patients):
 def test_weighted_gaps_between_groups(patients):
     X, y, _ = patients
     group, weights = (X[:, 1] > 0).astype(int), np.where(X[:, 0] > 0, 5.0, 1.0)
-    model = ss.RateClassifier("decision-parity", 0.05, **RUN)
+    model = ss.BoundedClassifier("decision-parity", 0.05, **RUN)
     model.fit(X, y > 140, sensitive_features=group, sample_weight=weights)
     decided = model.predict(X)
     shares = [np.average(decided[group == one], weights=weights[group == one]) for one in (0, 1)]
@@ -142,7 +142,7 @@ def test_the_worst_client_decides_a_search(patients):
 def test_several_classes(patients):
     X, y, clinic = patients
     label = np.array(["low", "middle", "high"])[np.digitize(y, [90, 180])]
-    model = ss.RateClassifier("class-miss-rate", 0.6, **RUN).fit(X, label, clients=clinic)
+    model = ss.BoundedClassifier("class-miss-rate", 0.6, **RUN).fit(X, label, clients=clinic)
     assert model.classes_.tolist() == ["high", "low", "middle"]
     assert model.coef_.shape == (3, 5)
     scores = X @ model.coef_.T + model.intercept_
@@ -155,4 +155,4 @@ def test_several_classes(patients):
     assert max(missed) == pytest.approx(model.worst_constraint_, abs=1e-5)
     assert max(missed) <= 0.6
     with pytest.raises(ValueError, match="y must have 2 classes, but has 3"):
-        ss.RateClassifier("miss-rate").fit(X, label)
+        ss.BoundedClassifier("miss-rate").fit(X, label)

@@ -31,7 +31,7 @@ def test_what_is_written_is_read_again(tmp_path):
     for comments in (True, False):
         (tmp_path / "c.toml").write_text(write_config(config, comments=comments), encoding="utf-8")
         assert read_config(tmp_path / "c.toml") == config
-    assert "# The column to predict." in write_config(config)
+    assert "# Column to predict." in write_config(config)
     written = write_config(config)
     assert "# seconds =" in written  # no value, but shown
     assert "alpha = 12.5" in written
@@ -109,29 +109,29 @@ def test_defaults():
     ("told", "message"),
     [
         ({}, r"\[data\] is missing; it needs file, label and client"),
-        ({"data": {"file": "a.csv", "client": "c"}}, "data.label is missing: The column to predict"),
+        ({"data": {"file": "a.csv", "client": "c"}}, "data.label is missing: Column to predict"),
         ({"data": DATA, "metod": {}}, "metod is not a setting; did you mean method"),
         ({"data": DATA, "run": {"round": 5}}, "run.round is not a setting; did you mean run.rounds"),
         ({"data": DATA, "run": {"xyzzy": 5}}, "run.xyzzy is not a setting; there are run.rounds, run.seconds"),
-        ({"data": DATA, "run": {"rounds": "5"}}, "run.rounds must be a whole number or \"auto\", but is '5'"),
-        ({"data": DATA, "run": {"rounds": True}}, 'run.rounds must be a whole number or "auto", but is True'),
+        ({"data": DATA, "run": {"rounds": "5"}}, "run.rounds must be an integer or \"auto\", but is '5'"),
+        ({"data": DATA, "run": {"rounds": True}}, 'run.rounds must be an integer or "auto", but is True'),
         (
             {"data": DATA, "model": {"hidden": [64, "x"]}},
-            r"model.hidden must be a list of whole numbers, but is \[64, 'x'\]",
+            r"model.hidden must be a list of integers, but is \[64, 'x'\]",
         ),
-        ({"data": DATA, "model": {"hidden": 64}}, "model.hidden must be a list of whole numbers, but is 64"),
+        ({"data": DATA, "model": {"hidden": 64}}, "model.hidden must be a list of integers, but is 64"),
         ({"data": DATA, "task": {"kind": "parity"}}, "task.kind must be one of miss-rate, .*, but is 'parity'"),
         ({"data": DATA, "method": {"alpha": "big"}}, "method.alpha must be a number or \"auto\", but is 'big'"),
         (
             {"data": DATA, "method": {"memory": "of"}},
-            'method.memory must be a number or "auto" or "on" or "off" or "corrected", but is \'of\'',
+            "method.memory must be a number or one of auto, on, off, corrected, but is 'of'",
         ),
         (
             {"data": DATA, "run": {"batch_size": 2.5}},
-            'run.batch_size must be a whole number or "auto" or "all", but is 2.5',
+            "run.batch_size must be an integer or one of auto, all, but is 2.5",
         ),
         ({"data": DATA, "run": {"seconds": "auto"}}, "run.seconds must be a number, but is 'auto'"),
-        ({"data": DATA | {"positive": []}}, "data.positive must be a text or a whole number or a number"),
+        ({"data": DATA | {"positive": []}}, "data.positive must be a string or an integer or a number"),
         ({"data": DATA, "run": 3}, r"run must be a section, \[run\], but is 3"),
     ],
 )

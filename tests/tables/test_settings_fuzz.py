@@ -14,8 +14,9 @@ from small_run import SETTINGS, table
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once
 from softswitch.tables import training
+from softswitch.tables.constraints import KINDS
 from softswitch.tables.preparation import build_memory, build_method, prepare_table
-from softswitch.tables.settings import SECTIONS, TASKS, Config, parse_config, read_config, write_config
+from softswitch.tables.settings import SECTIONS, Config, parse_config, read_config, write_config
 
 WHOLE = write_config(parse_config(tomllib.loads(SETTINGS)))
 KEYS = {section: [entry.name for entry in fields(kind)] for section, kind in SECTIONS.items()}
@@ -32,9 +33,9 @@ WORDS = [
     "adam",
     "penalty",
     "number",
-    "classes",
+    "multiclass",
     ",",
-    *TASKS,
+    *KINDS,
 ]
 VALUES = st.sampled_from([*HOSTILE, *WORDS, math.nan, math.inf, -math.inf, ["a"], ["a", "b"], [0, 1], [4], [10**12]])
 

@@ -37,9 +37,9 @@ def seen(values, name="x"):
         ([f"2013-{i % 12 + 1:02}-05" for i in range(ROWS)], "x", "date", None),
         ([f"2013-01-05 {i % 24}:00" for i in range(ROWS)], "x", "date and time", None),
         ([f"{i % 24}:30" for i in range(ROWS)], "x", "time of day", None),
-        (range(ROWS), "x", "identifier", "counts the rows"),
-        (DRAWS.permutation(ROWS) + 7, "x", "identifier", "counts the rows"),
-        ([f"case {i}" for i in range(ROWS)], "x", "identifier", "100% of its values are different"),
+        (range(ROWS), "x", "identifier", "a row counter"),
+        (DRAWS.permutation(ROWS) + 7, "x", "identifier", "a row counter"),
+        ([f"case {i}" for i in range(ROWS)], "x", "identifier", "100% of its values are distinct"),
         (DRAWS.integers(0, 10**6, ROWS), "patient_id", "identifier", "named as an identifier"),
         (DRAWS.integers(0, 10**6, ROWS), "amount", "whole number", None),
         (DRAWS.integers(0, 10**6, ROWS), "case no.", "identifier", "named as an identifier"),
@@ -52,17 +52,17 @@ def seen(values, name="x"):
 )
 def test_what_a_column_is(values, name, what, reason):
     found = seen(values, name)
-    assert found.what == what
+    assert found.content == what
     assert (found.reason is None) == (reason is None)
     assert reason is None or reason in found.reason
 
 
 def test_remarks_on_columns():
-    assert "could as well have the month first" in seen(["05/01/2013", "06/02/2013"]).remark
+    assert "could also have the month first" in seen(["05/01/2013", "06/02/2013"]).remark
     assert seen(["13/01/2013", "06/02/2013"]).remark == "read with the day first"
-    assert "some can only have the day first" in seen(["13/01/2013", "01/13/2013", "01/14/2013"]).remark
+    assert "some have the day first" in seen(["13/01/2013", "01/13/2013", "01/14/2013"]).remark
     many = [f"w{i}" for i in range(300) for _ in range(6)]
-    assert seen(many).remark == "the 200 most frequent of its 300 values are kept, the others are one"
+    assert seen(many).remark == "the 200 most frequent of its 300 values are kept, all others are merged"
 
 
 def test_words_among_numbers():
@@ -83,10 +83,10 @@ def test_parts_of_names():
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ([0, 1, 1], "two"),
-        (["a", "b", None], "two"),
-        (["a", "b", "c"], "classes"),
-        ([3, 4, 5, 5, 6], "classes"),
+        ([0, 1, 1], "binary"),
+        (["a", "b", None], "binary"),
+        (["a", "b", "c"], "multiclass"),
+        ([3, 4, 5, 5, 6], "multiclass"),
         ([1, 2, 1000], "number"),
         (range(11), "number"),
         ([1.5, 2.5, 3.0], "number"),
@@ -159,7 +159,7 @@ def test_roles_in_doubt_are_not_guessed():
     assert roles(table.rename(columns={"colour": "device_protection"}))[1] == "hospital"
 
 
-def reasons(table, what="two", keep=()):
+def reasons(table, what="binary", keep=()):
     survey = [inspect_column(table[name]) for name in table]
     return reasons_to_ignore(table, survey, "outcome", "hospital", what, keep)
 
@@ -177,19 +177,19 @@ def test_copies_of_the_label_are_found():
     table["date"] = np.where(late, "2014-01-01", "2013-01-01")
     found = reasons(table)
     assert set(found) == {"id", "code", "delay", "reason", "middle", "date"}
-    assert "tells outcome by itself (AUC 1.000): is it known when a prediction is needed?" in found["code"]
+    assert "a near copy of outcome (AUC 1.000); is it known when a prediction is needed?" in found["code"]
     assert set(reasons(table, keep=["code"])) == set(found) - {"code"}
     mostly = pd.Series(np.where(DRAWS.random(len(table)) < 0.004, ~late, late))
-    assert label_association(mostly, table["outcome"], "two")[0] > 0.99
+    assert label_association(mostly, table["outcome"], "binary")[0] > 0.99
     words = pd.Series([f"w{i}" for i in DRAWS.integers(0, 500, len(table))])
-    assert label_association(words, table["outcome"], "two")[0] < 0.7  # learnt and looked at on different rows
-    assert label_association(table["helps"], table["outcome"], "two")[0] == pytest.approx(0.96, abs=0.02)
+    assert label_association(words, table["outcome"], "binary")[0] < 0.7  # learnt and looked at on different rows
+    assert label_association(table["helps"], table["outcome"], "binary")[0] == pytest.approx(0.96, abs=0.02)
 
 
 def test_copies_of_several_classes_and_of_numbers_are_found():
     wanted = pd.Series(DRAWS.choice(["a", "b", "c"], ROWS, p=[0.9, 0.05, 0.05]))
-    assert label_association(wanted.map({"a": 1, "b": 2, "c": 3}), wanted, "classes") == (1.0, "mean recall")
-    assert label_association(pd.Series(["x"] * ROWS), wanted, "classes")[0] == pytest.approx(1 / 3)
+    assert label_association(wanted.map({"a": 1, "b": 2, "c": 3}), wanted, "multiclass") == (1.0, "mean recall")
+    assert label_association(pd.Series(["x"] * ROWS), wanted, "multiclass")[0] == pytest.approx(1 / 3)
     price = pd.Series(np.exp(DRAWS.normal(size=ROWS)))
     assert label_association(-np.log(price), price, "number")[0] == pytest.approx(1)
     assert label_association(price + DRAWS.normal(size=ROWS), price, "number")[0] < 0.95
@@ -198,7 +198,7 @@ def test_copies_of_several_classes_and_of_numbers_are_found():
 def test_the_client_in_other_words():
     table = hospitals()
     table["where"] = table["hospital"].map({"north": 1, "south": 2, "west": 3})
-    assert reasons(table)["where"].startswith("says hospital in other words")
+    assert reasons(table)["where"].startswith("a copy of hospital")
     assert not duplicates_client(table["colour"], table["hospital"])
 
 
@@ -209,20 +209,22 @@ def test_what_is_to_be_said_of_a_table():
     table.loc[10, "hospital"] = None
     table = pd.concat([table, table.iloc[20:27]], ignore_index=True)
     survey = [inspect_column(table[name]) for name in table]
-    said = "\n".join(remarks(table, survey, "outcome", "hospital", "two", ["id"]))
+    said = "\n".join(remarks(table, survey, "outcome", "hospital", "binary", ["id"]))
     for words in (
-        "5 of 607 rows have no label (outcome): they are left out",
+        "5 of 607 rows have no label (outcome) and are dropped",
         "1 of 607 rows have no client",
         "clients with fewer than 4 rows: 2 of 5",
-        "7 of 607 rows look like another",
+        "7 of 607 rows duplicate another",
     ):
         assert words in said
     table.loc[30:32, "colour"] = "pink"
-    assert remarks(table, survey, "colour", "age", "classes", ["id"])[-2] == (
+    assert remarks(table, survey, "colour", "age", "multiclass", ["id"])[-2] == (
         "classes with fewer than 20 rows, too few to learn: pink (3)"
     )
     clean = hospitals()
-    assert remarks(clean, [inspect_column(clean[name]) for name in clean], "outcome", "hospital", "two", ["id"]) == []
+    assert (
+        remarks(clean, [inspect_column(clean[name]) for name in clean], "outcome", "hospital", "binary", ["id"]) == []
+    )
 
 
 def test_values_by_words_of_the_command_line():

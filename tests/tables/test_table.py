@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.features import Encoding, Levels, Numeric
-from softswitch.tables.table import column, is_value
+from softswitch.tables.features import Categorical, Encoding, Numeric
+from softswitch.tables.table import find_column, match_value
 
 TABLE = pd.DataFrame(
     {"age": [20.0, 30.0, None, 50.0], "ward": ["b", "a", "c", None], "flag": [True, False, True, True]}
@@ -41,7 +41,7 @@ def test_empty_cells_where_training_had_none_are_the_mean_and_no_level():
 def test_an_encoding_of_before_kinds_were_told_is_read():
     old = [{"name": "age", "mean": 30.0, "scale": 10.0}, {"name": "ward", "levels": ["a", "b"]}]
     encoding = Encoding.from_dict(old)
-    assert encoding.columns == (Numeric("age", 30.0, 10.0), Levels("ward", ("a", "b")))
+    assert encoding.columns == (Numeric("age", 30.0, 10.0), Categorical("ward", ("a", "b")))
     np.testing.assert_array_equal(
         encoding.encode(pd.DataFrame({"age": [40, None], "ward": ["b", None]})), [[1, 1], [0, 0]]
     )
@@ -112,10 +112,10 @@ def test_gaps_in_whole_numbers_and_infinity():
 
 def test_columns_by_name_and_value():
     with pytest.raises(ValueError, match=r"data.label must name a column of the table, but is 'sex'; there are 'age'"):
-        column(TABLE, "sex", "data.label")
+        find_column(TABLE, "sex", "data.label")
     with pytest.raises(ValueError, match=r"data.client names column 'ward', which has 1 empty cells"):
-        column(TABLE, "ward", "data.client")
+        find_column(TABLE, "ward", "data.client")
     values = pd.Series([1, 0, 1], name="y")
-    np.testing.assert_array_equal(is_value(values, "1", "data.positive"), [True, False, True])
+    np.testing.assert_array_equal(match_value(values, "1", "data.positive"), [True, False, True])
     with pytest.raises(ValueError, match=r"data.positive must single out .* 7 is the value of no row; values are 1, 0"):
-        is_value(values, 7, "data.positive")
+        match_value(values, 7, "data.positive")

@@ -54,7 +54,7 @@ def frontier(
     console.print(found.frontier.table())
     for sentence in found.frontier.words:
         say(sentence)
-    for warning in warn_about_reuse(found.looks):
+    for warning in warn_about_reuse(found.earlier_certificates):
         say(warning)
     say(f"Frontier: {found.folder}")
     least = found.frontier.smallest_certified

@@ -16,7 +16,8 @@ from softswitch.cli.errors import or_refuse
 from softswitch.cli.init_output import LookedAt, Roles, header, overview, used_as, with_reasons, words
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once, did_you_mean
-from softswitch.tables.settings import INCOMPLETE, TASKS, Config, DataSection, TaskSection, write_config
+from softswitch.tables.constraints import BINARY, KINDS
+from softswitch.tables.settings import INCOMPLETE, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
     from softswitch.tables.proposal import Candidate, PositiveClass
@@ -57,7 +58,7 @@ def init(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(help=f"What must hold at every client: {', '.join(TASKS)}. By default by the label."),
+        typer.Option(help=f"What must hold at every client: {', '.join(KINDS)}. By default by the label."),
     ] = None,
     bound: Annotated[
         float | None,
@@ -126,8 +127,8 @@ def _check_wishes(wishes: Wishes, out: Path, force: bool) -> None:
     said = []
     if out.exists() and not force:
         said.append(f"{out} is there already; give another --out, or --force")
-    if wishes.kind is not None and wishes.kind not in TASKS:
-        said.append(f"--kind must be one of {', '.join(TASKS)}, but is {wishes.kind!r}")
+    if wishes.kind is not None and wishes.kind not in KINDS:
+        said.append(f"--kind must be one of {', '.join(KINDS)}, but is {wishes.kind!r}")
     if said:
         raise ValueError("\n".join(said))
 
@@ -181,13 +182,9 @@ def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
     group = (task.sensitive,) if task.sensitive is not None else ()
     proposed = reasons_to_ignore(looked.table, looked.survey, label, client, what, (*wishes.keep, *group))
     for name, reason in proposed.items():
-        if name not in ignore and (not ask or typer.confirm(f"Leave out {name}? It {_it(reason)}", default=True)):
+        if name not in ignore and (not ask or typer.confirm(f"Leave out {name}? It is {reason}", default=True)):
             ignore[name] = reason
     return Roles(label, client, what, positive, ignore, task)
-
-
-def _it(reason: str) -> str:
-    return reason if reason.startswith(("tells", "says", "counts")) else f"is {reason}"
 
 
 def _which(
@@ -248,7 +245,7 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
 
     from softswitch.tables.proposal import LABEL_DESCRIPTIONS, parse_value, positive_class
 
-    if what != "two":
+    if what != BINARY:
         if wished is not None:
             raise ValueError(f"--positive is for labels of two values, but {label!r} is {LABEL_DESCRIPTIONS[what]}")
         return None
@@ -267,7 +264,6 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
 
 
 def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
-    from softswitch.tables.constraints import GROUPED
     from softswitch.tables.proposal import (
         DEFAULT_KIND,
         LABEL_DESCRIPTIONS,
@@ -292,7 +288,7 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
     if ask and wishes.bound is None:
         bound = typer.prompt(f"The bound of {kind}: at most", default=bound, type=float)
     sensitive, protected = wishes.sensitive, None
-    if kind in GROUPED:
+    if KINDS[kind].uses_groups:
         if ask and sensitive is None:
             sensitive = _asked("The column with the group", None, lambda told: _column(looked, told, "the answer"))
         if sensitive is None or (wishes.protected is None and not ask):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from softswitch.tables.settings import TASKS, TaskSection
+from softswitch.tables.settings import TaskSection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,11 +76,11 @@ def overview(looked: LookedAt, uses: dict[str, str]) -> Table:
     folded: Counter[str] = Counter()
     for seen in looked.survey:
         if fold and seen.name not in uses and not seen.empty and not seen.remark and not seen.reason:
-            folded[seen.what] += 1
+            folded[seen.content] += 1
             continue
         empty = "" if not seen.empty else "<1%" if seen.empty < 0.01 else f"{seen.empty:.0%}"
         role = (uses.get(seen.name, "feature"),) if uses else ()
-        grid.add_row(Text(seen.name), seen.what, empty, f"{seen.values:,}", *role)
+        grid.add_row(Text(seen.name), seen.content, empty, f"{seen.values:,}", *role)
     for what, many in folded.items():
         grid.add_row(f"… {many} more", what, "", "", *(("feature",) if uses else ()))
     return grid
@@ -94,7 +94,7 @@ def words(looked: LookedAt, roles: Roles) -> list[str]:
     if (positive := roles.positive) is not None:
         other = "" if positive.why == "as you said" else f" Else: --positive {str(positive.other)!r}"
         said.append(f"Positive is {positive.value!r}, {positive.share:.1%} of the rows: {positive.why}.{other}")
-        if positive.share > MOSTLY and roles.task.kind == TASKS[0]:
+        if positive.share > MOSTLY and roles.task.kind == "miss-rate":
             said.append(
                 f"Most rows are positive: who always says {positive.value!r} misses none. Is it {positive.other!r} "
                 "that must not be missed?"

@@ -93,13 +93,13 @@ NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 
 def _line(run: Run) -> tuple[str, ...]:
-    from softswitch.results.descriptions import kind_in_words
+    from softswitch.results.descriptions import read_description
     from softswitch.support.text import number
 
     about = run.about
     if not run.finished:
         return ("",) * len(HEAD)
-    certificate, write = run.certificate, kind_in_words(run.settings).write
+    certificate, write = run.certificate, read_description(run.about).write
     return (
         "no" if certificate is None else certificate["verdict"],
         write(about["worst_constraint"]),

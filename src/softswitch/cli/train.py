@@ -18,7 +18,7 @@ from softswitch.tables.settings import AUTO, SECTIONS, Config, PrivacySection
 if TYPE_CHECKING:
     from softswitch.methods.base import Method
     from softswitch.tables.preparation import PreparedTable
-    from softswitch.tables.training import Trained
+    from softswitch.tables.training import TrainedRun
 
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run; or latest, the newest below ./runs.")]
 
@@ -66,7 +66,7 @@ def predict(
     from softswitch.tables.table import read_table, text_format, write_table
 
     def work() -> tuple[Path, int]:
-        model = load(run_named(run), uncertified=uncertified)
+        model = load(run_named(run), allow_uncertified=uncertified)
         form = text_format(data)  # the table is given back as it was written
         how = {} if form is None else asdict(form)
         table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **how)
@@ -108,16 +108,16 @@ def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
     found.add(
         f"{int(ready.train.sizes.sum()):,} rows to train on, {validation:,} to choose by, {held:,} to certify with"
     )
-    if ready.left_out:
-        found.add(f"{ready.left_out:,} rows left out: their label, client or group is empty")
+    if ready.dropped:
+        found.add(f"{ready.dropped:,} rows dropped: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
-    found.add(escape(f"label: {ready.label.said(ready.train.rows.columns['y'])}"))
+    found.add(escape(f"label: {ready.label.describe(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {short_numbers(str(method))}"))
     tree.add("[bold]what must hold").add(escape(describe_task(config, ready.label)["bounded"]))
-    if ready.parts is not None:
+    if ready.split is not None:
         from softswitch.certification.certifiability import certifiability
 
-        could = certifiability(ready.problem, ready.parts.calibration, config.task.bound, config.run.confidence)
+        could = certifiability(ready.problem, ready.split.calibration, config.task.bound, config.run.confidence)
         tree.add("[bold]what can be certified").add(escape(str(could)))
     return tree
 
@@ -132,7 +132,7 @@ def _aim_in_words(aim: dict[str, Any]) -> str:
     return "\n".join([*said, *warn_about_reuse(aim["earlier_certificates"])])
 
 
-def _tell(console: Console, trained: Trained) -> None:
+def _tell(console: Console, trained: TrainedRun) -> None:
     if trained.certificate is not None:
         console.print(trained.certificate.table())
     console.print(trained.result.explain(), highlight=False, markup=False)
@@ -151,5 +151,5 @@ def _tell(console: Console, trained: Trained) -> None:
             )
     if not trained.result.status.ok:
         raise typer.Exit(1)
-    if not trained.answered:
+    if not trained.is_usable:
         raise typer.Exit(NO_ANSWER_CODE)

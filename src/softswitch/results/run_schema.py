@@ -16,6 +16,13 @@ _BEGUN = {
     "command?": str,
     "engine?": str,
     "bounded?": str,
+    "description?": {
+        "constraint": str,
+        "objective": str,
+        "is_share": bool,
+        "is_nonnegative": bool,
+        "cost": (str, None),
+    },
     "data?": {"file": str, "sha256": str},
     "status?": {"code": str, "message": str},
     "versions?": Each(str),

@@ -31,7 +31,7 @@ def is_text(values: pd.Series) -> bool:
     return not (kinds.is_numeric_dtype(values) or kinds.is_bool_dtype(values) or kinds.is_datetime64_any_dtype(values))
 
 
-def tidy(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
+def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
     """A column without blanks around its words, and as numbers where it holds such; ``empty``: more empty cells."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.dtype.categories.dtype)

@@ -1,85 +1,184 @@
-"""Ready-made problems for a table of one's own: a network on features x, labels y and, where it matters, a group."""
+"""The registry of constraint kinds.
+
+An entry declares all that the package needs to know about a kind. The settings file, the estimators, private training,
+the frontier, the command line and the report read it from here. To add a kind, write a function that builds its
+``ProblemFunctions`` and call ``register``.
+
+The module is cheap to import, because builders import JAX only when they are called.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
+from softswitch.results.descriptions import ConstraintDescription
 
-from softswitch.problem import rates
-from softswitch.problem import regression as amounts
-from softswitch.problem.fairness import bounded_group_loss, cross_entropy_range, demographic_parity, equal_opportunity
-from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates
-from softswitch.problem.networks import Network, false_alarms, misses, network, objective, probability, row_scores
-from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import ZERO_ONE, Range
-from softswitch.support import checks
-from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
-from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES
+if TYPE_CHECKING:
+    import pandas as pd
 
-GROUPED = ("decision-parity", "decision-opportunity", "demographic-parity", "equal-opportunity", "group-loss")
-"""Tasks that need to know each row's group."""
-OF_ONE_CLASS = ("miss-rate", "false-alarm-rate", "neyman-pearson")
-"""Tasks whose objective is a loss of one class: a model that always says that class has none."""
+    from softswitch.problem.pooled import PooledConstraint
+    from softswitch.problem.problem import Problem
+    from softswitch.tables.labels import Label
+
+BINARY, MULTICLASS, NUMBER = LABEL_TYPES = ("binary", "multiclass", "number")
+CUSTOM = "custom"
+"""The kind whose functions the user supplies."""
+Function = Callable[..., Any]
+"""A function ``(params, batch) -> value``."""
 
 
-LOGICAL = BinaryLabel(0, 1)
-
-
-class CustomFunctions(NamedTuple):
-    """A user's own functions of ``(params, batch)``, as ``Problem`` takes them."""
-
-    objective: Callable[..., Any]
-    constraint: Callable[..., Any]
-    constraint_surrogate: Callable[..., Any] | None = None
-    constraint_range: Any = None
-
-
-class BuiltProblem(NamedTuple):
-    """A problem, and what goes with it.
+@dataclass(frozen=True)
+class ProblemFunctions:
+    """The functions of ``(params, batch)`` that state a problem.
 
     Attributes:
-        problem: objective, constraint and start.
-        strata: what batches are to be drawn by.
-        cost: the rate that the bound is paid with, where there is one: false alarms for a bound on misses. Training
-            descends on the objective, a smooth loss of the same rows; what a model is worth is said by the rate.
+        objective: The loss to minimise.
+        constraint: The value that the bound limits.
+        surrogate: Smooth replacement of a constraint without gradients, used for descent only.
+        range: Range of the constraint's value on a single row; None if unknown.
+        cost: Rate that a tighter bound makes worse, such as false alarms for misses.
+        pieces: Smooth functions whose maximum is the constraint. A gap has two, the difference and its negative.
+        private_surrogate: Surrogate that is a mean over rows, for training with differential privacy.
+        is_convex_if_linear: Whether the problem is convex for a linear model.
     """
 
-    problem: Problem
-    strata: str | tuple[str, ...] | None
-    cost: Callable[..., Any] | None = None
+    objective: Function
+    constraint: Function
+    surrogate: Function | None = None
+    range: Any = None
+    cost: Function | None = None
+    pieces: tuple[Function, ...] = ()
+    private_surrogate: Function | None = None
+    is_convex_if_linear: bool = False
 
 
-class Loss(NamedTuple):
-    """What is to be small where the label is a number; None: by the kind."""
+@dataclass(frozen=True)
+class BuildOptions:
+    """What a builder may use: the fitted label, the loss for a number, the bound, and custom functions."""
 
-    name: str | None = None
+    label: Label
+    loss: str | None = None
     quantile: float | None = None
+    bound: float | None = None
+    custom: ProblemFunctions | None = None
 
 
-BY_THE_KIND = Loss()
+@dataclass(frozen=True)
+class ConstraintKind:
+    """A kind of constraint.
+
+    Attributes:
+        name: Value of the setting ``task.kind``.
+        build: Function that returns the problem's functions.
+        description: Names and units for reports.
+        sentence: What must hold. It may contain {bound}, {points} (a difference of shares in percentage points),
+            {positive} ("diagnosis = malignant"), {label}, {group} ("sex = F") and {constraint}.
+        label_types: Types of labels that the kind supports.
+        strata: Columns that batches are stratified by.
+        uses_groups: Whether rows need a group.
+        default_bound: Bound that ``softswitch init`` proposes, or a function of the label column that returns it.
+        has_one_class_objective: Whether the objective is the loss of one class, which a constant model minimises.
+        constraint_names: Function of the label and the protected group that names the constraints, if several.
+    """
+
+    name: str
+    build: Callable[[BuildOptions], ProblemFunctions]
+    description: ConstraintDescription
+    sentence: str
+    label_types: tuple[str, ...] = (BINARY,)
+    strata: str | tuple[str, ...] | None = None
+    uses_groups: bool = False
+    default_bound: float | Callable[[pd.Series], float] = 0.1
+    has_one_class_objective: bool = False
+    constraint_names: Callable[[Any, Any], list[str]] | None = None
+
+    @property
+    def estimator(self) -> str | None:
+        """Name of the estimator that offers the kind."""
+        if self.name == CUSTOM:
+            return None
+        return "BoundedRegressor" if self.label_types == (NUMBER,) else "BoundedClassifier"
+
+    def propose_bound(self, labels: pd.Series) -> float:
+        """Return a bound to start with."""
+        return self.default_bound(labels) if callable(self.default_bound) else self.default_bound
+
+    def describe_bound(
+        self,
+        bound: float,
+        *,
+        client: str = "client",
+        label: str = "label",
+        positive: Any = None,
+        group: str = "group",
+        constraint: str | None = None,
+    ) -> str:
+        """Return the sentence that states what must hold at every client."""
+        from softswitch.support.text import number
+
+        requirement = self.sentence.format(
+            bound=self.description.write(bound),
+            points=f"{number(100 * bound)} percentage point{'s' * (bound != 0.01)}",
+            positive=f"a positive {label}" if positive is None else f"{label} = {positive}",
+            label=label,
+            group=group,
+            constraint=constraint or "the constraint",
+        )
+        return f"At every {client}, {requirement}"
+
+
+KINDS: dict[str, ConstraintKind] = {}
+"""All registered kinds by name."""
+
+
+def register(kind: ConstraintKind) -> None:
+    """Add a kind to the registry."""
+    if kind.name in KINDS:
+        raise ValueError(f"kind.name must be new, but {kind.name!r} is registered already")
+    KINDS[kind.name] = kind
+
+
+def find_kind(name: str, label_type: str | None = None) -> ConstraintKind:
+    """Return a registered kind, or raise if it is unknown or does not support the label type."""
+    if name not in KINDS or (label_type is not None and label_type not in KINDS[name].label_types):
+        condition = "" if label_type is None else f" if the label type is {label_type!r}"
+        names = kind_names(*(LABEL_TYPES if label_type is None else (label_type,)))
+        raise ValueError(f"task.kind must be one of {', '.join(names)}{condition}, but is {name!r}")
+    return KINDS[name]
+
+
+def kind_names(*label_types: str, estimator: str | None = None) -> tuple[str, ...]:
+    """Return the names of the kinds that support one of these label types, or that an estimator offers."""
+    return tuple(
+        kind.name
+        for kind in KINDS.values()
+        if (kind.estimator == estimator if estimator is not None else set(label_types) & set(kind.label_types))
+    )
 
 
 def check_regret(kind: str, regret: bool) -> None:
-    """Raise where regrets would be the objective itself.
-
-    Args:
-        kind: what must hold.
-        regret: whether they are asked for.
-    """
-    if regret and kind in OF_ONE_CLASS:
+    """Raise if ``task.regret`` is set for an objective that every client can bring to 0."""
+    if regret and KINDS[kind].has_one_class_objective:
         raise ValueError(
             f"task.regret must be false for the kind {kind!r}: its objective is the loss of one class, which every "
-            "client by itself can bring to 0, so that regrets would be the losses themselves"
+            "client can bring to 0 with a model of its own. Its regret would be the loss itself"
         )
 
 
-def first_network(features: int, hidden: tuple[int, ...], seed: int, outputs: int = 1) -> Network:
-    """Random weights; zeros for a linear model, where the start does not matter."""
-    start = network(features, hidden, outputs=outputs, seed=seed)
-    return start if hidden else jax.tree.map(jnp.zeros_like, start)
+@dataclass(frozen=True)
+class BuiltProblem:
+    """A problem, with the columns that batches are stratified by and the functions that state it."""
+
+    problem: Problem
+    strata: str | tuple[str, ...] | None
+    functions: ProblemFunctions
+
+    @property
+    def cost(self) -> Function | None:
+        """Rate that a tighter bound makes worse, if there is one."""
+        return self.functions.cost
 
 
 def build_problem(
@@ -88,100 +187,309 @@ def build_problem(
     hidden: tuple[int, ...] = (),
     *,
     seed: int = 0,
-    own: CustomFunctions | None = None,
-    label: Label = LOGICAL,
-    loss: Loss = BY_THE_KIND,
+    label: Label | None = None,
+    loss: str | None = None,
+    quantile: float | None = None,
     bound: float | None = None,
+    custom: ProblemFunctions | None = None,
 ) -> BuiltProblem:
-    """The problem of a kind.
+    """Build the problem of a kind for a network on tabular features.
 
     Args:
-        kind: what must hold.
-        features: how many a row has.
-        hidden: widths of hidden layers.
-        seed: of the first weights.
-        own: for the kind "custom": one's own functions.
-        label: what the label is.
-        loss: of predictions of a number.
-        bound: the bound, by which the quantile of coverage is chosen.
+        kind: Name of the constraint kind.
+        features: Number of features.
+        hidden: Widths of the hidden layers; () is a linear model.
+        seed: Seed of the initial weights.
+        label: The label. Default: two classes, 0 and 1.
+        loss: Loss for a number. Default: "quantile" for coverage, else "squared".
+        quantile: Quantile of the quantile loss. Default: 1 - ``bound`` for coverage, else 0.5.
+        bound: The constraint's bound.
+        custom: Functions of the kind "custom".
     """
-    start = first_network(features, hidden, seed, label.outputs)
-    if kind == "custom":
-        assert own is not None
-        stated = Problem(
-            own.objective,
-            own.constraint,
-            start,
-            constraint_surrogate=own.constraint_surrogate,
-            constraint_range=own.constraint_range,
-        )
-        return BuiltProblem(stated, None)
-    if isinstance(label, NumberLabel):
-        return _of_amount(kind, start, label, loss, bound)
-    if isinstance(label, MulticlassLabel):
-        return _of_classes(kind, start, label)
-    decisions: dict[str, tuple[Any, rates.Rate, Any]] = {
-        "miss-rate": (false_alarms, rates.miss_rate(row_scores), "y"),
-        "false-alarm-rate": (misses, rates.false_alarm_rate(row_scores), "y"),
-        "error-rate": (objective, rates.error_rate(row_scores), "y"),
-        "decision-parity": (objective, rates.decision_parity(row_scores), "group"),
-        "decision-opportunity": (objective, rates.decision_opportunity(row_scores), ("group", "y")),
-    }
-    if kind in decisions:
-        small, rate, strata = decisions[kind]
-        stated = Problem(small, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE)
-        paid_with = {"miss-rate": rates.false_alarm_rate, "false-alarm-rate": rates.miss_rate}.get(kind)
-        return BuiltProblem(stated, strata, None if paid_with is None else paid_with(row_scores).constraint)
-    made: dict[str, tuple[Any, Any, Any]] = {
-        "neyman-pearson": (false_alarms, misses, "y"),
-        "demographic-parity": (objective, demographic_parity(probability), "group"),
-        "equal-opportunity": (objective, equal_opportunity(probability), ("group", "y")),
-        "group-loss": (objective, bounded_group_loss(probability, 0.0), "group"),
-    }
-    checks.one_of("kind", kind, (*decisions, *made, "custom"))
-    small, bounded, strata = made[kind]
-    # Of the values whose means are compared, or of a loss that is cut off. The logistic loss has no range.
-    ranges: dict[str, Range] = {
-        "demographic-parity": (0.0, 1.0),
-        "equal-opportunity": (0.0, 1.0),
-        "group-loss": cross_entropy_range(),
-    }
-    # Of these with logistic regression. The others are differences, or cross-entropies cut off at tiny probabilities.
-    convex = True if kind == "neyman-pearson" and not hidden else None
-    return BuiltProblem(Problem(small, bounded, start, convex=convex, constraint_range=ranges.get(kind)), strata)
+    from softswitch.problem.problem import Problem
+    from softswitch.tables.labels import BinaryLabel
 
-
-def _of_amount(kind: str, start: Network, label: NumberLabel, loss: Loss, bound: float | None) -> BuiltProblem:
-    """A label that is a number."""
-    _suits(kind, OF_AMOUNTS, "a number")
-    coverage = kind == "coverage"
-    name = loss.name or ("quantile" if coverage else "squared")
-    quantile = loss.quantile or (1 - bound if coverage and bound else 0.5)
-    told, unit = amounts.bounded(kind, label.unit), label.unit
-    smooth = told.stand_in is None and unit.low is None  # predictions that are kept within limits are not convex
-    stated = Problem(
-        amounts.loss(name, unit, quantile),
-        told.constraint,
-        start,
-        constraint_surrogate=told.stand_in,
-        constraint_range=told.of_row,
-        convex=True if smooth and len(start) == 1 else None,
+    label = label or BinaryLabel(0, 1)
+    entry = find_kind(kind, label.label_type)
+    functions = entry.build(BuildOptions(label, loss, quantile, bound, custom))
+    problem = Problem(
+        functions.objective,
+        functions.constraint,
+        label.initial_network(features, hidden, seed),
+        constraint_surrogate=functions.surrogate,
+        constraint_range=functions.range,
+        convex=True if functions.is_convex_if_linear and not hidden else None,
     )
-    return BuiltProblem(stated, None)
+    return BuiltProblem(problem, entry.strata, functions)
 
 
-def _of_classes(kind: str, start: Network, label: MulticlassLabel) -> BuiltProblem:
-    """A label of several classes."""
-    _suits(kind, OF_CLASSES, "one of several classes")
-    rate = class_error_rate() if kind == "error-rate" else class_miss_rates(label.outputs)
-    stated = Problem(
-        class_cross_entropy, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE
+def _miss_rate(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import networks, rates
+    from softswitch.problem.ranges import ZERO_ONE
+
+    rate, cost = rates.miss_rate(networks.row_scores), rates.false_alarm_rate(networks.row_scores).constraint
+    return ProblemFunctions(networks.false_alarms, *rate, ZERO_ONE, cost, private_surrogate=networks.misses)
+
+
+def _false_alarm_rate(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import networks, rates
+    from softswitch.problem.ranges import ZERO_ONE
+
+    rate, cost = rates.false_alarm_rate(networks.row_scores), rates.miss_rate(networks.row_scores).constraint
+    return ProblemFunctions(networks.misses, *rate, ZERO_ONE, cost, private_surrogate=networks.false_alarms)
+
+
+def _error_rate(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import multiclass, networks, rates
+    from softswitch.problem.ranges import ZERO_ONE
+
+    if options.label.label_type == MULTICLASS:
+        return ProblemFunctions(multiclass.class_cross_entropy, *multiclass.class_error_rate(), ZERO_ONE)
+    rate = rates.error_rate(networks.row_scores)
+    return ProblemFunctions(networks.objective, *rate, ZERO_ONE, private_surrogate=networks.objective)
+
+
+def _class_miss_rate(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import multiclass
+    from softswitch.problem.ranges import ZERO_ONE
+
+    rates = multiclass.class_miss_rates(options.label.outputs)
+    return ProblemFunctions(multiclass.class_cross_entropy, *rates, ZERO_ONE)
+
+
+def _decision_parity(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import networks, rates
+    from softswitch.problem.ranges import ZERO_ONE
+
+    return ProblemFunctions(networks.objective, *rates.decision_parity(networks.row_scores), ZERO_ONE)
+
+
+def _decision_opportunity(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import networks, rates
+    from softswitch.problem.ranges import ZERO_ONE
+
+    return ProblemFunctions(networks.objective, *rates.decision_opportunity(networks.row_scores), ZERO_ONE)
+
+
+def _neyman_pearson(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import networks
+
+    return ProblemFunctions(networks.false_alarms, networks.misses, is_convex_if_linear=True)
+
+
+def _demographic_parity(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import fairness, networks
+
+    gap = fairness.demographic_parity(networks.probability)
+    return ProblemFunctions(networks.objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
+
+
+def _equal_opportunity(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import fairness, networks
+
+    gap = fairness.equal_opportunity(networks.probability)
+    return ProblemFunctions(networks.objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
+
+
+def _gap_pieces(gap: PooledConstraint) -> tuple[Function, Function]:
+    """Return the difference of the groups' means and its negative; their maximum is the gap."""
+    import jax.numpy as jnp
+
+    def difference(params: Any, batch: Any) -> Any:
+        (protected, protected_rows, rest, rest_rows) = gap.statistics(params, batch)
+        both = (protected_rows > 0) & (rest_rows > 0)
+        means = protected / jnp.where(both, protected_rows, 1) - rest / jnp.where(both, rest_rows, 1)
+        return both, means
+
+    def above(params: Any, batch: Any) -> Any:
+        both, value = difference(params, batch)
+        return jnp.where(both, value, -jnp.inf)
+
+    def below(params: Any, batch: Any) -> Any:
+        both, value = difference(params, batch)
+        return jnp.where(both, -value, -jnp.inf)
+
+    return above, below
+
+
+def _group_loss(options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import fairness, networks
+
+    constraint = fairness.bounded_group_loss(networks.probability, 0.0)
+    return ProblemFunctions(networks.objective, constraint, range=fairness.cross_entropy_range())
+
+
+def _number_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
+    def build(options: BuildOptions) -> ProblemFunctions:
+        from softswitch.problem import regression
+
+        unit, is_coverage = options.label.unit, kind == "coverage"  # type: ignore[attr-defined]
+        loss = options.loss or ("quantile" if is_coverage else "squared")
+        quantile = options.quantile or (1 - options.bound if is_coverage and options.bound else 0.5)
+        constraint, surrogate, row_range = regression.bounded(kind, unit)
+        is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
+        objective = regression.loss(loss, unit, quantile)
+        return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
+
+    return build
+
+
+def _custom(options: BuildOptions) -> ProblemFunctions:
+    assert options.custom is not None
+    return options.custom
+
+
+_LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive rows", "log loss of negative rows"
+
+register(
+    ConstraintKind(
+        "miss-rate",
+        _miss_rate,
+        ConstraintDescription("miss rate", _NEGATIVE_LOSS, is_share=True, is_nonnegative=True, cost="false_alarm_rate"),
+        "at most {bound} of the rows with {positive} may be missed (classified otherwise).",
+        strata="y",
+        default_bound=0.05,
+        has_one_class_objective=True,
     )
-    return BuiltProblem(stated, "y")
-
-
-def _suits(kind: str, kinds: tuple[str, ...], what: str) -> None:
-    if kind not in kinds:
-        raise ValueError(
-            f"task.kind must be one of {', '.join((*kinds, 'custom'))} where the label is {what}, but is {kind!r}"
-        )
+)
+register(
+    ConstraintKind(
+        "false-alarm-rate",
+        _false_alarm_rate,
+        ConstraintDescription("false-alarm rate", _POSITIVE_LOSS, is_share=True, is_nonnegative=True, cost="miss_rate"),
+        "at most {bound} of the rows without {positive} may be classified as {positive} (false alarms).",
+        strata="y",
+        default_bound=0.05,
+        has_one_class_objective=True,
+    )
+)
+register(
+    ConstraintKind(
+        "error-rate",
+        _error_rate,
+        ConstraintDescription("error rate", _LOSS, is_share=True, is_nonnegative=True),
+        "at most {bound} of all rows may be misclassified.",
+        label_types=(BINARY, MULTICLASS),
+        strata="y",
+        default_bound=0.05,
+    )
+)
+register(
+    ConstraintKind(
+        "class-miss-rate",
+        _class_miss_rate,
+        ConstraintDescription("worst class's miss rate", _LOSS, is_share=True, is_nonnegative=True),
+        "at most {bound} of the rows of each {label} may be missed (classified otherwise).",
+        label_types=(MULTICLASS,),
+        strata="y",
+        default_bound=0.5,
+        constraint_names=lambda label, protected: [f"{value} missed" for value in label.values],
+    )
+)
+register(
+    ConstraintKind(
+        "decision-parity",
+        _decision_parity,
+        ConstraintDescription("gap of decisions", _LOSS, is_share=True, is_nonnegative=True),
+        "the share of rows classified as {positive} may differ by at most {points} between rows with {group} and all "
+        "other rows.",
+        strata="group",
+        uses_groups=True,
+        default_bound=0.05,
+    )
+)
+register(
+    ConstraintKind(
+        "decision-opportunity",
+        _decision_opportunity,
+        ConstraintDescription("gap of hit rates", _LOSS, is_share=True, is_nonnegative=True),
+        "among rows with {positive}, the share classified as such may differ by at most {points} between rows with "
+        "{group} and all other rows.",
+        strata=("group", "y"),
+        uses_groups=True,
+        default_bound=0.05,
+    )
+)
+register(
+    ConstraintKind(
+        "neyman-pearson",
+        _neyman_pearson,
+        ConstraintDescription(_POSITIVE_LOSS, _NEGATIVE_LOSS, is_nonnegative=True, cost="false_alarm_rate"),
+        "the mean log loss of the rows with {positive} may be at most {bound}. It measures misses, but is not a share "
+        "of rows.",
+        strata="y",
+        has_one_class_objective=True,
+    )
+)
+register(
+    ConstraintKind(
+        "demographic-parity",
+        _demographic_parity,
+        ConstraintDescription("gap of probabilities", _LOSS, is_share=True, is_nonnegative=True),
+        "the mean predicted probability of {positive} may differ by at most {points} between rows with {group} and "
+        "all other rows.",
+        strata="group",
+        uses_groups=True,
+    )
+)
+register(
+    ConstraintKind(
+        "equal-opportunity",
+        _equal_opportunity,
+        ConstraintDescription("gap of probabilities", _LOSS, is_share=True, is_nonnegative=True),
+        "among rows with {positive}, the mean predicted probability of it may differ by at most {points} between rows "
+        "with {group} and all other rows.",
+        strata=("group", "y"),
+        uses_groups=True,
+    )
+)
+register(
+    ConstraintKind(
+        "group-loss",
+        _group_loss,
+        ConstraintDescription("larger group's log loss", _LOSS, is_nonnegative=True),
+        "the mean log loss may be at most {bound} for rows with {group}, and for all other rows.",
+        strata="group",
+        uses_groups=True,
+        constraint_names=lambda label, protected: [f"log loss of {protected}", "log loss of others"],
+    )
+)
+register(
+    ConstraintKind(
+        "mean-error",
+        _number_problem("mean-error"),
+        ConstraintDescription("mean error", "loss", is_nonnegative=True),
+        "predictions of {label} may be too high or too low by at most {bound} on average, in the unit of {label}.",
+        label_types=(NUMBER,),
+        default_bound=lambda labels: float(f"{0.1 * labels.std():.2g}"),
+        constraint_names=lambda label, protected: ["too high on average", "too low on average"],
+    )
+)
+register(
+    ConstraintKind(
+        "absolute-error",
+        _number_problem("absolute-error"),
+        ConstraintDescription("mean absolute error", "loss", is_nonnegative=True),
+        "the mean absolute error of {label} may be at most {bound}, in the unit of {label}.",
+        label_types=(NUMBER,),
+        default_bound=lambda labels: float(f"{0.75 * (labels - labels.median()).abs().mean():.2g}"),
+    )
+)
+register(
+    ConstraintKind(
+        "coverage",
+        _number_problem("coverage"),
+        ConstraintDescription("share above the prediction", "loss", is_share=True, is_nonnegative=True),
+        "at most {bound} of the rows may have {label} above its prediction.",
+        label_types=(NUMBER,),
+    )
+)
+register(
+    ConstraintKind(
+        CUSTOM,
+        _custom,
+        ConstraintDescription(),
+        "{constraint} may be at most {bound}.",
+        label_types=LABEL_TYPES,
+    )
+)

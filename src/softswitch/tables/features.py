@@ -1,4 +1,4 @@
-"""How one column becomes features: of numbers, of words, or of dates and times. Learnt once, and applied alike."""
+"""Encoding of a column as features: numbers, categories, or dates and times. Fitted on training rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pandas as pd
 
 from softswitch.tables.cells import detect_date_order, holds_datetimes, is_text, parse_datetimes, parse_numbers
 
-MOST_LEVELS = 200
-"""Of a column of words with more levels the most frequent are kept;"""
-ROWS_OF_A_LEVEL = 5
-"""each with so many training rows at least. The others are one level."""
-ENOUGH_TO_DOUBT = 10
-"""So many rows, and none with a level that is known: the column has been read otherwise than in training."""
-A_SEASON = 90
-"""Dates that span so many days have a season; fewer have only a course."""
+MAX_LEVELS = 200
+"""Number of levels that a categorical column keeps; rarer ones are merged."""
+MIN_LEVEL_ROWS = 5
+"""Smallest number of training rows of a kept level, if there are too many levels."""
+MIN_UNKNOWN_ROWS = 10
+"""Number of rows without any known level from which a column is refused."""
+SEASON_DAYS = 90
+"""Span of days from which dates have a season."""
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def to_categories(values: pd.Series) -> pd.Series:
-    """The values as text; whole numbers that a file's gaps have made real ones are whole again."""
+    """Return the values as text; floats that are integers are written as such."""
     if pd.api.types.is_float_dtype(values):
         return values.map(lambda value: f"{value:.0f}" if float(value).is_integer() else str(value)).astype(object)
     return values.astype(str).astype(object)
@@ -30,7 +31,10 @@ def to_categories(values: pd.Series) -> pd.Series:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers: standardised; an empty cell is the mean, and told where training rows had empty cells."""
+    """A column of numbers, standardised.
+
+    An empty cell is the mean. If training rows have empty cells, another feature marks them.
+    """
 
     kind: ClassVar[str] = "number"
     name: str
@@ -40,39 +44,37 @@ class Numeric:
 
     @classmethod
     def fit(cls, values: pd.Series) -> Numeric:
-        """Mean and deviation of training rows."""
+        """Fit mean and standard deviation."""
         numbers = values.to_numpy(float, na_value=np.nan)
         if np.isinf(numbers).any():
             raise ValueError(f"column {values.name!r} must be finite, but holds infinity")
         if np.isnan(numbers).all():
-            raise ValueError(f"column {values.name!r} is empty in all training rows; ignore it")
-        deviation = float(np.nanstd(numbers))
-        mean, scale = float(np.nanmean(numbers)), deviation if deviation > 0 else 1.0
-        return cls(str(values.name), mean, scale, bool(np.isnan(numbers).any()))
+            raise ValueError(f"column {values.name!r} is empty in all training rows; add it to data.ignore")
+        scale = float(np.nanstd(numbers)) or 1.0
+        return cls(str(values.name), float(np.nanmean(numbers)), scale, bool(np.isnan(numbers).any()))
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The name, and where cells may be empty that they are."""
+        """Names of the features."""
         return (self.name, f"{self.name} is empty") if self.empty else (self.name,)
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """(x − mean)/deviation."""
-        read = parse_numbers(values) if is_text(values) else None
-        numbers = pd.to_numeric(values if read is None else read, errors="coerce").astype(float)
-        broken = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
-        if len(broken):
-            raise ValueError(f"column {self.name!r} must hold numbers, as in training, but holds {broken.iloc[0]!r}")
-        filled = ((numbers.fillna(self.mean) - self.mean) / self.scale).to_numpy(np.float32)
-        gaps = numbers.isna().to_numpy(np.float32)
-        return np.stack([filled, gaps] if self.empty else [filled], axis=1)
+        """Return (x − mean)/scale, and whether cells are empty."""
+        parsed = parse_numbers(values) if is_text(values) else None
+        numbers = pd.to_numeric(values if parsed is None else parsed, errors="coerce").astype(float)
+        wrong = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
+        if len(wrong):
+            raise ValueError(f"column {self.name!r} must hold numbers, as in training, but holds {wrong.iloc[0]!r}")
+        scaled = ((numbers.fillna(self.mean) - self.mean) / self.scale).to_numpy(np.float32)
+        return np.stack([scaled, numbers.isna().to_numpy(np.float32)] if self.empty else [scaled], axis=1)
 
 
 @dataclass(frozen=True)
-class Levels:
-    """A column of words: one feature a level, but for the first.
+class Categorical:
+    """A column of categories: one indicator per level but the first.
 
-    An unknown level is one of the others, where training had some that were too rare, else none; an empty cell is a
-    level of its own where training rows had empty cells, else none.
+    An unknown level is one of the merged rare levels if there are any, else none. An empty cell is a level if training
+    rows have empty cells, else none.
     """
 
     kind: ClassVar[str] = "words"
@@ -82,63 +84,63 @@ class Levels:
     empty: bool = False
 
     @classmethod
-    def fit(cls, values: pd.Series) -> Levels:
-        """The levels of training rows."""
-        words = to_categories(values.dropna())
-        if words.empty:
-            raise ValueError(f"column {values.name!r} is empty in all training rows; ignore it")
-        levels = sorted(set(words))
-        if not (many := len(levels) > MOST_LEVELS):
-            return cls(str(values.name), tuple(levels), empty=bool(values.isna().any()))
-        counts = words.value_counts()
-        counts = counts[counts >= ROWS_OF_A_LEVEL]
-        levels = sorted(sorted(counts.index, key=lambda level: (-counts[level], level))[:MOST_LEVELS])
+    def fit(cls, values: pd.Series) -> Categorical:
+        """Fit the levels."""
+        categories = to_categories(values.dropna())
+        if categories.empty:
+            raise ValueError(f"column {values.name!r} is empty in all training rows; add it to data.ignore")
+        levels, empty = sorted(set(categories)), bool(values.isna().any())
+        if len(levels) <= MAX_LEVELS:
+            return cls(str(values.name), tuple(levels), empty=empty)
+        counts = categories.value_counts()
+        counts = counts[counts >= MIN_LEVEL_ROWS]
+        levels = sorted(sorted(counts.index, key=lambda level: (-counts[level], level))[:MAX_LEVELS])
         if not levels:
             raise ValueError(
-                f"column {values.name!r} has {words.nunique()} different values, more than {MOST_LEVELS} and none of "
-                f"them in {ROWS_OF_A_LEVEL} training rows; if it is a name or a number of a case, put it into "
-                "data.ignore"
+                f"column {values.name!r} has {categories.nunique()} distinct values, more than {MAX_LEVELS}, none of "
+                f"them in {MIN_LEVEL_ROWS} training rows; if it is an identifier, add it to data.ignore"
             )
-        return cls(str(values.name), tuple(levels), many, bool(values.isna().any()))
+        return cls(str(values.name), tuple(levels), True, empty)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """One name a feature."""
+        """Names of the features."""
         more = (f"{self.name} is another",) * self.others + (f"{self.name} is empty",) * self.empty
         return (*(f"{self.name}={level}" for level in self.levels[1:]), *more)
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """0 or 1."""
-        told, filled = to_categories(values), values.notna().to_numpy()
+        """Return indicators of the levels."""
+        categories, filled = to_categories(values), values.notna().to_numpy()
         if set(self.levels) <= {"False", "True"}:
-            told = told.replace({"0": "False", "1": "True"})
-        known = told.isin(self.levels).to_numpy() & filled
-        if filled.sum() >= ENOUGH_TO_DOUBT and not known.any():
+            categories = categories.replace({"0": "False", "1": "True"})
+        known = categories.isin(self.levels).to_numpy() & filled
+        if filled.sum() >= MIN_UNKNOWN_ROWS and not known.any():
             raise ValueError(
-                f"column {self.name!r} holds none of the values it had in training, {', '.join(self.levels[:5])}, but "
-                f"{told[filled].iloc[0]!r}"
+                f"column {self.name!r} holds none of its values in training, {', '.join(self.levels[:5])}, but "
+                f"{categories[filled].iloc[0]!r}"
             )
-        shown = (told.to_numpy()[:, None] == np.array(self.levels[1:], dtype=object)[None, :]) & filled[:, None]
+        levels = np.array(self.levels[1:], dtype=object)[None, :]
+        indicators = (categories.to_numpy()[:, None] == levels) & filled[:, None]
         more = [filled & ~known] * self.others + [~filled] * self.empty
-        return np.concatenate([shown, *(one[:, None] for one in more)], axis=1).astype(np.float32)
+        return np.concatenate([indicators, *(column[:, None] for column in more)], axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class DateParts:
     """A column of dates, of times of day, or of both.
 
-    A date is its course (the standardised number of its day), its season (sine and cosine of the day of the year) and
-    its weekday; a time is sine and cosine of the hour. An empty cell is 0 in all of these.
+    A date becomes the standardised day, sine and cosine of the day of the year, and the weekday. A time becomes sine
+    and cosine of the hour. All features of an empty cell are 0.
 
     Attributes:
-        name: the column's.
-        order: how 05/01/2013 is meant, "dmy" or "mdy", where a column does not tell.
-        mean: of the days; None for times of day alone,
-        scale: and their deviation.
-        season: whether training rows span a season.
-        weekdays: those that they have, Monday is 0; one feature each but for the first.
-        clock: whether they differ in the time of day.
-        empty: whether they have empty cells.
+        name: The column.
+        order: Order of numbers in ambiguous dates such as 05/01/2013, "dmy" or "mdy".
+        mean: Mean day; None for times of day.
+        scale: Standard deviation of the days.
+        season: Whether the training rows span a season.
+        weekdays: Weekdays in the training rows, Monday is 0; one feature each but the first.
+        clock: Whether times of day differ in the training rows.
+        empty: Whether training rows have empty cells.
     """
 
     kind: ClassVar[str] = "date"
@@ -153,46 +155,45 @@ class DateParts:
 
     @classmethod
     def fit(cls, values: pd.Series, order: str | None = None) -> DateParts:
-        """What training rows have of all that; ``order`` where all rows of the table tell it."""
-        told = order or next(iter(detect_date_order(values)), "dmy")
-        moments = parse_datetimes(values, told)
-        days = moments.days[~np.isnan(moments.days)]
-        clock = len(np.unique(moments.hours[~np.isnan(moments.hours)])) > 1
+        """Fit the parts that vary in the training rows; ``order``: of the dates in the whole table, if known."""
+        name, order = str(values.name), order or next(iter(detect_date_order(values)), "dmy")
+        parsed = parse_datetimes(values, order)
+        days = parsed.days[~np.isnan(parsed.days)]
+        clock = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
         empty = bool(values.isna().any())
         if not len(days):
-            return cls(str(values.name), told, None, 1.0, False, (), clock, empty)
-        scale = float(days.std()) or 1.0
+            return cls(name, order, None, 1.0, False, (), clock, empty)
         weekdays = tuple(sorted({int(day) for day in _weekday(days)}))
-        span = float(np.ptp(days)) >= A_SEASON
-        return cls(str(values.name), told, float(days.mean()), scale, span, weekdays, clock, empty)
+        season = float(np.ptp(days)) >= SEASON_DAYS
+        return cls(name, order, float(days.mean()), float(days.std()) or 1.0, season, weekdays, clock, empty)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """One name a feature."""
-        course = (f"{self.name} day",) if self.mean is not None else ()
-        season = (f"{self.name} season sin", f"{self.name} season cos") if self.season else ()
-        weekdays = tuple(f"{self.name} {WEEKDAYS[day]}" for day in self.weekdays[1:])
-        clock = (f"{self.name} hour sin", f"{self.name} hour cos") if self.clock else ()
-        return (*course, *season, *weekdays, *clock, *((f"{self.name} is empty",) if self.empty else ()))
+        """Names of the features."""
+        day = ("day",) if self.mean is not None else ()
+        season = ("season sin", "season cos") if self.season else ()
+        weekdays = tuple(WEEKDAYS[day] for day in self.weekdays[1:])
+        clock = ("hour sin", "hour cos") if self.clock else ()
+        return tuple(f"{self.name} {part}" for part in (*day, *season, *weekdays, *clock, *("is empty",) * self.empty))
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """Course, season, weekday and hour."""
-        moments = parse_datetimes(values, self.order)
-        dateless = values.notna().to_numpy() & np.isnan(moments.days) if self.mean is not None else False
-        if (wrong := moments.unread | dateless).any():
-            what = "times of day" if self.mean is None else "dates"
+        """Return day, season, weekday and hour."""
+        parsed = parse_datetimes(values, self.order)
+        lacks_date = values.notna().to_numpy() & np.isnan(parsed.days) if self.mean is not None else False
+        if (wrong := parsed.unread | lacks_date).any():
+            content = "times of day" if self.mean is None else "dates"
             raise ValueError(
-                f"column {self.name!r} must hold {what}, as in training, but holds {values[wrong].iloc[0]!r}"
+                f"column {self.name!r} must hold {content}, as in training, but holds {values[wrong].iloc[0]!r}"
             )
         parts = []
         if self.mean is not None:
-            parts.append((moments.days - self.mean) / self.scale)
+            parts.append((parsed.days - self.mean) / self.scale)
         if self.season:
-            parts += _circle(_day_of_year(moments.days) / 365.25)
-        weekday = _weekday(moments.days)
+            parts += _circle(_day_of_year(parsed.days) / 365.25)
+        weekday = _weekday(parsed.days)
         parts += [(weekday == day).astype(float) for day in self.weekdays[1:]]
         if self.clock:
-            parts += _circle(moments.hours / 24)
+            parts += _circle(parsed.hours / 24)
         if self.empty:
             parts.append(values.isna().to_numpy(float))
         if not parts:
@@ -200,12 +201,8 @@ class DateParts:
         return np.nan_to_num(np.stack(parts, axis=1)).astype(np.float32)
 
 
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-
 def _weekday(days: np.ndarray) -> np.ndarray:
-    """Monday is 0; the first of January 1970 was a Thursday."""
-    return (days + 3) % 7
+    return (days + 3) % 7  # 1 January 1970 was a Thursday
 
 
 def _day_of_year(days: np.ndarray) -> np.ndarray:
@@ -218,87 +215,83 @@ def _circle(turns: np.ndarray) -> list[np.ndarray]:
     return [np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)]
 
 
-Column = Numeric | Levels | DateParts
-KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Levels, DateParts)}
+Column = Numeric | Categorical | DateParts
+COLUMN_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Categorical, DateParts)}
 
 
 def column_kind(values: pd.Series) -> str:
-    """What a column becomes: "number", "words" or "date"."""
+    """Return the kind of a column: "number", "words" or "date"."""
     if holds_datetimes(values):
         return DateParts.kind
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
         return Numeric.kind
-    return Levels.kind
-
-
-def to_dict(column: Column) -> dict[str, Any]:
-    """For JSON."""
-    told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(column).items()}
-    return {"kind": column.kind, **told}
-
-
-def from_dict(told: dict[str, Any]) -> Column:
-    """From JSON; what was written before kinds were told has levels or has none."""
-    kind = told.get("kind", Levels.kind if "levels" in told else Numeric.kind)
-    if kind not in KINDS:
-        raise ValueError(f"column {told.get('name')!r} is of the kind {kind!r}, which this version does not know")
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in told.items() if name != "kind"
-    }
-    return KINDS[kind](**fields)
+    return Categorical.kind
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a table's columns become features."""
+    """The encoding of a table's columns as features."""
 
     columns: tuple[Column, ...]
 
     @classmethod
     def fit(cls, table: pd.DataFrame, names: Sequence[str], whole: pd.DataFrame | None = None) -> Encoding:
-        """Learn means, deviations and levels from training rows.
+        """Fit means, deviations and levels.
 
         Args:
-            table: the training rows.
-            names: the columns to learn from.
-            whole: all rows of the table, by which it is told what a column holds (numbers, words, dates) and how its
-                dates are written, nothing else; by default the training rows.
+            table: The training rows.
+            names: The columns to learn from.
+            whole: All rows, used only to detect the kind of a column and its date format. Default: the training rows.
         """
-        everything = table if whole is None else whole
-        found: list[Column] = []
-        complaints = []
+        whole = table if whole is None else whole
+        columns: list[Column] = []
+        problems = []
         for name in names:
-            values, kind = table[name], column_kind(everything[name])
+            values, kind = table[name], column_kind(whole[name])
             try:
                 if kind == DateParts.kind and values.notna().any():
-                    found.append(DateParts.fit(values, next(iter(detect_date_order(everything[name])), None)))
+                    columns.append(DateParts.fit(values, next(iter(detect_date_order(whole[name])), None)))
                 else:
-                    found.append(Numeric.fit(values) if kind == Numeric.kind else Levels.fit(values))
+                    columns.append(Numeric.fit(values) if kind == Numeric.kind else Categorical.fit(values))
             except ValueError as error:
-                complaints.append(str(error))
-        if complaints:
-            raise ValueError("\n".join(complaints))
-        if not sum(len(one.features) for one in found):
+                problems.append(str(error))
+        if problems:
+            raise ValueError("\n".join(problems))
+        encoding = cls(tuple(columns))
+        if not encoding.features:
             raise ValueError("no features are left: every column is the label, the client, ignored, or constant")
-        return cls(tuple(found))
+        return encoding
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features' names."""
-        return tuple(name for one in self.columns for name in one.features)
+        """Names of the features."""
+        return tuple(name for column in self.columns for name in column.features)
 
     def encode(self, table: pd.DataFrame) -> np.ndarray:
-        """Features, one row a row."""
-        missing = [one.name for one in self.columns if one.name not in table.columns]
+        """Return the features, one row per row of the table."""
+        missing = [column.name for column in self.columns if column.name not in table.columns]
         if missing:
             raise ValueError(f"the table lacks columns of the training data: {', '.join(map(repr, missing))}")
-        return np.concatenate([one.encode(table[one.name]) for one in self.columns], axis=1)
+        return np.concatenate([column.encode(table[column.name]) for column in self.columns], axis=1)
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """For JSON."""
-        return [to_dict(one) for one in self.columns]
+        """Return the encoding as JSON values."""
+        return [
+            {"kind": column.kind}
+            | {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(column).items()}
+            for column in self.columns
+        ]
 
     @classmethod
-    def from_dict(cls, told: Sequence[dict[str, Any]]) -> Encoding:
-        """From JSON, also that of before columns told their kind."""
-        return cls(tuple(map(from_dict, told)))
+    def from_dict(cls, entries: Sequence[dict[str, Any]]) -> Encoding:
+        """Return the encoding that ``to_dict`` wrote."""
+        columns = []
+        for entry in entries:
+            fields: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
+            }
+            kind = fields.pop("kind")
+            if kind not in COLUMN_KINDS:
+                raise ValueError(f"column {entry.get('name')!r} has the unknown kind {kind!r}")
+            columns.append(COLUMN_KINDS[kind](**fields))
+        return cls(tuple(columns))

@@ -1,4 +1,4 @@
-"""What a constraint costs on a table of one's own: a frontier by a file of settings, and its folder."""
+"""Trade-off curve between bound and objective on a table, trained from a settings file, and its folder."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ from softswitch.results.folder import (
 from softswitch.results.frontier import Frontier
 from softswitch.results.frontier_point import BoundOutcome, FrontierPoint
 from softswitch.support.files import write_atomically
+from softswitch.tables.constraints import CUSTOM
 from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, prepare_table
-from softswitch.tables.settings import Config, given, read_config, write_config
+from softswitch.tables.settings import Config, read_config, replace_auto, write_config
 from softswitch.tables.training import count_earlier_certificates, describe_task, output_options, sampling_options
 
-RUNGS = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
-"""Bounds to try where none are given, in units of that of the settings;"""
-BEYOND = (2.0, 1.2)
-"""and where rows can certify none of them, in units of the smallest that they can."""
-ALIKE = ("task.kind", "data.label", "data.client", "data.held_out", "run.seed")
-"""In what a run must agree for a frontier to stand in its folder."""
+MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
+"""Default bounds as multiples of the bound in the settings."""
+CERTIFIABLE_MULTIPLES = (2.0, 1.2)
+"""Further default bounds as multiples of the smallest certifiable bound, if no other bound is certifiable."""
+SHARED_SETTINGS = ("task.kind", "data.label", "data.client", "data.held_out", "run.seed")
+"""Settings in which a run must agree with a frontier that is written to its folder."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class FrontierPlan:
     """What is about to be trained.
 
     Attributes:
-        config: the settings.
-        bounds: from the loosest to the tightest.
-        certifiability: what the rows to certify could show at best at the tightest.
-        rows: how many there are to learn from, to choose by and to certify with.
+        config: The settings.
+        bounds: The bounds, from the loosest to the tightest.
+        certifiability: What the held-out rows can certify for the tightest bound.
+        rows: Numbers of training, validation and held-out rows.
     """
 
     config: Config
@@ -75,17 +76,17 @@ class FrontierPlan:
 
 @dataclass(frozen=True, eq=False)
 class FrontierRun:
-    """A frontier, and where it is written down.
+    """A frontier and its folder.
 
     Attributes:
-        folder: its own, or the run's.
-        frontier: the frontier.
-        looks: how many other models the same rows have certified before.
+        folder: A folder of its own, or the run folder.
+        frontier: The frontier.
+        earlier_certificates: Number of other models that the same rows have certified before.
     """
 
     folder: Path
     frontier: Frontier
-    looks: int
+    earlier_certificates: int
 
 
 def train_frontier(
@@ -97,46 +98,46 @@ def train_frontier(
     watch: Callable[[FrontierPoint], None] | None = None,
     progress: bool | None = None,
 ) -> FrontierRun:
-    """What the constraint of a file of settings costs.
+    """Train one model per bound and certify them from the loosest bound to the tightest.
 
     Args:
-        file: the settings.
-        bounds: what the constraint may be at most; by default some about that of the settings.
-        run: a run's folder to put it into, where its report shows it; by default a folder of its own.
-        before: called with what is about to be trained.
-        watch: called with each bound's point as soon as its model is trained.
-        progress: show a progress bar; by default on a terminal only.
+        file: The settings file.
+        bounds: The bounds. Default: multiples of the bound in the settings.
+        run: Run folder to write to; its report then shows the frontier. Default: a new folder.
+        before: Function that is called with the plan before training.
+        watch: Function that is called with each bound's point when its model is trained.
+        progress: Show a progress bar. Default: on a terminal only.
     """
     path = Path(file)
     base = path.resolve().parent
-    config = _certified(read_config(path))
-    if config.privacy.asked:
+    config = _require_splits(read_config(path))
+    if config.privacy.is_enabled:
         raise ValueError(
-            "[privacy] must be left out: models of several bounds are chosen and certified by the same rows, which is "
-            "not counted"
+            "privacy.epsilon must not be set for a frontier: several models use the same validation and held-out rows, "
+            "which exceeds the privacy budget"
         )
-    ready = prepare_table(config, base)
-    split = ready.parts
+    table = prepare_table(config, base)
+    split = table.split
     assert split is not None
-    checked = _bounds(bounds, config, ready, split)
-    host = None if run is None else _host(run, config, ready)
+    bounds = _check_bounds(bounds, config, table, split)
+    host = None if run is None else _open_host(run, config, table)
     if before is not None:
-        told = certifiability(ready.problem, split.calibration, checked[-1], config.run.confidence)
+        limits = certifiability(table.problem, split.calibration, bounds[-1], config.run.confidence)
         learn, choose, keep = (int(part.sizes.sum()) for part in split)
-        before(FrontierPlan(config, tuple(checked), told, (learn, choose, keep)))
+        before(FrontierPlan(config, tuple(bounds), limits, (learn, choose, keep)))
     folder = new_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        found = frontier(
-            ready.problem,
+        curve = frontier(
+            table.problem,
             split,
-            checked,
+            bounds,
             as_method(build_method(config)),
             confidence=config.run.confidence,
-            move=None if config.task.kind == "custom" else ready.label.move,
-            measures=_measures(ready.label),
+            move=None if config.task.kind == CUSTOM else table.label.move,
+            measures=_measures(table.label),
             watch=watch,
-            rounds=given(config.run.rounds),
+            rounds=replace_auto(config.run.rounds),
             seed=config.run.seed,
             sampling=sampling_options(config),
             output=output_options(config),
@@ -147,134 +148,136 @@ def train_frontier(
             with suppress(OSError):
                 folder.rmdir()
         raise
-    found = replace(found, asked=config.task.bound)
+    curve = replace(curve, asked=config.task.bound)
     about: dict[str, Any] = {
         "started": started,
-        "data": {"file": config.data.file, "sha256": ready.fingerprint, "rows": int(ready.train.sizes.sum())},
+        "data": {"file": config.data.file, "sha256": table.fingerprint, "rows": int(table.train.sizes.sum())},
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
         "versions": versions(),
     }
-    looks = count_earlier_certificates(folder, config, about)
-    for point in found.points:
+    earlier = count_earlier_certificates(folder, config, about)
+    for point in curve.points:
         aim = {
             "answered": point.outcome is BoundOutcome.CERTIFIED,
-            "words": _ending(point, found),
-            "earlier_certificates": looks,
-            "certifiability": found.certifiability,
+            "words": _verdict(point, curve),
+            "earlier_certificates": earlier,
+            "certifiability": curve.certifiability,
         }
-        _write_model(folder / bound_folder(point.bound), point, config, ready, about | {"aim": aim})
-    kept = {"settings": str(path.resolve()), "earlier_certificates": looks}
-    kept["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-    kept["models"] = {f"{point.bound:g}": bound_folder(point.bound) for point in found.points}
-    write_frontier(folder, found, about | kept)
-    return FrontierRun(folder, found, looks)
+        _write_model(folder / bound_folder(point.bound), point, config, table, about | {"aim": aim})
+    details = {
+        "settings": str(path.resolve()),
+        "earlier_certificates": earlier,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "models": {f"{point.bound:g}": bound_folder(point.bound) for point in curve.points},
+    }
+    write_frontier(folder, curve, about | details)
+    return FrontierRun(folder, curve, earlier)
 
 
 def bound_folder(bound: float) -> str:
-    """The folder of a bound's model."""
+    """Return the name of the folder of a bound's model."""
     return f"bound-{bound:.6g}"
 
 
 def _measures(label: Label) -> dict[str, Measure]:
-    """What is measured beside F and G: accuracy of classes, the mean absolute error of numbers."""
+    """Return further measures of a model: accuracy for classes, mean absolute error for numbers."""
     name, worst = ("mean absolute error", np.max) if isinstance(label, NumberLabel) else ("accuracy", np.min)
 
-    def of_rows(params: Network, data: ClientData) -> np.ndarray:
+    def row_values(params: Network, data: ClientData) -> np.ndarray:
         y = np.asarray(data.rows.columns["y"])
-        found = label.predicted(outputs(params, jnp.asarray(data.rows.columns["x"])))
+        predicted = label.decode(outputs(params, jnp.asarray(data.rows.columns["x"])))
         if isinstance(label, NumberLabel):
-            return np.abs(found - (label.mean + label.scale * y))
-        return (label.encode(found) == y).astype(float)
+            return np.abs(predicted - (label.mean + label.scale * y))
+        return (label.encode(predicted) == y).astype(float)
 
-    def at_worst(params: Network, data: ClientData) -> float:
+    def worst_client(params: Network, data: ClientData) -> float:
         starts = np.cumsum(data.sizes) - data.sizes
-        return float(worst(np.add.reduceat(of_rows(params, data), starts) / data.sizes))
+        return float(worst(np.add.reduceat(row_values(params, data), starts) / data.sizes))
 
-    def of_all(params: Network, data: ClientData) -> float:
-        return float(of_rows(params, data).mean())
+    def all_rows(params: Network, data: ClientData) -> float:
+        return float(row_values(params, data).mean())
 
-    return {f"{name}, worst client": at_worst, f"{name}, all rows": of_all}
+    return {f"{name}, worst client": worst_client, f"{name}, all rows": all_rows}
 
 
-def _certified(config: Config) -> Config:
-    """The settings with three parts of the rows, which a frontier needs."""
+def _require_splits(config: Config) -> Config:
+    """Return the settings with certification as the aim, or raise if they lack rows for it."""
     for name in ("held_out", "validation"):
         if not getattr(config.data, name) > 0:
-            raise ValueError(
-                f"data.{name} must be above 0: a frontier needs rows to choose by, and rows to certify with"
-            )
+            raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")
     if config.task.regret:
-        raise ValueError("task.regret must be false here: bounds are compared by the objective itself")
+        raise ValueError("task.regret must be false for a frontier, which compares bounds by the objective")
     return replace(config, run=replace(config.run, aim=CERTIFIED))
 
 
-def _bounds(asked: Sequence[float], config: Config, ready: PreparedTable, split: DataSplit) -> list[float]:
-    """From the loosest on: those asked for, or some about that of the settings."""
-    shapes = split.train.batch_shapes(1, float_dtype(ready.problem.start))
-    ranges = resolve_ranges(ready.problem, None, None, ready.problem.trace(shapes).constraints)[1:]
-    most = max(math.inf if of_row is None else ends(of_row)[1] for of_row in ranges)
-    if asked:
-        found = checked_bounds("--bound", asked)
-        if found[0] >= most:
+def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable, split: DataSplit) -> list[float]:
+    """Return the bounds or the default ones, from the loosest to the tightest."""
+    shapes = split.train.batch_shapes(1, float_dtype(table.problem.start))
+    ranges = resolve_ranges(table.problem, None, None, table.problem.trace(shapes).constraints)[1:]
+    largest = max(math.inf if row_range is None else ends(row_range)[1] for row_range in ranges)
+    if bounds:
+        checked = checked_bounds("--bound", bounds)
+        if checked[0] >= largest:
             raise ValueError(
-                f"--bound must be below {most:g}, since the constraint {config.task.kind} is never above it, but is "
-                f"{found[0]:g}"
+                f"--bound must be below {largest:g}, the largest value of the constraint {config.task.kind}, but is "
+                f"{checked[0]:g}"
             )
-        return found
+        return checked
     if not config.task.bound > 0:
-        raise ValueError("task.bound is 0, and there are no bounds about it; name them: --bound 0.2 --bound 0.1")
-    found = [float(f"{rung * config.task.bound:.6g}") for rung in RUNGS]
-    could = certifiability(ready.problem, split.calibration, config.task.bound, config.run.confidence).smallest_bound
-    if max(found) < could < most:
-        found = [*(float(f"{rung * could:.2g}") for rung in BEYOND), *found]
-    return checked_bounds("--bound", [bound for bound in found if bound < most] or [config.task.bound])
+        raise ValueError("task.bound is 0, which has no multiples; give bounds such as --bound 0.2 --bound 0.1")
+    defaults = [float(f"{multiple * config.task.bound:.6g}") for multiple in MULTIPLES]
+    limits = certifiability(table.problem, split.calibration, config.task.bound, config.run.confidence)
+    if max(defaults) < limits.smallest_bound < largest:
+        extra = [float(f"{multiple * limits.smallest_bound:.2g}") for multiple in CERTIFIABLE_MULTIPLES]
+        defaults = [*extra, *defaults]
+    return checked_bounds("--bound", [bound for bound in defaults if bound < largest] or [config.task.bound])
 
 
-def _host(run: str | Path, config: Config, ready: PreparedTable) -> Run:
-    """The run whose folder is to have the frontier, or raise."""
+def _open_host(run: str | Path, config: Config, table: PreparedTable) -> Run:
+    """Return the run whose folder gets the frontier, or raise if it does not match."""
     host = open_run(run)
     if not host.finished:
         raise ValueError(f"--run {host.folder} is not finished; softswitch resume {host.folder}")
     if has_frontier(host.folder):
-        raise ValueError(f"--run {host.folder} has a {FRONTIER} already; without --run there is a folder of its own")
-    own = {"data.sha256": ready.fingerprint[:12]}
-    for name in ALIKE:
+        raise ValueError(f"--run {host.folder} already has a {FRONTIER}; omit --run to use a new folder")
+    expected = {"data.sha256": table.fingerprint[:12]}
+    for name in SHARED_SETTINGS:
         section, setting = name.split(".")
-        own[name] = getattr(getattr(config, section), setting)
-    for name, value in own.items():
+        expected[name] = getattr(getattr(config, section), setting)
+    for name, value in expected.items():
         if host.settings.get(name) != value:
             raise ValueError(
                 f"--run {host.folder} must be a run of these settings, but its {name} is "
-                f"{host.settings.get(name)!r}, and here it is {value!r}"
+                f"{host.settings.get(name)!r}, not {value!r}"
             )
     return host
 
 
 def _write_model(
-    folder: Path, point: FrontierPoint, config: Config, ready: PreparedTable, about: dict[str, Any]
+    folder: Path, point: FrontierPoint, config: Config, table: PreparedTable, about: dict[str, Any]
 ) -> None:
-    """The chosen model of a bound as a run's folder, so that it can be looked at, and used where it is certified."""
+    """Write a bound's model as a run folder."""
     assert point.result is not None
     folder.mkdir(parents=True, exist_ok=True)
-    own = replace(config, task=replace(config.task, bound=point.bound))
-    write_atomically(folder / CONFIG, write_config(own).encode(), durable=False)
-    write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
-    constants = partial(ready.label.constant, ready.problem.start)
-    told: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": ready.cost}
-    result = add_baselines(point.result, ready.problem, ready.train, **told)
-    about = about | describe_task(own, ready.label)
-    columns = client_metrics(ready, result)
+    config = replace(config, task=replace(config.task, bound=point.bound))
+    write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
+    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
+    constants = partial(table.label.constant, table.problem.start)
+    options: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": table.cost}
+    result = add_baselines(point.result, table.problem, table.train, **options)
+    about = about | describe_task(config, table.label)
+    columns = client_metrics(table, result)
     write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
 
 
-def _ending(point: FrontierPoint, found: Frontier) -> str:
-    """What came of a bound's model, in words."""
+def _verdict(point: FrontierPoint, curve: Frontier) -> str:
+    """Return whether a bound's model is certified, and why."""
     if point.certificate is not None:
         return ending(point.certificate)
-    why = {
-        BoundOutcome.LATER: "it was not tested, since tests end with the first that does not pass",
-        BoundOutcome.TOO_FEW: "no model could be certified for it by these rows",
-        BoundOutcome.NOT_REACHED: "it is not kept on the rows learnt from",
+    reasons = {
+        BoundOutcome.LATER: "it was not tested, because tests stop at the first bound that fails",
+        BoundOutcome.TOO_FEW: "these rows are too few to certify it",
+        BoundOutcome.NOT_REACHED: "the training rows violate it",
     }
-    sure = f"{NOT_CERTIFIED.capitalize()} ({found.confidence:.4g})"
-    return f"{sure}: nothing can be said of the bound {point.bound:g} on unseen rows, for {why[point.outcome]}."
+    verdict = f"{NOT_CERTIFIED.capitalize()} ({curve.confidence:.4g})"
+    return f"{verdict} for the bound {point.bound:g}: {reasons[point.outcome]}."

@@ -1,4 +1,4 @@
-"""What the columns of a table are, by looking at them."""
+"""Inspection of a table's columns: their content, and whether they should be ignored."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from softswitch.tables.cells import (
     has_ambiguous_order,
     holds_datetimes,
     is_text,
+    parse_cells,
     parse_datetimes,
-    tidy,
 )
-from softswitch.tables.features import MOST_LEVELS, ROWS_OF_A_LEVEL, Levels, column_kind, to_categories
+from softswitch.tables.constraints import BINARY, MULTICLASS
+from softswitch.tables.constraints import NUMBER as NUMBER_LABEL
+from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, Categorical, column_kind, to_categories
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-NAMES_OF_IDENTIFIERS = _words("id ids uuid guid key ssn identifier caseid recordid rowid serial")
-NAMES_OF_COUNTS = _words("index idx rowname rownames rownum rownumber row nr no num number obs obsnumber")
-"""Names of identifiers too, where nearly all values differ; else of amounts."""
-NAMES_OF_NAMES = _words("id name code abbr no nr num number key flag")
-"""What a column's name may end in behind its noun."""
-NAMES_OF_LABELS = (
+IDENTIFIER_HINTS = _words("id ids uuid guid key ssn identifier caseid recordid rowid serial")
+COUNTER_HINTS = _words("index idx rowname rownames rownum rownumber row nr no num number obs obsnumber")
+"""Names of identifiers if nearly all values differ, otherwise of numbers."""
+NAME_SUFFIXES = _words("id name code abbr no nr num number key flag")
+"""Words that may follow the noun in a column's name."""
+LABEL_HINTS = (
     _words("label labels target y outcome class classes response diagnosis"),
     _words(
         "default defaulted churn churned attrition survived died death dead mortality fraud spam approved denied late "
@@ -37,8 +39,8 @@ NAMES_OF_LABELS = (
         "price income salary wage sales cost amount rating species"
     ),
 )
-"""Words in the names of columns to predict: those that say so, and those that often are."""
-NAMES_OF_CLIENTS = (
+"""Column hints: nouns in the names of labels, strong hints first, then weak ones."""
+CLIENT_HINTS = (
     _words(
         "client clients site hospital clinic center centre branch store shop school bank carrier airline plant factory "
         "station provider practice ward device machine institution"
@@ -51,52 +53,53 @@ NAMES_OF_CLIENTS = (
         "occupation cluster player reader animal litter"
     ),
 )
-"""Words in the names of columns that say whose row it is: those that say so, and those that often do."""
-POSITIVE = _words(
+"""Column hints: nouns in the names of client columns, strong hints first, then weak ones."""
+POSITIVE_VALUES = _words(
     "1 true yes y t ja oui si sí positive pos present malignant late delayed default defaulted bad fail failed failure "
     "dead died death churn churned fraud spam sick ill disease diseased case event abnormal defective cancelled "
     "canceled relapse readmitted attrition left denied rejected + on"
 )
-NEGATIVE = _words(
+NEGATIVE_VALUES = _words(
     "0 false no n f nein non negative neg absent benign good ok pass passed normal healthy control alive paid none "
     "nondefault ham stayed approved accepted survived - off"
 ) | {"on time", "-1"}
 
-
-NUMBER, WHOLE, WORDS, YES_NO = "number", "whole number", "category", "two values"
+NUMBER, INTEGER, CATEGORY, TWO_VALUES = "number", "whole number", "category", "two values"
 DATE, TIME, DATE_AND_TIME = "date", "time of day", "date and time"
 IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY = "identifier", "constant", "free text", "empty"
 UNUSABLE = (IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY)
-"""What is proposed to be left out."""
-MOMENTS = (DATE, TIME, DATE_AND_TIME)
-NEARLY_ALL = 0.95
-"""The share of different values from which on words are names, not levels."""
+"""Content types of columns that should be ignored."""
+DATETIMES = (DATE, TIME, DATE_AND_TIME)
+IDENTIFIER_SHARE = 0.95
+"""Share of distinct values from which a text column is an identifier."""
 LONG_TEXT = 30
-"""Characters of a cell, on the average, from which on it is a text."""
+"""Mean number of characters from which a column is free text."""
 NEARLY_EMPTY = 0.995
-ENOUGH = 20
-"""Rows, fewer of which tell nothing of what a column is."""
-NEARLY_NUMBERS = 0.9
-"""The share of numbers from which on a column of words looks like one of numbers with some cells that are none,"""
-MOST_ODD = 3
-"""where these are so few different ones at most."""
+MIN_ROWS = 20
+"""Smallest number of rows that reveals the content of a column."""
+NUMBERS_SHARE = 0.9
+"""Share of numbers from which a text column is a numeric column with some non-numeric cells."""
+MAX_NON_NUMERIC = 3
+"""Largest number of distinct non-numeric cells of such a column."""
+MAX_CODES = 10
+"""Largest number of consecutive integers that are taken as codes of classes."""
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What a column is.
+    """Content of a column.
 
     Attributes:
-        name: its name.
-        what: the kind of values that it holds.
-        empty: the share of empty cells.
-        values: how many different values it has.
-        reason: why it should be left out; None where it should not.
-        remark: what else is to be said; None where there is nothing.
+        name: Its name.
+        content: The type of its values.
+        empty: Share of empty cells.
+        values: Number of distinct values.
+        reason: Why it should be ignored; None if it should be kept.
+        remark: A remark for the user, if there is one.
     """
 
     name: str
-    what: str
+    content: str
     empty: float
     values: int
     reason: str | None = None
@@ -104,123 +107,120 @@ class ColumnSummary:
 
 
 def split_name(name: str) -> list[str]:
-    """The words in a column's name: storeId and store_id are store and id."""
-    apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name))
-    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
+    """Return the words in a column's name: "storeId" and "store_id" are "store" and "id"."""
+    separated = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name))
+    return [word.lower() for word in re.split(r"[\W_]+", separated) if word]
 
 
 def inspect_column(values: pd.Series) -> ColumnSummary:
-    """What a column is, by its values and its name."""
+    """Summarise a column by its values and its name."""
     name, filled = str(values.name), values.dropna()
-    empty, many = float(values.isna().mean()) if len(values) else 1.0, int(filled.nunique())
+    empty, distinct = float(values.isna().mean()) if len(values) else 1.0, int(filled.nunique())
     if filled.empty:
-        return ColumnSummary(name, EMPTY, empty, many, "empty in every row")
-    if many == 1 and empty == 0:
-        return ColumnSummary(name, CONSTANT, empty, many, f"{plain(filled.iloc[0])!r} in every row")
-    what, remark = _kind(values, filled, many)
+        return ColumnSummary(name, EMPTY, empty, distinct, "empty in every row")
+    if distinct == 1 and empty == 0:
+        return ColumnSummary(name, CONSTANT, empty, distinct, f"{plain_value(filled.iloc[0])!r} in every row")
+    content, remark = _content(values, filled, distinct)
     if empty > NEARLY_EMPTY:
-        return ColumnSummary(name, what, empty, many, f"empty in {empty:.1%} of the rows")
-    reason = _names_rows(name, filled, many, what)
+        return ColumnSummary(name, content, empty, distinct, f"empty in {empty:.1%} of the rows")
+    reason = _identifier_reason(name, filled, distinct, content)
     if reason is not None:
-        return ColumnSummary(name, FREE_TEXT if reason.startswith("text") else IDENTIFIER, empty, many, reason)
-    return ColumnSummary(name, what, empty, many, None, remark)
+        return ColumnSummary(name, FREE_TEXT if reason.startswith("text") else IDENTIFIER, empty, distinct, reason)
+    return ColumnSummary(name, content, empty, distinct, None, remark)
 
 
-def _kind(values: pd.Series, filled: pd.Series, many: int) -> tuple[str, str | None]:
+def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, str | None]:
     if holds_datetimes(values):
-        return _moments(values)
-    if many == 2:
-        return YES_NO, None
+        return _datetime_content(values)
+    if distinct == 2:
+        return TWO_VALUES, None
     if not is_text(values):
-        whole = pd.api.types.is_integer_dtype(values) or bool((filled % 1 == 0).all())
-        return WHOLE if whole else NUMBER, None
+        is_integer = pd.api.types.is_integer_dtype(values) or bool((filled % 1 == 0).all())
+        return INTEGER if is_integer else NUMBER, None
     if len(detect_date_order(values)) > 1:
-        return WORDS, "looks like dates, but some can only have the day first and some only the month"
-    return WORDS, _rare_levels(filled, many)
+        return CATEGORY, "looks like dates, but some have the day first and some the month"
+    if distinct <= MAX_LEVELS:
+        return CATEGORY, None
+    kept = min(MAX_LEVELS, int((to_categories(filled).value_counts() >= MIN_LEVEL_ROWS).sum()))
+    remark = f"the {kept} most frequent of its {distinct:,} values are kept, all others are merged" if kept else None
+    return CATEGORY, remark
 
 
-def _moments(values: pd.Series) -> tuple[str, str | None]:
-    moments = parse_datetimes(values)
-    days, hours = (~np.isnan(part) for part in (moments.days, moments.hours))
-    several = len(np.unique(moments.hours[hours])) > 1
-    what = TIME if not days.any() else DATE_AND_TIME if several else DATE
-    told = {"dmy": "day first", "mdy": "month first"}
+def _datetime_content(values: pd.Series) -> tuple[str, str | None]:
+    parsed = parse_datetimes(values)
+    has_several_hours = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
+    content = TIME if np.isnan(parsed.days).all() else DATE_AND_TIME if has_several_hours else DATE
     if has_ambiguous_order(values):
-        return what, "read with the day first; all of its dates could as well have the month first"
-    found = detect_date_order(values)
-    return what, f"read with the {told[found[0]]}" if found else None
+        return content, "read with the day first, but all of its dates could also have the month first"
+    order = detect_date_order(values)
+    return content, f"read with the {'day' if order[0] == 'dmy' else 'month'} first" if order else None
 
 
 def non_numeric_cells(values: pd.Series) -> dict[str, float]:
-    """Words, each with its share, but for which a column of text is one of numbers or of dates; empty if it is not."""
+    """Return the few strings, with their shares, without which a text column holds numbers or dates."""
     if not is_text(values):
         return {}
     filled = values.dropna().astype(str)
-    odd = filled[~filled.str.fullmatch(r"[-+€$£]?\d[-\d.,' %€$£eE:/T]*")]
-    words = odd.value_counts()
-    if len(filled) < ENOUGH or odd.empty or len(odd) > (1 - NEARLY_NUMBERS) * len(filled) or len(words) > MOST_ODD:
+    rest = filled[~filled.str.fullmatch(r"[-+€$£]?\d[-\d.,' %€$£eE:/T]*")]
+    counts = rest.value_counts()
+    is_rare = len(rest) <= (1 - NUMBERS_SHARE) * len(filled) and len(counts) <= MAX_NON_NUMERIC
+    if len(filled) < MIN_ROWS or rest.empty or not is_rare:
         return {}
-    rest = tidy(values.where(~values.isin(words.index)))
-    return {} if column_kind(rest) == Levels.kind else {str(word): many / len(values) for word, many in words.items()}
+    parsed = parse_cells(values.where(~values.isin(counts.index)))
+    if column_kind(parsed) == Categorical.kind:
+        return {}
+    return {str(cell): count / len(values) for cell, count in counts.items()}
 
 
-def _rare_levels(filled: pd.Series, many: int) -> str | None:
-    if many <= MOST_LEVELS:
+def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str) -> str | None:
+    """Return why a column identifies rows or is free text; None if it does not."""
+    if content in DATETIMES or content == NUMBER:
         return None
-    counts = to_categories(filled).value_counts()
-    kept = min(MOST_LEVELS, int((counts >= ROWS_OF_A_LEVEL).sum()))
-    return f"the {kept} most frequent of its {many:,} values are kept, the others are one" if kept else None
-
-
-def _names_rows(name: str, filled: pd.Series, many: int, what: str) -> str | None:
-    """Why a column names rows instead of telling something about them; None where it does not."""
-    if what in MOMENTS or what == NUMBER:
-        return None
-    different = many / len(filled)
-    named = _is_named_as_identifier(name, different)
+    share = distinct / len(filled)
+    has_identifier_name = _has_identifier_name(name, share)
     if is_text(filled):
         length = float(filled.astype(str).str.len().mean())
-        if length > LONG_TEXT and different > 0.8:
-            return f"text of {length:.0f} characters on the average, {different:.0%} of it different"
-        if len(filled) >= ENOUGH and different >= NEARLY_ALL:
-            return f"{different:.0%} of its values are different: a name of each row"
-        levels = to_categories(filled).value_counts()
-        if many > MOST_LEVELS and levels.iloc[0] < ROWS_OF_A_LEVEL:
-            return f"{many:,} different values, none in {ROWS_OF_A_LEVEL} rows"
-        return f"named as an identifier, with {many:,} values" if named and many > MOST_LEVELS else None
-    if what == WHOLE and len(filled) >= ENOUGH:
-        if different == 1 and (filled.is_monotonic_increasing or np.ptp(filled.to_numpy(float)) < 1.5 * len(filled)):
-            return "counts the rows"
-        if named and many > 10:
-            return f"named as an identifier, with {many:,} values"
+        if length > LONG_TEXT and share > 0.8:
+            return f"text of {length:.0f} characters on average, {share:.0%} of it distinct"
+        if len(filled) >= MIN_ROWS and share >= IDENTIFIER_SHARE:
+            return f"an identifier of rows: {share:.0%} of its values are distinct"
+        if distinct > MAX_LEVELS and to_categories(filled).value_counts().iloc[0] < MIN_LEVEL_ROWS:
+            return f"{distinct:,} distinct values, none in {MIN_LEVEL_ROWS} rows"
+        return (
+            f"named as an identifier, with {distinct:,} values"
+            if has_identifier_name and distinct > MAX_LEVELS
+            else None
+        )
+    if content == INTEGER and len(filled) >= MIN_ROWS:
+        if share == 1 and (filled.is_monotonic_increasing or np.ptp(filled.to_numpy(float)) < 1.5 * len(filled)):
+            return "a row counter"
+        if has_identifier_name and distinct > 10:
+            return f"named as an identifier, with {distinct:,} values"
     return None
 
 
-def _is_named_as_identifier(name: str, different: float) -> bool:
-    last = split_name(name)[-1:]
-    counts = different >= NEARLY_ALL and last and last[0] in NAMES_OF_COUNTS
-    return bool(counts or (last and last[0] in NAMES_OF_IDENTIFIERS) or name == "Unnamed: 0")
+def _has_identifier_name(name: str, distinct_share: float) -> bool:
+    last = next(iter(split_name(name)[-1:]), "")
+    is_counter = distinct_share >= IDENTIFIER_SHARE and last in COUNTER_HINTS
+    return is_counter or last in IDENTIFIER_HINTS or name == "Unnamed: 0"
 
 
 def infer_label_type(values: pd.Series) -> str:
-    """What kind of label a column is: "two" classes, several "classes", or a "number"."""
+    """Return the label type of a column: "binary", "multiclass" or "number"."""
     filled = values.dropna()
-    many = filled.nunique()
-    if many <= 2:
-        return "two"
+    distinct = filled.nunique()
+    if distinct <= 2:
+        return BINARY
     if is_text(filled) or pd.api.types.is_bool_dtype(filled):
-        return "classes"
-    whole = bool((filled.astype(float) % 1 == 0).all())
-    return "classes" if whole and many <= MOST_CLASSES and np.ptp(filled.astype(float)) < 2 * many else "number"
+        return MULTICLASS
+    numbers = filled.astype(float)
+    are_codes = (numbers % 1 == 0).all() and distinct <= MAX_CODES and np.ptp(numbers) < 2 * distinct
+    return MULTICLASS if are_codes else NUMBER_LABEL
 
 
-MOST_CLASSES = 10
-"""Whole numbers of so few values, close to each other, are codes of classes."""
-
-
-def plain(value: Any) -> Any:
-    """A cell's value as a file of settings writes it."""
-    bare = value.item() if isinstance(value, np.generic) else value
-    if isinstance(bare, float) and bare.is_integer():
-        return int(bare)
-    return bare if isinstance(bare, str | int | float | bool) else str(bare)
+def plain_value(value: Any) -> Any:
+    """Return a cell's value as the settings file writes it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, str | int | float | bool) else str(value)

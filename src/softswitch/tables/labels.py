@@ -1,4 +1,4 @@
-"""What the label is: one of two classes, one of several, or a number. How it becomes y, and scores predictions."""
+"""Label types: two classes, several classes, or a number. A label encodes y and decodes predictions."""
 
 from __future__ import annotations
 
@@ -13,151 +13,156 @@ import pandas as pd
 
 from softswitch.engine.candidates import Move
 from softswitch.problem.multiclass import decided_class
-from softswitch.problem.networks import Network, constant_network, moved_network
+from softswitch.problem.networks import Network, constant_network, moved_network, network
 from softswitch.problem.rates import decided
 from softswitch.problem.regression import Unit
+from softswitch.tables.constraints import BINARY, MULTICLASS, NUMBER
 
-MOST_CLASSES = 100
-"""A label of more values is most likely a number, or a name."""
+MAX_CLASSES = 100
 
 
 class Label(ABC):
-    """What a label is.
+    """A fitted label.
 
     Attributes:
-        what: its name in settings and folders.
-        outputs: how many numbers a network gives for it.
+        label_type: Name of its type in settings and run folders.
+        outputs: Number of network outputs.
     """
 
-    what: ClassVar[str]
+    label_type: ClassVar[str]
 
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """How many numbers a network gives for a row."""
+        """Number of network outputs."""
 
     @abstractmethod
     def encode(self, values: Any) -> np.ndarray:
-        """y, one a row."""
+        """Return y for each row."""
 
     @abstractmethod
-    def predicted(self, values: Any) -> np.ndarray:
-        """What a network's outputs predict, in the label's own words or unit."""
+    def decode(self, outputs: Any) -> np.ndarray:
+        """Return the predicted label of each row from the network's outputs."""
 
     @abstractmethod
-    def beside(self, values: Any) -> dict[str, np.ndarray]:
-        """What else they say: probabilities, by the ending of a column's name."""
+    def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
+        """Return predicted probabilities by the suffix of their column name."""
 
     @abstractmethod
-    def said(self, y: Any) -> str:
-        """What is found in the rows, in words."""
+    def describe(self, y: Any) -> str:
+        """Summarise the label in the training rows."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the label as JSON values."""
 
     @property
     def move(self) -> Move | None:
-        """How a model is moved to choose its decisions by other rows, where it can be."""
+        """Function that shifts a model's decision threshold, if there is one."""
         return moved_network
 
     def constant(self, like: Network, value: float) -> Network:
-        """A network of the same shape that says the same of every row."""
+        """Return a network of the same shape with a constant prediction."""
         return constant_network(like, value)
+
+    def initial_network(self, features: int, hidden: tuple[int, ...], seed: int) -> Network:
+        """Return random weights, or zeros for a linear model."""
+        start = network(features, hidden, outputs=self.outputs, seed=seed)
+        return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
 @dataclass(frozen=True)
 class BinaryLabel(Label):
-    """One of two values; y is 1 for the positive one."""
+    """One of two values; y is 1 for the positive value."""
 
     negative: Any
     positive: Any
-    what: ClassVar[str] = "two-classes"
+    label_type: ClassVar[str] = BINARY
     outputs: ClassVar[int] = 1
 
     def encode(self, values: Any) -> np.ndarray:
-        """1 for the positive one."""
-        return _places((self.negative, self.positive), values)
+        """Return 1 for the positive value, else 0."""
+        return _encode_classes((self.negative, self.positive), values)
 
-    def predicted(self, values: Any) -> np.ndarray:
-        """The positive one where its probability is above one half, as rates count decisions."""
-        return _named((self.negative, self.positive), np.asarray(decided(values[:, 0])).astype(int))
+    def decode(self, outputs: Any) -> np.ndarray:
+        """Return the positive value if its probability is above one half."""
+        return _decode_classes((self.negative, self.positive), np.asarray(decided(outputs[:, 0])).astype(int))
 
-    def beside(self, values: Any) -> dict[str, np.ndarray]:
-        """The positive one's probability."""
-        return {"probability": np.asarray(jax.nn.sigmoid(values[:, 0]))}
+    def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
+        """Return the probability of the positive value."""
+        return {"probability": np.asarray(jax.nn.sigmoid(outputs[:, 0]))}
 
-    def said(self, y: Any) -> str:
-        """How many are positive."""
+    def describe(self, y: Any) -> str:
+        """Return the positive value and its share."""
         return f"positive: {self.positive!r}, {float(np.mean(y)):.1%} of the training rows"
 
     def to_dict(self) -> dict[str, Any]:
-        """The two values."""
-        return {"what": self.what, "classes": [self.negative, self.positive]}
+        """Return the two values."""
+        return {"type": self.label_type, "classes": [self.negative, self.positive]}
 
 
 @dataclass(frozen=True)
 class MulticlassLabel(Label):
-    """One of several values; y counts them.
+    """One of several values; y is the index of the value.
 
     Attributes:
-        values: in this order.
-        shares: of the rows learnt from that have each.
+        values: The classes.
+        shares: The share of each class in the training rows.
     """
 
     values: tuple[Any, ...]
     shares: tuple[float, ...]
-    what: ClassVar[str] = "classes"
+    label_type: ClassVar[str] = MULTICLASS
 
     @property
     def outputs(self) -> int:
-        """One a class."""
+        """Number of classes."""
         return len(self.values)
 
     def encode(self, values: Any) -> np.ndarray:
-        """Each value's place."""
-        return _places(self.values, values)
+        """Return the index of each value."""
+        return _encode_classes(self.values, values)
 
-    def predicted(self, values: Any) -> np.ndarray:
-        """The class with the largest score."""
-        return _named(self.values, np.asarray(decided_class(values)))
+    def decode(self, outputs: Any) -> np.ndarray:
+        """Return the class with the largest score."""
+        return _decode_classes(self.values, np.asarray(decided_class(outputs)))
 
-    def beside(self, values: Any) -> dict[str, np.ndarray]:
-        """Every class's probability."""
-        chances = np.asarray(jax.nn.softmax(values, axis=1))
-        return {f"probability_{value}": chances[:, place] for place, value in enumerate(self.values)}
+    def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
+        """Return the probability of every class."""
+        shares = np.asarray(jax.nn.softmax(outputs, axis=1))
+        return {f"probability_{value}": shares[:, i] for i, value in enumerate(self.values)}
 
-    def said(self, y: Any) -> str:
-        """How many there are, and the rarest."""
+    def describe(self, y: Any) -> str:
+        """Return the number of classes and the rarest class."""
         rarest = int(np.argmin(self.shares))
-        of_rows = f"{self.shares[rarest]:.1%} of the training rows"
-        return f"{len(self.values)} classes; the rarest is {self.values[rarest]!r}, {of_rows}"
+        share = f"{self.shares[rarest]:.1%} of the training rows"
+        return f"{len(self.values)} classes; the rarest is {self.values[rarest]!r}, {share}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The values and their shares."""
-        return {"what": self.what, "classes": list(self.values), "shares": list(self.shares)}
+        """Return the classes and their shares."""
+        return {"type": self.label_type, "classes": list(self.values), "shares": list(self.shares)}
 
     @property
     def _rarity(self) -> np.ndarray:
-        """How rare each class is: 0 on average."""
-        rare: np.ndarray = -np.log(np.maximum(self.shares, np.finfo(float).tiny))
-        return rare - rare.mean()
+        """Negative log share of each class, centred."""
+        rarity: np.ndarray = -np.log(np.maximum(self.shares, np.finfo(float).tiny))
+        return rarity - rarity.mean()
 
     @property
     def move(self) -> Move | None:
-        """Rarer classes are decided for more often, or more seldom; none where all are equally frequent."""
+        """Function that predicts rare classes more or less often; None if all classes are equally frequent."""
         spread = float(self._rarity.std())
         if not spread > 1e-6:
             return None
         direction = jnp.asarray(self._rarity / spread, dtype=jnp.float32)
 
-        def moved(params: Network, scale: float, offset: float) -> Network:
+        def move(params: Network, scale: float, offset: float) -> Network:
             return moved_network(params, scale, offset * direction)
 
-        return moved
+        return move
 
     def constant(self, like: Network, value: float) -> Network:
-        """The classes' shares, made sharper or flatter: 1 are the shares themselves."""
+        """Return a network that predicts the class shares, sharper or flatter; 1 predicts the shares themselves."""
         return constant_network(like, -value * jnp.asarray(self._rarity, dtype=jnp.float32))
 
 
@@ -166,67 +171,71 @@ class NumberLabel(Label):
     """A number; y is standardised.
 
     Attributes:
-        mean: of the rows learnt from,
-        scale: and their standard deviation.
-        low: the smallest value that the label can have, where it is known,
-        high: and the largest.
+        mean: Mean of the training rows.
+        scale: Standard deviation of the training rows.
+        low: Smallest possible value, if known.
+        high: Largest possible value, if known.
     """
 
     mean: float = 0.0
     scale: float = 1.0
     low: float | None = None
     high: float | None = None
-    what: ClassVar[str] = "number"
+    label_type: ClassVar[str] = NUMBER
     outputs: ClassVar[int] = 1
 
     @property
     def unit(self) -> Unit:
-        """What a standardised label means."""
+        """Unit and limits of the standardised label."""
         if self.low is None or self.high is None:
             return Unit(self.scale)
         return Unit(self.scale, (self.low - self.mean) / self.scale, (self.high - self.mean) / self.scale)
 
     def encode(self, values: Any) -> np.ndarray:
-        """(label − mean)/scale."""
+        """Return (label − mean)/scale."""
         standardised: np.ndarray = ((np.asarray(values, dtype=float) - self.mean) / self.scale).astype(np.float32)
         return standardised
 
-    def predicted(self, values: Any) -> np.ndarray:
-        """In the label's unit."""
-        found = self.mean + self.scale * np.asarray(values[:, 0], dtype=float)
-        return found if self.low is None else np.clip(found, self.low, self.high)
+    def decode(self, outputs: Any) -> np.ndarray:
+        """Return predictions in the label's unit, clipped to its range."""
+        predicted = self.mean + self.scale * np.asarray(outputs[:, 0], dtype=float)
+        return predicted if self.low is None else np.clip(predicted, self.low, self.high)
 
-    def beside(self, values: Any) -> dict[str, np.ndarray]:
-        """Nothing."""
+    def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
+        """Return no probabilities."""
         return {}
 
-    def said(self, y: Any) -> str:
-        """Mean and deviation."""
-        return f"a number, {self.mean:.4g} on average in the training rows, standard deviation {self.scale:.4g}"
+    def describe(self, y: Any) -> str:
+        """Return mean and standard deviation."""
+        return f"a number; mean {self.mean:.4g}, standard deviation {self.scale:.4g} in the training rows"
 
     def to_dict(self) -> dict[str, Any]:
-        """How it is standardised."""
-        return {"what": self.what, "mean": self.mean, "scale": self.scale, "low": self.low, "high": self.high}
+        """Return mean, scale and range."""
+        return {"type": self.label_type, "mean": self.mean, "scale": self.scale, "low": self.low, "high": self.high}
 
 
-def label_from_dict(told: dict[str, Any]) -> Label:
-    """From JSON; a folder of before labels could be anything has two classes."""
-    what = told.get("what", BinaryLabel.what)
-    if what == NumberLabel.what:
-        return NumberLabel(told["mean"], told["scale"], told["low"], told["high"])
-    if what == MulticlassLabel.what:
-        return MulticlassLabel(tuple(told["classes"]), tuple(told["shares"]))
-    return BinaryLabel(*told["classes"])
+def label_from_dict(values: dict[str, Any]) -> Label:
+    """Return the label that ``to_dict`` wrote."""
+    if values["type"] == NUMBER:
+        return NumberLabel(values["mean"], values["scale"], values["low"], values["high"])
+    if values["type"] == MULTICLASS:
+        return MulticlassLabel(tuple(values["classes"]), tuple(values["shares"]))
+    return BinaryLabel(*values["classes"])
 
 
-def is_number(label: pd.Series) -> bool:
-    """Whether a label is most likely meant as a number: more than two values, and all of them numbers."""
-    return bool(pd.api.types.is_numeric_dtype(label) and label.nunique() > 2)
+def choose_label_type(label: pd.Series, supported: tuple[str, ...]) -> str:
+    """Return which of the supported label types a column has."""
+    is_number = pd.api.types.is_numeric_dtype(label) and label.nunique() > 2
+    if supported == (NUMBER,) or (NUMBER in supported and is_number):
+        return NUMBER
+    if MULTICLASS in supported and (BINARY not in supported or label.nunique() > 2):
+        return MULTICLASS
+    return BINARY
 
 
 def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
-    """A label of two values; the positive one is the larger, unless it is named."""
-    values = _sorted(label)
+    """Fit a label of two values; the positive value is the larger one by default."""
+    values = _sort_values(label)
     if len(values) != 2:
         raise ValueError(
             f"data.label must be a column of two values, but {label.name!r} has {len(values)}: {values[:8]}. Kinds for "
@@ -240,29 +249,22 @@ def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
     return BinaryLabel(next(value for value in values if value is not chosen[0]), chosen[0])
 
 
-def fit_multiclass_label(label: pd.Series, learnt_from: np.ndarray) -> MulticlassLabel:
-    """A label of several values; ``learnt_from``: which rows count for their shares."""
-    values = _sorted(label)
-    if not 2 <= len(values) <= MOST_CLASSES:
+def fit_multiclass_label(label: pd.Series, is_training: np.ndarray) -> MulticlassLabel:
+    """Fit a label of several values, with class shares of the training rows."""
+    values = _sort_values(label)
+    if not 2 <= len(values) <= MAX_CLASSES:
         raise ValueError(
-            f"data.label must be a column of 2 to {MOST_CLASSES} classes, but {label.name!r} has {len(values)} values: "
+            f"data.label must be a column of 2 to {MAX_CLASSES} classes, but {label.name!r} has {len(values)} values: "
             f"{values[:8]}"
         )
-    counts = np.bincount(_places(tuple(values), label)[learnt_from], minlength=len(values))
+    counts = np.bincount(_encode_classes(tuple(values), label)[is_training], minlength=len(values))
     return MulticlassLabel(tuple(values), tuple((counts / counts.sum()).tolist()))
 
 
 def fit_number_label(
-    label: pd.Series, learnt_from: np.ndarray, limits: tuple[float, ...] = (), *, as_is: bool = False
+    label: pd.Series, is_training: np.ndarray, limits: tuple[float, ...] = (), *, standardise: bool = True
 ) -> NumberLabel:
-    """A label that is a number.
-
-    Args:
-        label: the column.
-        learnt_from: which rows its mean and deviation are of.
-        limits: the smallest and the largest value that it can have, where they are known.
-        as_is: do not standardise it.
-    """
+    """Fit a number, with mean and standard deviation of the training rows and its possible range, if known."""
     numbers = pd.to_numeric(label, errors="coerce").to_numpy(float)
     wrong = ~np.isfinite(numbers)
     if wrong.any():
@@ -272,33 +274,30 @@ def fit_number_label(
     low, high = limits or (None, None)
     if low is not None and high is not None and not low <= numbers.min() <= numbers.max() <= high:
         raise ValueError(
-            f"data.label_range must hold all labels, but is {list(limits)!r}, and {label.name!r} goes from "
+            f"data.label_range must contain all labels, but is {list(limits)!r}, and {label.name!r} ranges from "
             f"{numbers.min():g} to {numbers.max():g}"
         )
-    if as_is:
+    if not standardise:
         return NumberLabel(low=low, high=high)
-    own = numbers[learnt_from]
-    deviation = float(own.std())
-    return NumberLabel(float(own.mean()), deviation if deviation > 0 else 1.0, low, high)
+    training = numbers[is_training]
+    return NumberLabel(float(training.mean()), float(training.std()) or 1.0, low, high)
 
 
-def _sorted(label: pd.Series) -> list[Any]:
+def _sort_values(label: pd.Series) -> list[Any]:
     return sorted(pd.unique(label).tolist(), key=lambda value: (str(type(value)), value))
 
 
-def _places(known: tuple[Any, ...], values: Any) -> np.ndarray:
-    """Each value's place among those that are known; compared as they are or as text, since a file knows no types."""
-    by_value = {value: place for place, value in enumerate(known)}
-    by_text = {str(value): place for place, value in enumerate(known)}
+def _encode_classes(classes: tuple[Any, ...], values: Any) -> np.ndarray:
+    """Return the index of each value, compared as it is or as text, because text files have no types."""
     series = pd.Series(np.asarray(values))
-    found = series.map(by_value)
-    if found.isna().any():
-        found = found.where(found.notna(), series.astype(str).map(by_text))
-    if found.isna().any():
-        raise ValueError(f"the label must be one of {list(known)[:8]}, but is {series[found.isna()].iloc[0]!r}")
-    return found.to_numpy(np.int32)
+    codes = series.map({value: i for i, value in enumerate(classes)})
+    if codes.isna().any():
+        codes = codes.where(codes.notna(), series.astype(str).map({str(value): i for i, value in enumerate(classes)}))
+    if codes.isna().any():
+        raise ValueError(f"the label must be one of {list(classes)[:8]}, but is {series[codes.isna()].iloc[0]!r}")
+    return codes.to_numpy(np.int32)
 
 
-def _named(known: tuple[Any, ...], places: np.ndarray) -> np.ndarray:
-    named: np.ndarray = np.array([*known, None], dtype=object)[:-1][places]
-    return named
+def _decode_classes(classes: tuple[Any, ...], codes: np.ndarray) -> np.ndarray:
+    decoded: np.ndarray = np.array([*classes, None], dtype=object)[:-1][codes]
+    return decoded

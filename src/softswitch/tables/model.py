@@ -1,4 +1,4 @@
-"""A trained model on a table's columns, as a run's folder holds it."""
+"""A trained model that reads a table, as a run folder stores it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import shaped
 from softswitch.support.files import or_damaged, read_json, write_json
 from softswitch.support.json_schema import check_shape
-from softswitch.tables.constraints import first_network
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import Label, label_from_dict
 
-VALUE = (str, bool, float, None)
-ENCODING_SHAPE = {
+CELL = (str, bool, float, None)
+ENCODING_SCHEMA = {
     "label": str,
     "hidden": [int],
-    "columns": [{"name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}],
-    "meaning?": {
-        "what?": str,
-        "classes?": [VALUE],
+    "columns": [
+        {"kind": str, "name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}
+    ],
+    "label_values": {
+        "type": str,
+        "classes?": [CELL],
         "shares?": [float],
         "mean?": float,
         "scale?": float,
         "low?": (float, None),
         "high?": (float, None),
     },
-    "classes?": [VALUE],
 }
-"""What says how a table becomes features; it may come from anyone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,54 +45,55 @@ class Model:
     """A model that reads a table.
 
     Attributes:
-        run: the run it comes from.
-        encoding: how columns become features.
-        label: the column that it predicts.
-        meaning: what that column is: classes, or a number.
-        params: the network.
-        uncertified: whether it predicts though it was to be certified, and is not.
+        run: The run that trained it.
+        encoding: How columns become features.
+        label: Name of the column that it predicts.
+        label_values: The fitted label: classes, or a number.
+        params: The network.
+        allow_uncertified: Whether it predicts even if certification failed.
     """
 
     run: Run
     encoding: Encoding
     label: str
-    meaning: Label
+    label_values: Label
     params: Network
-    uncertified: bool = False
+    allow_uncertified: bool = False
 
     @property
-    def answered(self) -> bool:
-        """Whether it is certified, or was never to be."""
+    def is_usable(self) -> bool:
+        """Whether it is certified, or certification was not requested."""
         aim = self.run.about.get("aim")
         return aim is None or bool(aim["answered"])
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """The label's values, where it has classes: of two the negative and the positive one."""
-        return tuple(self.meaning.to_dict().get("classes", ()))
+        """The classes of the label, the negative one first if there are two; empty for a number."""
+        return tuple(self.label_values.to_dict().get("classes", ()))
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
-        """Each row's probability of the positive class, or of every class where there are several."""
-        found = list(self.meaning.beside(self._outputs(table)).values())
-        if not found:
-            raise ValueError(f"{self.label!r} is a number, which has no probability: use predict")
-        return found[0] if len(found) == 1 else np.stack(found, axis=1)
+        """Return the probability of the positive class, or one column per class if there are several."""
+        columns = list(self.label_values.probabilities(self._outputs(table)).values())
+        if not columns:
+            raise ValueError(f"{self.label!r} is a number, which has no probability; use predict")
+        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
     def predict(self, table: pd.DataFrame) -> np.ndarray:
-        """Each row's class, as rates count decisions, or its number."""
-        return self.meaning.predicted(self._outputs(table))
+        """Return the predicted class or number of each row."""
+        return self.label_values.decode(self._outputs(table))
 
     def columns(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
-        """All that the model says of every row, as columns for a table."""
+        """Return predictions and probabilities as columns for a table."""
         values = self._outputs(table)
-        beside = {f"{self.label}_{name}": column for name, column in self.meaning.beside(values).items()}
-        return beside | {f"{self.label}_predicted": self.meaning.predicted(values)}
+        probabilities = self.label_values.probabilities(values)
+        columns = {f"{self.label}_{suffix}": column for suffix, column in probabilities.items()}
+        return columns | {f"{self.label}_predicted": self.label_values.decode(values)}
 
     def _outputs(self, table: pd.DataFrame) -> jax.Array:
-        if not self.answered and not self.uncertified:
+        if not self.is_usable and not self.allow_uncertified:
             raise ValueError(
-                f"{self.run.folder} has no certified model. {self.run.about['aim']['words']} To predict all the same: "
-                "softswitch predict --uncertified, or load(folder, uncertified=True)"
+                f"{self.run.folder} has no certified model. {self.run.about['aim']['words']} To predict anyway, use "
+                "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
             )
         return outputs(self.params, jnp.asarray(self.encoding.encode(table)))
 
@@ -101,42 +101,41 @@ class Model:
         return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"
 
 
-def write_encoding(folder: Path, encoding: Encoding, label: str, meaning: Label, hidden: tuple[int, ...]) -> None:
-    """Write how a table becomes features, beside the parameters."""
-    told = {"label": label, "meaning": meaning.to_dict(), "hidden": list(hidden), "columns": encoding.to_dict()}
-    write_json(folder / ENCODING, told)
+def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Label, hidden: tuple[int, ...]) -> None:
+    """Write how a table becomes features, next to the parameters."""
+    content = {"label": label, "label_values": label_values.to_dict(), "hidden": list(hidden)}
+    write_json(folder / ENCODING, content | {"columns": encoding.to_dict()})
 
 
-def load(folder: str | Path, *, uncertified: bool = False) -> Model:
-    """The model of a run: ``softswitch.load("runs/…").predict(table)``.
+def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
+    """Load the model of a run: ``softswitch.load("runs/…").predict(table)``.
 
     Args:
-        folder: the run's.
-        uncertified: predict also where the model was to be certified, and is not.
+        folder: The run folder.
+        allow_uncertified: Predict even if certification failed.
     """
     run = open_run(folder)
     if not (run.folder / ENCODING).exists() or not (run.folder / PARAMS).exists():
-        what = "was not finished: softswitch resume" if not run.finished else "was not made by softswitch train:"
-        raise ValueError(f"{run.folder} has no model to load: it {what} {run.folder}")
-    told = read_json(run.folder / ENCODING)
+        reason = "was not finished: softswitch resume" if not run.finished else "was not created by softswitch train:"
+        raise ValueError(f"{run.folder} has no model to load: it {reason} {run.folder}")
+    content = read_json(run.folder / ENCODING)
     with or_damaged(run.folder / ENCODING):
-        check_shape(told, ENCODING_SHAPE, "encoding")
-        encoding = Encoding.from_dict(told["columns"])
-        meaning = label_from_dict(told.get("meaning", told))  # earlier folders have two classes, beside the rest
+        check_shape(content, ENCODING_SCHEMA, "encoding")
+        encoding, label = Encoding.from_dict(content["columns"]), label_from_dict(content["label_values"])
         features = len(encoding.features)
     with or_damaged(run.folder / PARAMS):
-        params = _network(run.params, features, tuple(told["hidden"]), meaning.outputs)
-    return Model(run, encoding, told["label"], meaning, params, uncertified)
+        params = _network(run.params, features, tuple(content["hidden"]), label)
+    return Model(run, encoding, content["label"], label, params, allow_uncertified)
 
 
-def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int, ...], outputs: int) -> Network:
-    """The arrays as a network of these widths, or raise where they are of another one. Nothing is made to compare."""
+def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int, ...], label: Label) -> Network:
+    """Return the arrays as a network, or raise if their shapes do not match."""
     if len(hidden) >= len(arrays):
         raise ValueError(f"it has {len(arrays)} arrays, too few for {len(hidden)} hidden layers")
-    like = jax.eval_shape(partial(first_network, features, hidden, 0, outputs))
-    found = shaped(arrays, like)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(like), strict=True):
-        if one.shape != other.shape or one.dtype.kind != "f":
-            raise ValueError(f"it has an array of {one.dtype} with the shape {one.shape}, but {other.shape} is needed")
-    network: Network = jax.tree.map(jnp.asarray, found)
+    like = jax.eval_shape(partial(label.initial_network, features, hidden, 0))
+    params = shaped(arrays, like)
+    for array, expected in zip(jax.tree.leaves(params), jax.tree.leaves(like), strict=True):
+        if array.shape != expected.shape or array.dtype.kind != "f":
+            raise ValueError(f"it has {array.dtype} of shape {array.shape}, but shape {expected.shape} is needed")
+    network: Network = jax.tree.map(jnp.asarray, params)
     return network

@@ -1,4 +1,4 @@
-"""What a table proposes: the column to predict, whose rows they are, which class counts, and what to leave out."""
+"""Proposals for a table: the label, the client, the positive class, and columns to ignore."""
 
 from __future__ import annotations
 
@@ -10,83 +10,93 @@ import numpy as np
 import pandas as pd
 
 from softswitch.tables.cells import holds_datetimes, is_text, parse_datetimes
+from softswitch.tables.constraints import BINARY, KINDS, MULTICLASS, NUMBER, kind_names
 from softswitch.tables.features import to_categories
 from softswitch.tables.inspection import (
-    MOMENTS,
-    NAMES_OF_CLIENTS,
-    NAMES_OF_LABELS,
-    NAMES_OF_NAMES,
-    NEGATIVE,
-    POSITIVE,
+    CATEGORY,
+    CLIENT_HINTS,
+    DATETIMES,
+    INTEGER,
+    LABEL_HINTS,
+    NAME_SUFFIXES,
+    NEGATIVE_VALUES,
+    POSITIVE_VALUES,
+    TWO_VALUES,
     UNUSABLE,
-    WHOLE,
-    WORDS,
-    YES_NO,
     ColumnSummary,
-    plain,
+    plain_value,
     split_name,
 )
 from softswitch.tables.metrics import auc
-from softswitch.tables.settings import OF_AMOUNTS, OF_CLASSES, RATES, TASKS, DataSection
+from softswitch.tables.settings import DataSection
 
-TOO_GOOD = 0.99
-"""What a column tells by itself from which on it is most likely a copy of the label, or known only after it."""
-LOOKED_AT = 20_000
-"""Rows, at most."""
+LEAKAGE = 0.99
+"""Association with the label from which a column is most likely a copy of it, or known only after it."""
+MAX_ROWS = 20_000
+"""Number of rows from which associations are computed on a sample."""
 BINS = 50
-FEWEST = 10
-"""Rows of a class, fewer of which tell nothing."""
+MIN_CLASS_ROWS = 10
+"""Smallest number of rows of a class for an association."""
+DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}
+LABEL_DESCRIPTIONS = {BINARY: "two classes", MULTICLASS: "several classes", NUMBER: "a number"}
+MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER: "rank correlation"}
+"""Measure of association by label type."""
+HELD_OUT = DataSection("", "", "").held_out
+DUPLICATES_SHARE = 0.01
+"""Share of duplicate rows from which there is a remark."""
+RARE_CLASS_ROWS = 20
+"""Number of rows of a class below which there is a remark."""
+MIN_CLIENT_ROWS = 3
+"""Smallest mean number of rows per client."""
+CLEAR_CHOICES = ((3.0, 1.0), (2.0, 2.0))
+"""Points of a clear choice, each with its smallest lead over the next candidate."""
 
 
-def label_association(values: pd.Series, label: pd.Series, what: str) -> tuple[float, str]:
-    """How well a column tells the label by itself, from 0 or below to 1, and what that number is.
+def label_association(values: pd.Series, label: pd.Series, label_type: str) -> tuple[float, str]:
+    """Return how well a single column predicts the label, at most 1, and the name of the measure.
 
-    A column is taken as levels (words, or numbers in bins, an empty cell is one too); what the label is in each is
-    learnt from every second row and looked at on the others. Of numbers their ranks are looked at as well.
-
-    Args:
-        values: the column.
-        label: the column to predict.
-        what: what the label is: "two" classes, several "classes" or a "number".
+    The column is grouped into levels (categories, or bins of numbers; an empty cell is a level). The label of each
+    level is learnt from half of the rows and evaluated on the other half. Numbers are also compared by rank.
     """
+    measure = MEASURES[label_type]
     known = label.notna().to_numpy()
-    if what == "number":
+    if label_type == NUMBER:
         known = known & np.isfinite(label.to_numpy(float))
     rows = known.nonzero()[0]
-    if len(rows) < FEWEST:
-        return 0.0, {"number": "rank correlation", "two": "AUC"}.get(what, "mean recall")
-    if len(rows) > LOOKED_AT:
-        rows = np.sort(np.random.default_rng(0).choice(rows, LOOKED_AT, replace=False))
-    # Every second row of an order at random: files are often sorted.
-    rows = np.random.default_rng(1).permutation(rows)
-    levels, numbers = _levels(values.iloc[rows])
-    told = label.iloc[rows]
+    if len(rows) < MIN_CLASS_ROWS:
+        return 0.0, measure
+    if len(rows) > MAX_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
+    rows = np.random.default_rng(1).permutation(rows)  # files are often sorted
+    levels, numbers = _group_levels(values.iloc[rows])
+    label = label.iloc[rows]
     learn = np.arange(len(rows)) % 2 == 0
-    if what == "number":
-        wanted = told.to_numpy(float)
-        return max(_share_explained(levels, wanted, learn), _rank_correlation(numbers, wanted)), "rank correlation"
-    classes, _ = pd.factorize(told, sort=True)
-    if len(classes) == 0 or np.bincount(classes).min() < FEWEST:
-        return 0.0, "AUC" if what == "two" else "mean recall"
-    if what == "two":
-        return max(_auc_of_levels(levels, classes, learn), _auc_of_numbers(numbers, classes)), "AUC"
-    return _recall(levels, classes, learn), "mean recall"
+    if label_type == NUMBER:
+        target = label.to_numpy(float)
+        return max(_level_correlation(levels, target, learn), _rank_correlation(numbers, target)), measure
+    classes, _ = pd.factorize(label, sort=True)
+    if len(classes) == 0 or np.bincount(classes).min() < MIN_CLASS_ROWS:
+        return 0.0, measure
+    if label_type == MULTICLASS:
+        return _mean_recall(levels, classes, learn), measure
+    level_auc = auc(classes[~learn], _level_means(levels, classes.astype(float), learn)[~learn])
+    return max(float(np.nan_to_num(level_auc, nan=0.5)), _number_auc(numbers, classes)), measure
 
 
 def duplicates_client(values: pd.Series, client: pd.Series) -> bool:
-    """Whether a column says the client in other words: each of its values goes with one client, and the reverse."""
-    many = client.nunique()
-    if many < 3 or values.nunique() != many or values.isna().any():
+    """Return whether the values of a column and the clients correspond one to one."""
+    count = client.nunique()
+    if count < 3 or values.nunique() != count or values.isna().any():
         return False
-    pairs = pd.DataFrame({"one": to_categories(values).to_numpy(), "other": to_categories(client).to_numpy()})
-    return len(pairs.drop_duplicates()) == many
+    pairs = pd.DataFrame({"values": to_categories(values).to_numpy(), "client": to_categories(client).to_numpy()})
+    return len(pairs.drop_duplicates()) == count
 
 
-def _levels(values: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
-    """The column as level numbers, empty cells are one; and as numbers, where it holds such."""
+def _group_levels(values: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the column as codes of levels, and as numbers if it holds any."""
     if holds_datetimes(values):
-        moments = parse_datetimes(values)
-        days = np.where(np.isnan(moments.days), 0, moments.days) + np.nan_to_num(moments.hours) / 24
+        parsed = parse_datetimes(values)
+        days = np.where(np.isnan(parsed.days), 0, parsed.days) + np.nan_to_num(parsed.hours) / 24
         numbers = np.where(values.isna(), np.nan, days)
     elif is_text(values) or pd.api.types.is_bool_dtype(values):
         return pd.factorize(to_categories(values).where(values.notna()), use_na_sentinel=False)[0], None
@@ -98,93 +108,62 @@ def _levels(values: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
     return np.where(np.isnan(numbers), len(edges) + 1, np.searchsorted(edges, numbers, side="right")), numbers
 
 
-def _means(levels: np.ndarray, wanted: np.ndarray, learn: np.ndarray) -> np.ndarray:
-    """Each row's level's mean among the rows to learn from, drawn to the mean of all by one row's weight."""
-    many = int(levels.max()) + 1
-    overall = wanted[learn].mean()
-    sums = np.bincount(levels[learn], wanted[learn], many) + overall
-    return (sums / (np.bincount(levels[learn], minlength=many) + 1))[levels]
+def _level_means(levels: np.ndarray, target: np.ndarray, learn: np.ndarray) -> np.ndarray:
+    """Return the mean of each row's level in the learning half, shrunk to the overall mean by one row."""
+    count = int(levels.max()) + 1
+    sums = np.bincount(levels[learn], target[learn], count) + target[learn].mean()
+    return (sums / (np.bincount(levels[learn], minlength=count) + 1))[levels]
 
 
-def _auc_of_levels(levels: np.ndarray, classes: np.ndarray, learn: np.ndarray) -> float:
-    scores = _means(levels, classes.astype(float), learn)
-    return float(np.nan_to_num(auc(scores[~learn], classes[~learn] == 1), nan=0.5))
-
-
-def _auc_of_numbers(numbers: np.ndarray | None, classes: np.ndarray) -> float:
-    """Of the rows whose number is there, where most are."""
+def _number_auc(numbers: np.ndarray | None, classes: np.ndarray) -> float:
     if numbers is None:
         return 0.0
-    there = ~np.isnan(numbers)
-    kept = classes[there]
-    if there.mean() < 0.5 or min(np.bincount(kept, minlength=2)) < FEWEST:
+    filled = ~np.isnan(numbers)
+    if filled.mean() < 0.5 or min(np.bincount(classes[filled], minlength=2)) < MIN_CLASS_ROWS:
         return 0.0
-    found = auc(numbers[there], kept == 1)
-    return max(found, 1 - found)
+    value = auc(classes[filled], numbers[filled])
+    return max(value, 1 - value)
 
 
-def _recall(levels: np.ndarray, classes: np.ndarray, learn: np.ndarray) -> float:
-    """The classes' mean share of rows that their level's most frequent class gets right."""
-    many = int(classes.max()) + 1
-    shares = np.bincount(classes[learn], minlength=many) / learn.sum()
-    counts = np.zeros((int(levels.max()) + 1, many)) + 1e-3 * shares
+def _mean_recall(levels: np.ndarray, classes: np.ndarray, learn: np.ndarray) -> float:
+    """Return the mean recall over classes of predicting each level's most frequent class."""
+    count = int(classes.max()) + 1
+    shares = np.bincount(classes[learn], minlength=count) / learn.sum()
+    counts = np.zeros((int(levels.max()) + 1, count)) + 1e-3 * shares
     np.add.at(counts, (levels[learn], classes[learn]), 1)
-    guess = counts[levels[~learn]].argmax(1)
-    right = guess == classes[~learn]
-    return float(np.mean([right[classes[~learn] == one].mean() for one in np.unique(classes[~learn])]))
+    correct = counts[levels[~learn]].argmax(1) == classes[~learn]
+    return float(np.mean([correct[classes[~learn] == label].mean() for label in np.unique(classes[~learn])]))
 
 
-def _share_explained(levels: np.ndarray, wanted: np.ndarray, learn: np.ndarray) -> float:
-    """The correlation of the label with its mean by level, on other rows."""
-    if np.bincount(levels).max() < FEWEST:
+def _level_correlation(levels: np.ndarray, target: np.ndarray, learn: np.ndarray) -> float:
+    if np.bincount(levels).max() < MIN_CLASS_ROWS:
         return 0.0
-    return _correlation(_means(levels, wanted, learn)[~learn], wanted[~learn])
+    return _correlation(_level_means(levels, target, learn)[~learn], target[~learn])
 
 
-def _rank_correlation(numbers: np.ndarray | None, wanted: np.ndarray) -> float:
+def _rank_correlation(numbers: np.ndarray | None, target: np.ndarray) -> float:
     if numbers is None:
         return 0.0
-    there = ~np.isnan(numbers)
-    if there.mean() < 0.5 or there.sum() < FEWEST:
+    filled = ~np.isnan(numbers)
+    if filled.mean() < 0.5 or filled.sum() < MIN_CLASS_ROWS:
         return 0.0
     from scipy.stats import rankdata  # takes half a second to import
 
-    return abs(_correlation(rankdata(numbers[there]), rankdata(wanted[there])))
+    return abs(_correlation(rankdata(numbers[filled]), rankdata(target[filled])))
 
 
-def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    if not one.std() or not other.std():
-        return 0.0
-    return float(np.corrcoef(one, other)[0, 1])
-
-
-DEFAULT_KIND = {"two": TASKS[0], "classes": "class-miss-rate", "number": "coverage"}
-"""What must hold at every client, where nobody says: by what the label is."""
-BOUNDS = {"class-miss-rate": 0.5, "coverage": 0.1} | dict.fromkeys(set(RATES) - {"class-miss-rate"}, 0.05)
-"""Bounds where nobody says; 0.1 of a loss or a probability."""
-PART_OF_DEVIATION, PART_OF_SPREAD = 0.1, 0.75
-"""A mean error in units of the label's standard deviation, and a mean absolute error in units of a constant's."""
-LABEL_DESCRIPTIONS = {"two": "two classes", "classes": "several classes", "number": "a number"}
-
-HELD_OUT = DataSection("", "", "").held_out
-MANY_COPIES = 0.01
-"""The share of rows that look like others from which on it is said."""
-FEWEST_OF_A_CLASS = 20
-"""Rows of a class, fewer of which are said."""
-FEWEST_ROWS = 3
-"""Rows that a column's values have on the average, at least, where they may be clients."""
-SURE = ((3.0, 1.0), (2.0, 2.0))
-"""Points from which on a column is taken without asking, each with by how many it must be ahead of the next."""
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    return float(np.corrcoef(first, second)[0, 1]) if first.std() and second.std() else 0.0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A column that may be meant.
+    """A column that may have a role.
 
     Attributes:
-        name: the column.
-        points: how much speaks for it.
-        why: what does.
+        name: The column.
+        points: The evidence for it.
+        why: The evidence as text.
     """
 
     name: str
@@ -194,13 +173,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PositiveClass:
-    """The value that counts as positive.
+    """The positive value of a label.
 
     Attributes:
-        value: as a file of settings writes it.
-        share: of the rows that have it.
-        other: the negative value.
-        why: why this one.
+        value: The value, as the settings file writes it.
+        share: Share of rows with the value.
+        other: The negative value.
+        why: Why this value.
     """
 
     value: Any
@@ -209,204 +188,200 @@ class PositiveClass:
     why: str
 
 
-def label_candidates(survey: Sequence[ColumnSummary]) -> list[Candidate]:
-    """Columns that may be the one to predict, those first for which most speaks."""
-    found = []
-    able = [seen for seen in survey if seen.what not in (*UNUSABLE, *MOMENTS)]
-    two = [seen for seen in able if seen.what == YES_NO]
-    for seen in able:
-        points, why = _by_name(seen.name, NAMES_OF_LABELS, "its name")
-        if seen.name == survey[-1].name:
+def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
+    """Return columns that may be the label, the most likely first."""
+    candidates = []
+    usable = [summary for summary in summaries if summary.content not in (*UNUSABLE, *DATETIMES)]
+    binary = [summary for summary in usable if summary.content == TWO_VALUES]
+    for summary in usable:
+        points, why = _name_points(summary.name, LABEL_HINTS)
+        if summary.name == summaries[-1].name:
             points, why = points + 1, [*why, "the last column"]
-        elif seen.name == survey[0].name:
+        elif summary.name == summaries[0].name:
             points, why = points + 0.5, [*why, "the first column"]
-        if seen.what == YES_NO:
+        if summary.content == TWO_VALUES:
             points, why = points + 1, [*why, "two values"]
-            if len(two) == 1:
+            if len(binary) == 1:
                 points, why = points + 1, [*why, "the only column of two values"]
-        if _by_name(seen.name, NAMES_OF_CLIENTS, "")[0]:
+        if _name_points(summary.name, CLIENT_HINTS)[0]:
             points -= 2
-        found.append(Candidate(seen.name, points, ", ".join(why)))
-    return sorted(found, key=lambda one: -one.points)
+        candidates.append(Candidate(summary.name, points, ", ".join(why)))
+    return sorted(candidates, key=lambda candidate: -candidate.points)
 
 
-def client_candidates(survey: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
-    """Columns that may say whose row it is, those first for which most speaks."""
-    found = []
-    for seen in survey:
-        identifier = seen.reason is not None and seen.reason.startswith("named as")
-        able = seen.what in (WORDS, WHOLE, YES_NO) or identifier
-        if seen.name == label or not able or seen.values < 2 or seen.values * FEWEST_ROWS > rows:
+def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
+    """Return columns that may be the client, the most likely first."""
+    candidates = []
+    for summary in summaries:
+        is_identifier = summary.reason is not None and summary.reason.startswith("named as")
+        is_usable = summary.content in (CATEGORY, INTEGER, TWO_VALUES) or is_identifier
+        if summary.name == label or not is_usable or summary.values < 2 or summary.values * MIN_CLIENT_ROWS > rows:
             continue
-        points, why = _by_name(seen.name, NAMES_OF_CLIENTS, "its name")
-        if seen.what == WORDS and seen.values >= 3:
+        points, why = _name_points(summary.name, CLIENT_HINTS)
+        if summary.content == CATEGORY and summary.values >= 3:
             points += 0.5
-        if seen.what == YES_NO or (seen.what == WHOLE and not points):
+        if summary.content == TWO_VALUES or (summary.content == INTEGER and not points):
             points -= 1
-        why.append(f"{seen.values:,} values, {rows / seen.values:,.0f} rows each on the average")
-        found.append(Candidate(seen.name, points, ", ".join(why)))
-    return sorted(found, key=lambda one: -one.points)
+        why.append(f"{summary.values:,} values with {rows / summary.values:,.0f} rows on average")
+        candidates.append(Candidate(summary.name, points, ", ".join(why)))
+    return sorted(candidates, key=lambda candidate: -candidate.points)
 
 
 def clear_choice(candidates: Sequence[Candidate]) -> str | None:
-    """The column that is meant without doubt; None where one has to be asked for."""
+    """Return the best candidate if it is clearly ahead, else None."""
     if not candidates:
         return None
-    best, next_best = candidates[0].points, candidates[1].points if len(candidates) > 1 else 0.0
-    sure = any(best >= points and best - next_best >= ahead for points, ahead in SURE)
-    return candidates[0].name if sure else None
+    best, second = candidates[0].points, candidates[1].points if len(candidates) > 1 else 0.0
+    is_clear = any(best >= points and best - second >= lead for points, lead in CLEAR_CHOICES)
+    return candidates[0].name if is_clear else None
 
 
-def _by_name(name: str, hints: tuple[frozenset[str], frozenset[str]], why: str) -> tuple[float, list[str]]:
-    """Points for a name whose noun, its last word but for id, name and the like, says so (3) or often does (2)."""
-    parts = split_name(name)
-    while len(parts) > 1 and parts[-1] in NAMES_OF_NAMES:
-        parts.pop()
-    for points, words in zip((3.0, 2.0), hints, strict=True):
-        if parts and parts[-1] in words:
-            return points + (0.5 if len(parts) == 1 else 0.0), [why]
+def _name_points(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> tuple[float, list[str]]:
+    """Return points for a name whose noun is a strong (3) or weak (2) hint, and the reason."""
+    words = split_name(name)
+    while len(words) > 1 and words[-1] in NAME_SUFFIXES:
+        words.pop()
+    for points, nouns in zip((3.0, 2.0), hints, strict=True):
+        if words and words[-1] in nouns:
+            return points + (0.5 if len(words) == 1 else 0.0), ["its name"]
     return 0.0, []
 
 
 def positive_class(label: pd.Series) -> PositiveClass:
-    """Which of a label's two values counts as positive: what its words say, else the rarer."""
+    """Propose the positive value of a label by the meaning of its values, else the rarer value."""
     shares = label.dropna().value_counts(normalize=True)
-    one, other = (plain(value) for value in shares.index)
-    share = {one: float(shares.iloc[0]), other: float(shares.iloc[1])}
-    by_word = _by_words(str(one), str(other))
-    if by_word is not None:
-        chosen, rest = (one, other) if by_word else (other, one)
-        return PositiveClass(chosen, share[chosen], rest, f"{chosen} rather than {rest}")
-    return PositiveClass(other, share[other], one, "the rarer of the two, a guess")
+    frequent, rare = (plain_value(value) for value in shares.index)
+    share = {frequent: float(shares.iloc[0]), rare: float(shares.iloc[1])}
+    is_first = _is_first_positive(str(frequent), str(rare))
+    if is_first is not None:
+        chosen, other = (frequent, rare) if is_first else (rare, frequent)
+        return PositiveClass(chosen, share[chosen], other, f"{chosen} rather than {other}")
+    return PositiveClass(rare, share[rare], frequent, "the rarer value, a guess")
 
 
-def _by_words(one: str, other: str) -> bool | None:
-    """Whether the first of two words is the positive one; None where they do not tell."""
-    one, other = one.lower().strip(), other.lower().strip()
-    for first, second, answer in ((one, other, True), (other, one, False)):
-        if first in POSITIVE and second in NEGATIVE:
+def _is_first_positive(first: str, second: str) -> bool | None:
+    """Return whether the first of two values is the positive one; None if their meaning is unknown."""
+    first, second = first.lower().strip(), second.lower().strip()
+    pairs = ((first, second, True), (second, first, False))
+    for one, other, answer in pairs:
+        if one in POSITIVE_VALUES and other in NEGATIVE_VALUES:
             return answer
-    for first, second, answer in ((one, other, True), (other, one, False)):
-        if len(first) > 1 and first in POSITIVE and second not in POSITIVE:
+    for one, other, answer in pairs:
+        if len(one) > 1 and one in POSITIVE_VALUES and other not in POSITIVE_VALUES:
             return answer
-    for first, second, answer in ((one, other, True), (other, one, False)):
-        if (len(second) > 1 or second == "0") and second in NEGATIVE and first not in NEGATIVE:
+    for one, other, answer in pairs:
+        if (len(other) > 1 or other == "0") and other in NEGATIVE_VALUES and one not in NEGATIVE_VALUES:
             return answer
-        if any(
-            second == before + first for before in ("no ", "not ", "non-", "non ", "non", "un", "in", "no_", "not_")
-        ):
+        negations = ("no ", "not ", "non-", "non ", "non", "un", "in", "no_", "not_")
+        if any(other == prefix + one for prefix in negations):
             return answer
     return None
 
 
 def reasons_to_ignore(
     table: pd.DataFrame,
-    survey: Sequence[ColumnSummary],
+    summaries: Sequence[ColumnSummary],
     label: str,
     client: str,
-    what: str,
+    label_type: str,
     keep: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Columns to leave out, each with the reason."""
-    found = {}
-    for seen in survey:
-        if seen.name in (label, client, *keep):
+    """Return columns to ignore, each with a reason that completes "it is"."""
+    reasons = {}
+    for summary in summaries:
+        name = summary.name
+        if name in (label, client, *keep):
             continue
-        if seen.reason is not None:
-            found[seen.name] = seen.reason
-        elif seen.what in (WORDS, WHOLE) and duplicates_client(table[seen.name], table[client]):
-            found[seen.name] = f"says {client} in other words, which a new client's row cannot"
+        if summary.reason is not None:
+            reasons[name] = summary.reason
+        elif summary.content in (CATEGORY, INTEGER) and duplicates_client(table[name], table[client]):
+            reasons[name] = f"a copy of {client}, which is unknown for new clients"
         else:
-            told, measure = label_association(table[seen.name], table[label], what)
-            if told > TOO_GOOD:
-                found[seen.name] = (
-                    f"tells {label} by itself ({measure} {told:.3f}): is it known when a prediction is needed?"
+            association, measure = label_association(table[name], table[label], label_type)
+            if association > LEAKAGE:
+                reasons[name] = (
+                    f"a near copy of {label} ({measure} {association:.3f}); is it known when a prediction is needed?"
                 )
-    return found
+    return reasons
 
 
 def remarks(
     table: pd.DataFrame,
-    survey: Sequence[ColumnSummary],
+    summaries: Sequence[ColumnSummary],
     label: str,
     client: str,
-    what: str,
+    label_type: str,
     ignored: Sequence[str],
 ) -> list[str]:
-    """What is to be said of a table that can be trained on."""
-    said = []
+    """Return remarks on a table that can be trained on."""
+    lines = []
     for name, role in ((label, "label"), (client, "client")):
-        if gaps := int(table[name].isna().sum()):
-            said.append(f"{gaps:,} of {len(table):,} rows have no {role} ({name}): they are left out")
+        if missing := int(table[name].isna().sum()):
+            lines.append(f"{missing:,} of {len(table):,} rows have no {role} ({name}) and are dropped")
     rows = table.dropna(subset=[label, client])
-    sizes = to_categories(rows[client]).value_counts()
-    enough = next(many for many in range(1, 1000) if int(HELD_OUT * many) >= 1)
+    clients = to_categories(rows[client])
+    sizes = clients.value_counts()
+    enough = next(count for count in range(1, 1000) if int(HELD_OUT * count) >= 1)
     if few := int((sizes < enough).sum()):
-        said.append(
-            f"clients with fewer than {enough} rows: {few:,} of {len(sizes):,}; none of theirs can be kept apart, so "
-            "no promise can be made of all clients"
+        lines.append(
+            f"clients with fewer than {enough} rows: {few:,} of {len(sizes):,}; none of their rows can be held out, so "
+            "there is no certificate for all clients"
         )
-    if what == "two":
-        single = int((rows[label].groupby(to_categories(rows[client])).nunique() < 2).sum())
-        if single:
-            said.append(f"clients with rows of one class only: {single:,} of {len(sizes):,}")
-    if what == "classes":
+    if label_type == BINARY and (single := int((rows[label].groupby(clients).nunique() < 2).sum())):
+        lines.append(f"clients with rows of one class only: {single:,} of {len(sizes):,}")
+    if label_type == MULTICLASS:
         counts = to_categories(rows[label]).value_counts()
-        rare = [f"{shorten(name)} ({many})" for name, many in counts.items() if many < FEWEST_OF_A_CLASS]
+        rare = [f"{shorten(name)} ({count})" for name, count in counts.items() if count < RARE_CLASS_ROWS]
         if rare:
-            said.append(f"classes with fewer than {FEWEST_OF_A_CLASS} rows, too few to learn: {', '.join(rare[:5])}")
-    said += [f"{seen.name}: {seen.remark}" for seen in survey if seen.remark and seen.name not in ignored]
-    half = [seen.name for seen in survey if 0.5 < seen.empty <= 1 and seen.name not in (*ignored, label, client)]
-    if half:
-        said.append(f"more than half of the cells are empty in {', '.join(half)}")
-    again = int(table.drop(columns=list(ignored)).duplicated().sum())
-    if again > MANY_COPIES * len(table):
-        said.append(
-            f"{again:,} of {len(table):,} rows look like another: if they are copies, leave them out, since a copy "
-            "that is kept apart is no row that nobody has seen"
+            lines.append(f"classes with fewer than {RARE_CLASS_ROWS} rows, too few to learn: {', '.join(rare[:5])}")
+    lines += [f"{one.name}: {one.remark}" for one in summaries if one.remark and one.name not in ignored]
+    half_empty = [one.name for one in summaries if one.empty > 0.5 and one.name not in (*ignored, label, client)]
+    if half_empty:
+        lines.append(f"more than half of the cells are empty in {', '.join(half_empty)}")
+    duplicates = int(table.drop(columns=list(ignored)).duplicated().sum())
+    if duplicates > DUPLICATES_SHARE * len(table):
+        lines.append(
+            f"{duplicates:,} of {len(table):,} rows duplicate another row; remove copies, because a held-out copy of a "
+            "training row is not new data"
         )
-    return said
+    return lines
 
 
-def suitable_kinds(values: pd.Series, what: str) -> tuple[str, ...]:
-    """What can be asked for of a label."""
-    if what == "two":
-        return tuple(kind for kind in TASKS if kind not in OF_AMOUNTS)
-    amounts = OF_AMOUNTS if pd.api.types.is_numeric_dtype(values) else ()
-    return (*OF_CLASSES, *amounts, "custom") if what == "classes" else (*amounts, "custom")
+def suitable_kinds(values: pd.Series, label_type: str) -> tuple[str, ...]:
+    """Return the kinds of constraints that support a label."""
+    if label_type == BINARY:
+        return kind_names(BINARY, MULTICLASS)
+    is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(values)
+    return kind_names(label_type, *((NUMBER,) if is_numeric else ()))
 
 
-def propose_bound(kind: str, values: pd.Series) -> float:
-    """A bound to begin with: a rate, or an error in the label's unit by how far labels lie apart."""
-    if kind == "mean-error":
-        return float(f"{PART_OF_DEVIATION * values.std():.2g}")
-    if kind == "absolute-error":
-        return float(f"{PART_OF_SPREAD * (values - values.median()).abs().mean():.2g}")
-    return BOUNDS.get(kind, 0.1)
+def propose_bound(kind: str, labels: pd.Series) -> float:
+    """Return a bound to start with."""
+    return KINDS[kind].propose_bound(labels)
 
 
-def parse_value(values: pd.Series, wanted: str, flag: str) -> Any:
-    """The value of a column that a word of the command line means, as a file of settings writes it."""
-    kept = [plain(value) for value in pd.unique(values.dropna())]
-    found = [value for value in kept if str(value) == wanted] or [
-        value for value in kept if str(value).lower() == wanted.lower()
+def parse_value(values: pd.Series, text: str, flag: str) -> Any:
+    """Return the value of a column that a string of the command line means."""
+    known = [plain_value(value) for value in pd.unique(values.dropna())]
+    matches = [value for value in known if str(value) == text] or [
+        value for value in known if str(value).lower() == text.lower()
     ]
-    if len(found) != 1:
-        few = ", ".join(repr(str(value)) for value in sorted(kept, key=str)[:8])
-        raise ValueError(f"{flag} must be a value of {values.name!r}, but is {wanted!r}; values are {few}")
-    return found[0]
+    if len(matches) != 1:
+        examples = ", ".join(repr(str(value)) for value in sorted(known, key=str)[:8])
+        raise ValueError(f"{flag} must be a value of {values.name!r}, but is {text!r}; values are {examples}")
+    return matches[0]
 
 
-def shorten(word: str, longest: int = 24) -> str:
-    """A word, cut off where it is long."""
-    return word if len(word) <= longest else word[: longest - 1] + "…"
+def shorten(text: str, longest: int = 24) -> str:
+    """Return the text, truncated to a length."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def summarize_values(values: pd.Series, most: int = 3) -> str:
-    """The most frequent values with their shares, or the range of numbers."""
+    """Return the most frequent values with their shares, or the range of numbers."""
     filled = values.dropna()
     if pd.api.types.is_float_dtype(filled) and filled.nunique() > most:
         return f"{filled.min():g} to {filled.max():g}"
     shares = to_categories(filled).value_counts(normalize=True)
-    told = [f"{shorten(value)} {share:.0%}" for value, share in shares.iloc[:most].items()]
-    return ", ".join(told) + (" …" if len(shares) > most else "")
+    texts = [f"{shorten(value)} {share:.0%}" for value, share in shares.iloc[:most].items()]
+    return ", ".join(texts) + (" …" if len(shares) > most else "")

@@ -1,27 +1,20 @@
-"""The settings of ``softswitch train``: a TOML file, checked key by key before any work."""
+"""The settings of ``softswitch train``: a TOML file that is validated before any work."""
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from softswitch.privacy.settings import SAMPLING
 from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
 from softswitch.support.checks import did_you_mean
-from softswitch.support.files import read_toml
+from softswitch.tables.constraints import KINDS, LABEL_TYPES
 
-RATES = ("miss-rate", "false-alarm-rate", "error-rate", "class-miss-rate", "decision-parity", "decision-opportunity")
-"""Kinds whose constraint is a rate of decisions, or a gap between two of them."""
-OF_CLASSES = ("error-rate", "class-miss-rate")
-"""Kinds for labels of several classes,"""
-OF_AMOUNTS = ("mean-error", "absolute-error", "coverage")
-"""and for labels that are numbers."""
-LABELS = ("two-classes", "classes", "number")
-TASKS = (*RATES, "neyman-pearson", "demographic-parity", "equal-opportunity", "group-loss", *OF_AMOUNTS, "custom")
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off", "corrected")
@@ -29,181 +22,185 @@ AIMS = ("certified", "bare")
 INCOMPLETE = ("error", "drop")
 ALL = "all"
 AUTO = "auto"
-"""What a setting is that the library chooses; as in the paper, where a step size is given."""
+"""Value of a setting that the library chooses during training."""
 
 
-def says(comment: str, default: Any = MISSING, *, one_of: tuple[str, ...] = ()) -> Any:
-    """A setting with its comment for the file, its default, and the words that it may be."""
-    told = {"comment": comment, "one_of": one_of}
-    if isinstance(default, list):
-        return field(default_factory=lambda: tuple(default), metadata=told)
-    return field(default=default, metadata=told)
+class OneOf:
+    """Annotation of a string that must be one of some choices; a function is called when a file is read."""
+
+    def __init__(self, *choices: str, find: Callable[[], tuple[str, ...]] | None = None) -> None:
+        self._find = find or (lambda: choices)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The accepted strings."""
+        return self._find()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.literal_schema(list(self.choices))
+
+
+def _kinds() -> tuple[str, ...]:
+    return tuple(KINDS)
+
+
+def setting(comment: str, default: Any = MISSING) -> Any:
+    """Declare a setting with its comment in the file and its default."""
+    return field(default=default, metadata={"comment": comment})
 
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the rows are, and what their columns mean."""
+    """The table and the roles of its columns."""
 
-    file: str = says("CSV, Parquet or Excel, one row a case; a relative path is taken from this file's folder.")
-    label: str = says("The column to predict.")
-    client: str = says("The column that says whose row it is: hospital, branch, device.")
-    positive: str | int | float | bool | None = says(
-        "The label's value that counts as positive; the larger of two by default.", None
+    file: str = setting("CSV, Parquet or Excel file with one row per case; relative to the folder of this file.")
+    label: str = setting("Column to predict.")
+    client: str = setting("Column that identifies the client of a row: hospital, branch, device.")
+    positive: str | int | float | bool | None = setting(
+        "Positive value of a label of two classes. Default: the larger value.", None
     )
-    label_type: str = says(
-        f"What the label is: {', '.join(LABELS)}; auto: by task.kind, and by the column.",
-        AUTO,
-        one_of=(AUTO, *LABELS),
+    label_type: Annotated[str, OneOf(AUTO, *LABEL_TYPES)] = setting(
+        f"Type of the label: {', '.join(LABEL_TYPES)}; auto: by task.kind and the column.", AUTO
     )
-    label_range: tuple[float, ...] = says(
-        "For a number: the smallest and the largest value it can have, [0, 100] say; certificates are then promises.",
-        [],
+    label_range: tuple[float, ...] = setting(
+        "Smallest and largest possible value of a number, such as [0, 100]; certificates are then exact.", ()
     )
-    features: tuple[str, ...] = says("Columns to learn from; empty: all but label, client and those ignored.", [])
-    ignore: tuple[str, ...] = says("Columns to leave out.", [])
-    held_out: float = says("The share of each client's rows that is kept for the certificate.", 0.25)
-    validation: float = says("The share that the model for unseen rows is chosen by, where run.aim is certified.", 0.15)
-    empty: tuple[str, ...] = says("Words that count as empty cells, besides NA, ?, - and the like.", [])
-    incomplete: str = says(
-        f"Rows with an empty cell as label, client or group: {' or '.join(INCOMPLETE)}.",
-        INCOMPLETE[0],
-        one_of=INCOMPLETE,
+    features: tuple[str, ...] = setting("Columns to learn from. Default: all but label, client and ignored ones.", ())
+    ignore: tuple[str, ...] = setting("Columns to ignore.", ())
+    held_out: float = setting("Share of each client's rows to hold out for the certificate.", 0.25)
+    validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
+    empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
+    incomplete: Annotated[str, OneOf(*INCOMPLETE)] = setting(
+        f"Rows with an empty label, client or group: {' or '.join(INCOMPLETE)}.", INCOMPLETE[0]
     )
-    separator: str = says("What stands between a text file's cells; auto: found by looking.", AUTO)
-    decimal: str = says("Its decimal sign; auto: found by looking.", AUTO, one_of=(AUTO, ".", ","))
-    encoding: str = says("Its encoding; auto: found by looking.", AUTO)
+    separator: str = setting("Separator of a text file; auto: detected.", AUTO)
+    decimal: Annotated[str, OneOf(AUTO, ".", ",")] = setting("Decimal sign of a text file; auto: detected.", AUTO)
+    encoding: str = setting("Encoding of a text file; auto: detected.", AUTO)
 
 
 @dataclass(frozen=True)
 class TaskSection:
-    """What is to be small, and what must hold at every client."""
+    """The objective, and the constraint that must hold at every client."""
 
-    kind: str = says(f"What must hold: {', '.join(TASKS)}.", "neyman-pearson", one_of=TASKS)
-    bound: float = says(
-        "The constraint's bound, the tolerance: a rate (0.05 is 5%), a gap, a loss, or an error in the label's unit.",
+    kind: Annotated[str, OneOf(find=_kinds)] = setting(f"Kind of constraint: {', '.join(KINDS)}.", "neyman-pearson")
+    bound: float = setting(
+        "Bound of the constraint (the tolerance): a rate (0.05 is 5%), a gap, a loss, or an error in the label's unit.",
         0.1,
     )
-    sensitive: str | None = says("For parity, opportunity and group loss: the column with the group.", None)
-    protected: str | int | float | bool | None = says("The value of that column that is the protected group.", None)
-    loss: str = says(
-        f"For a number, what is to be small: the {', '.join(LOSSES)} loss; auto: squared, but quantile for coverage.",
-        AUTO,
-        one_of=(AUTO, *LOSSES),
+    sensitive: str | None = setting("Column with the group, for parity, opportunity and group loss.", None)
+    protected: str | int | float | bool | None = setting("Value of that column for the protected group.", None)
+    loss: Annotated[str, OneOf(AUTO, *LOSSES)] = setting(
+        f"Loss for a number: {', '.join(LOSSES)}; auto: quantile for coverage, else squared.", AUTO
     )
-    quantile: float | str = says(
-        "Of the quantile loss: the share of labels below the prediction; auto: 1 - bound for coverage, else 0.5.",
-        AUTO,
-        one_of=(AUTO,),
+    quantile: float | Annotated[str, OneOf(AUTO)] = setting(
+        "Quantile of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO
     )
-    regret: bool = says(
-        "true: minimise by how much each client is worse off than with a model of its own, so that one whose rows are "
-        "mostly noise does not rule the others.",
+    regret: bool = setting(
+        "true: minimise the regret of each client, its loss minus the smallest loss that a model of its own reaches.",
         False,
     )
-    objective: str | None = says("For kind 'custom': 'module:function' of (params, batch), to be small.", None)
-    constraint: str | None = says("For kind 'custom': 'module:function' of (params, batch), at most bound.", None)
-    constraint_surrogate: str | None = says(
-        "For kind 'custom' with a constraint that moves in jumps: a smooth 'module:function' to descend on instead.",
-        None,
+    objective: str | None = setting("For kind 'custom': 'module:function' of (params, batch) to minimise.", None)
+    constraint: str | None = setting("For kind 'custom': 'module:function' of (params, batch), at most bound.", None)
+    constraint_surrogate: str | None = setting(
+        "For kind 'custom': smooth 'module:function' that replaces a constraint without gradients in descent.", None
     )
-    constraint_range: tuple[float, ...] = says(
-        "For kind 'custom': the smallest and the largest constraint of a single row; certificates are then promises.",
-        [],
+    constraint_range: tuple[float, ...] = setting(
+        "For kind 'custom': smallest and largest constraint of a single row; certificates are then exact.", ()
     )
 
 
 @dataclass(frozen=True)
 class ModelSection:
-    """What is learnt."""
+    """The model."""
 
-    hidden: tuple[int, ...] = says("Widths of hidden layers; empty: a linear model, logistic for classes.", [])
+    hidden: tuple[int, ...] = setting("Widths of hidden layers; empty: a linear model, logistic for classes.", ())
 
 
 @dataclass(frozen=True)
 class MethodSection:
-    """How it is learnt: "auto" is chosen by the library; with a step_size all other "auto" are as in the paper."""
+    """The method. Values set to "auto" are chosen during training, or as published if step_size is set."""
 
-    name: str = says(f"One of {', '.join(METHODS)}.", "softmax", one_of=METHODS)
-    alpha: float | str = says("How sharply weights lean to the worst client, for 'softmax'.", AUTO, one_of=(AUTO,))
-    alpha_scale: str = says(
-        f"What alpha is measured in: {', '.join(ALPHA_SCALES)}; auto: raw where alpha is a number.",
+    name: Annotated[str, OneOf(*METHODS)] = setting(f"One of {', '.join(METHODS)}.", "softmax")
+    alpha: float | Annotated[str, OneOf(AUTO)] = setting(
+        "Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO
+    )
+    alpha_scale: Annotated[str, OneOf(AUTO, *ALPHA_SCALES)] = setting(
+        f"Scale of alpha: {', '.join(ALPHA_SCALES)}; auto: raw if alpha is a number.", AUTO
+    )
+    step_size: float | Annotated[str, OneOf(AUTO)] = setting("Step size of the server.", AUTO)
+    optimizer: Annotated[str, OneOf(AUTO, *OPTIMIZERS)] = setting(
+        f"Optimiser of the server: {', '.join(OPTIMIZERS)}.", AUTO
+    )
+    criterion: Annotated[str, OneOf(AUTO, *CRITERIA)] = setting(
+        f"Criterion of the switch: {', '.join(CRITERIA)}.", AUTO
+    )
+    slack: float | Annotated[str, OneOf(AUTO)] = setting(
+        "A in the threshold bound/(1 + 1/A) of the switch, at least 1.", AUTO
+    )
+    threshold: float | Annotated[str, OneOf(AUTO)] = setting("Threshold of the switch, instead of slack.", AUTO)
+    local_step_size: float | Annotated[str, OneOf(AUTO)] = setting(
+        "Step size of the clients if they take several local steps.", AUTO
+    )
+    memory: float | Annotated[str, OneOf(AUTO, *MEMORIES)] = setting(
+        "Client memory: on, off, corrected (for small batches), or the weight of the last report from 0 to below 1.",
         AUTO,
-        one_of=(AUTO, *ALPHA_SCALES),
     )
-    step_size: float | str = says("The server's step.", AUTO, one_of=(AUTO,))
-    optimizer: str = says(f"The server's optimiser: {', '.join(OPTIMIZERS)}.", AUTO, one_of=(AUTO, *OPTIMIZERS))
-    criterion: str = says(f"What the switch looks at: {', '.join(CRITERIA)}.", AUTO, one_of=(AUTO, *CRITERIA))
-    slack: float | str = says("A of the switch's threshold bound/(1 + 1/A), at least 1.", AUTO, one_of=(AUTO,))
-    threshold: float | str = says("The threshold itself, instead of slack.", AUTO, one_of=(AUTO,))
-    local_step_size: float | str = says("The clients' step, where they take several.", AUTO, one_of=(AUTO,))
-    memory: float | str = says(
-        "Remember every client's reports: on, off, corrected (for small batches), or how much of the old is kept in "
-        "the new, from 0 to below 1.",
-        AUTO,
-        one_of=(AUTO, *MEMORIES),
-    )
-    robust: int = says(
-        "How many clients may lie without ruining the others; as many worst-off clients lose the full protection.", 0
-    )
-    penalty: float = says("Weight of violations, for 'penalty'.", 10.0)
-    multiplier: float = says("First multiplier, for 'primal-dual'.", 1.0)
-    dual_step_size: float = says("Step of the multipliers, for 'primal-dual'.", 0.01)
+    robust: int = setting("Number of Byzantine clients to tolerate; as many of the worst clients are trimmed.", 0)
+    penalty: float = setting("Weight of violations, for 'penalty'.", 10.0)
+    multiplier: float = setting("Initial multiplier, for 'primal-dual'.", 1.0)
+    dual_step_size: float = setting("Step size of the multipliers, for 'primal-dual'.", 0.01)
 
 
 @dataclass(frozen=True)
 class RunSection:
-    """How long, how many, and where to."""
+    """The length of the run, client sampling, and the output folder."""
 
-    rounds: int | str = says("How many rounds; auto: until nothing more is gained.", AUTO, one_of=(AUTO,))
-    seconds: float | None = says("End after so many seconds; not set: never for that.", None)
-    local_steps: int = says("Gradient steps of a client in a round.", 1)
-    participation: float = says("The share of clients in a round.", 1.0)
-    batch_size: int | str = says(
-        "Rows a client draws for a gradient; all (or 0): all it has.", AUTO, one_of=(AUTO, ALL)
+    rounds: int | Annotated[str, OneOf(AUTO)] = setting("Number of rounds; auto: stop when progress stalls.", AUTO)
+    seconds: float | None = setting("Stop at the first checkpoint after this many seconds. Default: no limit.", None)
+    local_steps: int = setting("Local gradient steps of a client per round.", 1)
+    participation: float = setting("Share of clients per round.", 1.0)
+    batch_size: int | Annotated[str, OneOf(AUTO, ALL)] = setting(
+        "Rows per client and gradient; all (or 0): all rows.", AUTO
     )
-    value_batch_size: int | str = says(
-        "Rows a client draws for its report; same: as batch_size.", AUTO, one_of=(AUTO, ALL, "same")
+    value_batch_size: int | Annotated[str, OneOf(AUTO, ALL, "same")] = setting(
+        "Rows per client and report; same: as batch_size.", AUTO
     )
-    average_last: float | str = says("The share of the rounds, the last ones, to average over.", AUTO, one_of=(AUTO,))
-    answer: str = says(
-        "The model: average of the feasible iterates, last or best; auto: the best of these on all training rows.",
+    average_last: float | Annotated[str, OneOf(AUTO)] = setting("Share of the last rounds to average over.", AUTO)
+    answer: Annotated[str, OneOf(*ANSWERS)] = setting(
+        "Model to return: average of the feasible iterates, last or best; auto: the best of these on the training "
+        "rows.",
         AUTO,
-        one_of=ANSWERS,
     )
-    seed: int = says("Of all random choices.", 0)
-    aim: str = says(
-        "certified: choose a model for unseen rows, no answer where it cannot be certified; bare: the method alone.",
-        AIMS[0],
-        one_of=AIMS,
+    seed: int = setting("Seed of all random choices.", 0)
+    aim: Annotated[str, OneOf(*AIMS)] = setting(
+        "certified: select a model that can be certified on new data; bare: run the method only.", AIMS[0]
     )
-    confidence: float = says(
-        "Of the certificate: the probability with which no client is wrongly said to meet the bound.", 0.95
-    )
-    folder: str = says("Where run folders are made, from this file's folder.", "runs")
+    confidence: float = setting("Confidence level of the certificate.", 0.95)
+    folder: str = setting("Folder for run folders, relative to the folder of this file.", "runs")
 
 
 @dataclass(frozen=True)
 class PrivacySection:
-    """Differential privacy of single rows; leave epsilon out for none."""
+    """Differential privacy of single rows. Default: none."""
 
-    epsilon: float | None = says("The budget of the rows to train on: how much any single one may be told of.", None)
-    delta: float = says("The probability that is left out of that; well below one over a client's rows.", 1e-5)
-    certificate_epsilon: float | None = says(
-        "The budget of the rows that are held out, for the certificate; not set: none, and data.held_out must be 0.",
+    epsilon: float | None = setting("Privacy budget of the training rows.", None)
+    delta: float = setting("Failure probability of the guarantee; well below 1 / rows of a client.", 1e-5)
+    certificate_epsilon: float | None = setting(
+        "Privacy budget of the held-out rows, for the certificate. Default: no certificate; data.held_out must be 0.",
         None,
     )
-    ranges: tuple[str, ...] = says(
-        "For every feature of numbers where most values lie, known without a look: 'age: 30 to 80'.", []
-    )
-    levels: tuple[str, ...] = says("For every feature of words its values, likewise: 'sex: F, M'.", [])
-    clip_value: float = says("What one row tells of objective and constraints is shortened to this length.", 3.0)
-    clip_gradient: float = says("A row's gradient is shortened to this length.", 2.0)
-    sampling: str = says(f"How rows are drawn: {' or '.join(SAMPLING)}.", SAMPLING[0], one_of=SAMPLING)
-    rate: float = says("The share of its rows that a client draws for a report and for a gradient.", 1.0)
+    ranges: tuple[str, ...] = setting("Range of every numeric feature, known without the data: 'age: 30 to 80'.", ())
+    levels: tuple[str, ...] = setting("Values of every categorical feature, known without the data: 'sex: F, M'.", ())
+    clip_value: float = setting("Largest norm of a row's objective and constraints.", 3.0)
+    clip_gradient: float = setting("Largest norm of a row's gradient.", 2.0)
+    sampling: Annotated[str, OneOf(*SAMPLING)] = setting(f"Sampling of rows: {' or '.join(SAMPLING)}.", SAMPLING[0])
+    rate: float = setting("Share of its rows that a client samples for a report and for a gradient.", 1.0)
 
     @property
-    def asked(self) -> bool:
-        """Whether rows are to be kept private."""
+    def is_enabled(self) -> bool:
+        """Whether training is differentially private."""
         return self.epsilon is not None
 
 
@@ -219,7 +216,6 @@ class Config:
     privacy: PrivacySection = field(default_factory=PrivacySection)
 
 
-Settings = TypeVar("Settings")
 SECTIONS: dict[str, type] = {
     "data": DataSection,
     "task": TaskSection,
@@ -228,114 +224,102 @@ SECTIONS: dict[str, type] = {
     "run": RunSection,
     "privacy": PrivacySection,
 }
+for _section in (*SECTIONS.values(), Config):
+    _section.__pydantic_config__ = {"strict": True, "extra": "forbid"}  # type: ignore[attr-defined]
 
 
 def read_config(file: str | Path) -> Config:
-    """Read and check a file of settings."""
+    """Read and validate a settings file."""
+    from softswitch.support.files import read_toml  # NumPy would slow down the command line
+
     path = Path(file)
     try:
-        told = read_toml(path)
+        values = read_toml(path)
     except OSError as error:
         raise ValueError(f"{path} could not be read: {error.strerror}") from error
-    return parse_config(told)
+    return parse_config(values)
 
 
-def parse_config(told: dict[str, Any]) -> Config:
-    """Check settings given as nested dicts; all mistakes are told at once."""
-    said = _unknown(told, SECTIONS, "")
-    if "data" not in told:
-        said.append("[data] is missing; it needs file, label and client")
-    parts: dict[str, Any] = {}
-    for name, part in told.items():
-        if name in SECTIONS and isinstance(part, dict):
-            try:
-                parts[name] = _section(SECTIONS[name], part, name)
-            except ValueError as error:
-                said.append(str(error))
-        elif name in SECTIONS:
-            said.append(f"{name} must be a section, [{name}], but is {_shown(part)}")
-    if said:
-        raise ValueError("\n".join(said))
-    return Config(**parts)
+def parse_config(values: dict[str, Any]) -> Config:
+    """Validate settings given as nested dicts; the error lists all problems."""
+    from pydantic import ValidationError
 
-
-def _section(kind: type[Settings], told: dict[str, Any], where: str) -> Settings:
-    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
-    said = _unknown(told, known, f"{where}.")
-    hints = get_type_hints(kind)
-    missing = [n for n, e in known.items() if n not in told and e.default is MISSING and e.default_factory is MISSING]
-    said += [f"{where}.{name} is missing: {known[name].metadata['comment']}" for name in missing]
-    values = {}
-    for name in (name for name in told if name in known):
-        try:
-            values[name] = _value(told[name], hints[name], known[name], f"{where}.{name}")
-        except ValueError as error:
-            said.append(str(error))
-    if said:
-        raise ValueError("\n".join(said))
-    return kind(**values)
-
-
-def _unknown(told: dict[str, Any], known: Any, prefix: str) -> list[str]:
-    said = []
-    for name in told:
-        if name not in known:
-            near = did_you_mean(name, list(known))
-            hint = f"did you mean {prefix}{near}?" if near else f"there are {', '.join(prefix + k for k in known)}"
-            said.append(f"{prefix}{name} is not a setting; {hint}")
-    return said
-
-
-def _value(value: Any, hint: Any, entry: Field[Any], where: str) -> Any:
-    """The value in the type of its setting, or raise."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    words = entry.metadata["one_of"]
-    for kind in kinds:
-        if get_origin(kind) is tuple:
-            member = get_args(kind)[0]
-            own = (float, int) if member is float else (member,)
-            if isinstance(value, list | tuple) and all(type(one) in own for one in value):
-                return tuple(map(member, value))
-        elif kind is str and words:
-            if value in words:
-                return value
-        elif kind is float and type(value) is int:
-            with suppress(OverflowError):  # larger than any float: refused below
-                return float(value)
-        elif type(value) is kind:
-            return value
-    if words and kinds == (str,):
-        raise ValueError(f"{where} must be one of {', '.join(words)}, but is {_shown(value)}")
-    names = [_in_words(kind) for kind in kinds if kind is not type(None) and not (kind is str and words)]
-    raise ValueError(f"{where} must be {' or '.join([*names, *map(json.dumps, words)])}, but is {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    """A value as an error shows it: not more of it than a line has."""
     try:
-        said = repr(value)
-    except (ValueError, RecursionError):  # numbers of thousands of digits are not written out
+        # JSON, because strict validation accepts dicts as dataclasses and lists as tuples only there.
+        config: Config = _adapter(tuple(KINDS)).validate_json(json.dumps(values, default=lambda value: {}))
+    except (ValueError, RecursionError) as error:  # without ValidationError: JSON cannot express the values
+        problems = [problem["loc"] for problem in error.errors()] if isinstance(error, ValidationError) else [()]
+        messages = dict.fromkeys(_message(values, *map(str, loc[:2])) for loc in problems)
+        raise ValueError("\n".join(messages)) from None
+    return config
+
+
+@lru_cache
+def _adapter(kinds: tuple[str, ...]) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Config)
+
+
+def _message(values: Any, section: str | None = None, name: str | None = None) -> str:
+    """Describe what is wrong with a value, and what is accepted."""
+    if section is None:
+        return f"settings must be sections of strings, numbers and lists, but are {_shorten(values)}"
+    if name is None:
+        if section not in SECTIONS:
+            return _unknown(section, SECTIONS, "")
+        if section not in values:
+            return "[data] is missing; it needs file, label and client"
+        return f"{section} must be a section, [{section}], but is {_shorten(values[section])}"
+    known = {entry.name: entry for entry in fields(SECTIONS[section])}
+    if name not in known:
+        return _unknown(name, known, f"{section}.")
+    if name not in values[section]:
+        return f"{section}.{name} is missing: {known[name].metadata['comment']}"
+    accepted = _describe(get_type_hints(SECTIONS[section], include_extras=True)[name])
+    return f"{section}.{name} must be {accepted}, but is {_shorten(values[section][name])}"
+
+
+def _unknown(name: str, known: Mapping[str, Any], prefix: str) -> str:
+    near = did_you_mean(name, list(known))
+    hint = f"did you mean {prefix}{near}?" if near else f"there are {', '.join(prefix + each for each in known)}"
+    return f"{prefix}{name} is not a setting; {hint}"
+
+
+def _describe(hint: Any) -> str:
+    """Return the values that a type accepts, as text."""
+    if metadata := getattr(hint, "__metadata__", None):
+        choices = metadata[0].choices
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else json.dumps(choices[0])
+    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+    if hint in names:
+        return names[hint]
+    members = [member for member in get_args(hint) if member not in (NoneType, ...)]
+    if get_origin(hint) is tuple:
+        return f"a list of {names[members[0]].split()[-1]}s"
+    return " or ".join(map(_describe, members))
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as text of at most a line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # integers of thousands of digits
         return f"a very long {type(value).__name__}"
-    return said if len(said) <= 120 else f"{said[:100]}…"
+    return text if len(text) <= 120 else f"{text[:100]}…"
 
 
-def _in_words(kind: Any) -> str:
-    if get_origin(kind) is tuple:
-        return {str: "a list of texts", int: "a list of whole numbers", float: "a list of numbers"}[get_args(kind)[0]]
-    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
-
-
-def given(value: Any, otherwise: Any = None) -> Any:
-    """A setting's value; ``otherwise`` where it is "auto"."""
-    return otherwise if value == AUTO else value
+def replace_auto(value: Any, default: Any = None) -> Any:
+    """Return the value of a setting, or ``default`` if it is "auto"."""
+    return default if value == AUTO else value
 
 
 def write_config(config: Config, *, comments: bool = True) -> str:
-    """The settings as TOML, with their comments; those that have no value are shown commented out."""
+    """Return the settings as TOML with comments; settings without a value are commented out."""
     lines = []
     for section in SECTIONS:
         part = getattr(config, section)
-        if part == PrivacySection():  # for those who look for it
+        if part == PrivacySection():
             continue
         if comments:
             lines.append(f"# {type(part).__doc__}")
@@ -345,13 +329,9 @@ def write_config(config: Config, *, comments: bool = True) -> str:
             if comments:
                 lines.append(f"# {entry.metadata['comment']}")
             if value is not None:
-                lines.append(f"{entry.name} = {_toml(value)}")
+                written = list(value) if isinstance(value, tuple) else value
+                lines.append(f"{entry.name} = {json.dumps(written, ensure_ascii=False, allow_nan=False)}")
             elif comments:
                 lines.append(f"# {entry.name} =")
         lines.append("")
     return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    """Numbers, words, truth values and lists of them: what JSON and TOML write alike."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, allow_nan=False)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from softswitch.support.text import defused, restored
-from softswitch.tables.cells import EMPTY, is_text, tidy
+from softswitch.tables.cells import EMPTY, is_text, parse_cells
 from softswitch.tables.text_file import (
     PACKED,
     UNPACKING,
@@ -54,7 +54,7 @@ def read_table(
         return _from_text(path, form, empty, as_text=as_text)
     table = _from_parquet(path) if ending in PARQUET else _from_excel(path)
     _check_names(path, list(table.columns))
-    return table if as_text else table.apply(tidy, empty=empty)
+    return table if as_text else table.apply(parse_cells, empty=empty)
 
 
 def checked_file(file: str | Path) -> tuple[Path, str]:
@@ -114,7 +114,7 @@ def _from_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
     table = _each_text(table, restored)
     table.columns = pd.Index([str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(table.columns)])
     _check_names(path, list(table.columns))
-    return table if as_text else table.apply(tidy, decimal=form.decimal, empty=empty)
+    return table if as_text else table.apply(parse_cells, decimal=form.decimal, empty=empty)
 
 
 def write_table(table: pd.DataFrame, file: Path, form: TextFormat | None = None) -> None:
@@ -210,7 +210,7 @@ def _from_excel(path: Path) -> pd.DataFrame:
     return cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
 
 
-def column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
+def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
     """A column of the table, or raise with the setting that names it."""
     if name not in table.columns:
         known = ", ".join(map(repr, table.columns))
@@ -221,7 +221,7 @@ def column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
     return found
 
 
-def is_value(values: pd.Series, wanted: Any, setting: str) -> np.ndarray:
+def match_value(values: pd.Series, wanted: Any, setting: str) -> np.ndarray:
     """Which rows hold a value; compared as they are or as text, since a file knows no types."""
     chosen = values == wanted
     if not chosen.any():

@@ -1,4 +1,4 @@
-"""Training from a file of settings: read, encode, split, solve, certify, and write the run's folder."""
+"""Training from a settings file: prepare the table, solve, certify, and write the run folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -29,14 +29,12 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results.callbacks import Callback
 from softswitch.results.certificate import Certificate, ending, is_certified
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.descriptions import bounded_in_words
 from softswitch.results.folder import (
     ABOUT,
     CHECKPOINTS,
     CONFIG,
     FORMAT,
     find_runs,
-    flat_settings,
     new_folder,
     open_run,
     versions,
@@ -47,35 +45,35 @@ from softswitch.results.status import StatusCode
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once
 from softswitch.support.files import write_atomically, write_json
-from softswitch.tables.constraints import GROUPED, check_regret
-from softswitch.tables.labels import Label, MulticlassLabel
+from softswitch.tables.constraints import CUSTOM, KINDS, check_regret
+from softswitch.tables.labels import Label
 from softswitch.tables.metrics import client_metrics, group_metrics
 from softswitch.tables.model import write_encoding
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_memory, build_method, prepare_table
 from softswitch.tables.private import (
     NOISE_KEY,
-    NOT_TOLD,
+    WITHHELD,
     certificate_privacy,
-    forget_noise_key,
+    delete_noise_key,
     noise_key,
     training_privacy,
 )
-from softswitch.tables.settings import ALL, AUTO, Config, given, read_config, write_config
+from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
 
 KEPT = ("started", "settings", "base", "data", "command")
-"""What a resumed run keeps of what it is about."""
+"""Entries of run.json that a resumed run keeps."""
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """What training came to.
+class TrainedRun:
+    """The outcome of training.
 
     Attributes:
-        folder: the run's.
-        result: of the rounds; its client values are those of the model.
-        certificate: on held-out rows; None where there are none, or the run diverged.
-        aim: where a certified model was the aim: whether there is one ("answered"), what is to be said of it
-            ("words"), and how it was chosen; else None.
+        folder: The run folder.
+        result: The result of the run; its client values are those of the model.
+        certificate: The certificate on held-out rows; None without such rows, or if the run diverged.
+        aim: Outcome of certification if it was requested: whether the model is certified ("answered"), the verdict
+            ("words"), and how the model was selected. Otherwise None.
     """
 
     folder: Path
@@ -84,8 +82,8 @@ class Trained:
     aim: dict[str, Any] | None = None
 
     @property
-    def answered(self) -> bool:
-        """Whether there is an answer: a certified model, where that was the aim."""
+    def is_usable(self) -> bool:
+        """Whether the model is certified, or certification was not requested."""
         return self.aim is None or bool(self.aim["answered"])
 
 
@@ -95,18 +93,18 @@ def train(
     watch: Callable[[Config, PreparedTable, Method], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
-) -> Trained:
-    """Train by a file of settings, in a new folder.
+) -> TrainedRun:
+    """Train from a settings file in a new run folder.
 
     Args:
-        file: the settings.
-        watch: called with the settings, the table made ready and the rule before training.
-        callbacks: as for ``solve``.
-        progress: show a progress bar; by default on a terminal only.
+        file: The settings file.
+        watch: Function that is called with the settings, the prepared table and the method before training.
+        callbacks: As for ``solve``.
+        progress: Show a progress bar. Default: on a terminal only.
     """
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
-    ready, method, *_ = all_at_once(
+    table, method, *_ = all_at_once(
         lambda: prepare_table(config, base),
         lambda: build_method(config),
         lambda: training_privacy(config),
@@ -117,8 +115,8 @@ def train(
         lambda: checks.probability("run.confidence", config.run.confidence),
     )
     if watch is not None:
-        watch(config, ready, method)
-    _check(config, ready, method)
+        watch(config, table, method)
+    _check(config, table, method)
     folder = new_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
     about = {
@@ -128,14 +126,14 @@ def train(
         "base": os.path.relpath(base, folder),
         "data": {
             "file": config.data.file,
-            "sha256": NOT_TOLD if config.privacy.asked else ready.fingerprint,
-            "rows": int(ready.train.sizes.sum()),
+            "sha256": WITHHELD if config.privacy.is_enabled else table.fingerprint,
+            "rows": int(table.train.sizes.sum()),
         },
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
         "versions": versions(),
     }
     write_json(folder / ABOUT, about)
-    return _run(folder, config, ready, method, about, callbacks, progress)
+    return _run(folder, config, table, method, about, callbacks, progress)
 
 
 def resume(
@@ -146,49 +144,46 @@ def resume(
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
-) -> Trained:
-    """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer.
+) -> TrainedRun:
+    """Resume an interrupted run with the same result as without the interruption, or extend a run.
 
     Args:
-        folder: the run's.
-        rounds: how many rounds it is to have in all; by default as many as it was to have. A run that chooses for
-            itself keeps what it chose, and goes on with more cycles.
-        seconds: how long it is to take in all; by default as long as it was to take.
-        trust: import the Python functions that settings of the kind "custom" name. Without it a folder
-            can be opened from anyone.
-        callbacks: as for ``solve``.
-        progress: show a progress bar; by default on a terminal only.
+        folder: The run folder.
+        rounds: Total number of rounds. Default: as in the settings. An auto-tuned run keeps its choices and adds
+            restarts.
+        seconds: Total time limit. Default: as in the settings.
+        trust: Import the Python functions that settings of the kind "custom" name. Without it, a folder from an
+            unknown source is safe to open.
+        callbacks: As for ``solve``.
+        progress: Show a progress bar. Default: on a terminal only.
     """
     run = open_run(folder)
     if "base" not in run.about:
-        raise ValueError(f"{run.folder} was not made by softswitch train, and cannot be resumed")
+        raise ValueError(f"{run.folder} was not created by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
-    if config.task.kind == "custom" and not trust:
-        named = (config.task.objective, config.task.constraint, config.task.constraint_surrogate)
-        functions = " and ".join(name for name in named if name is not None)
+    if config.task.kind == CUSTOM and not trust:
+        paths = (config.task.objective, config.task.constraint, config.task.constraint_surrogate)
+        functions = " and ".join(path for path in paths if path is not None)
         raise ValueError(
-            f"{run.folder} wants to import {functions} from {base.resolve()}, "
-            "which can do anything on this machine; if you trust whoever wrote them: --trust (trust=True)"
+            f"{run.folder} wants to import {functions} from {base.resolve()}, which can run any code on this machine; "
+            "if you trust its author, use --trust (trust=True)"
         )
-    if "run.aim" not in run.settings:  # a run of before there was a choice
-        config = replace(config, run=replace(config.run, aim="bare"))
-    longer = _longer(config, rounds, seconds)
-    ready = prepare_table(longer, base)
-    if config.privacy.asked and "status" in run.about and not (run.folder / CHECKPOINTS / NOISE_KEY).exists():
-        raise ValueError(f"{run.folder} is finished: to judge or certify it again would tell more of its rows")
-    if run.about["data"]["sha256"] not in (NOT_TOLD, ready.fingerprint):  # else its checkpoints know the rows
-        raise ValueError(f"{config.data.file} has changed since {run.folder} began; train anew")
-    if longer != config:  # written down once the run has gone on: it may yet be refused
-        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(longer).encode()), *callbacks)
+    extended = _extend(config, rounds, seconds)
+    table = prepare_table(extended, base)
+    if config.privacy.is_enabled and "status" in run.about and not (run.folder / CHECKPOINTS / NOISE_KEY).exists():
+        raise ValueError(f"{run.folder} is finished: evaluating it again would exceed its privacy budget")
+    if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):  # checkpoints check withheld data
+        raise ValueError(f"{config.data.file} has changed since {run.folder} started; start a new run")
+    if extended != config:  # written once the run continues, because it may still be refused
+        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(extended).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
-    return _run(run.folder, longer, ready, build_method(longer), kept, callbacks, progress)
+    return _run(run.folder, extended, table, build_method(extended), kept, callbacks, progress)
 
 
-def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config:
-    """The settings of a run that is to go on for so many rounds and seconds in all, where these are given."""
+def _extend(config: Config, rounds: int | None, seconds: float | None) -> Config:
     run = config.run
     if rounds is not None:
-        checks.whole_number("rounds", rounds, at_least=given(run.rounds, 1))
+        checks.whole_number("rounds", rounds, at_least=replace_auto(run.rounds, 1))
         run = replace(run, rounds=rounds)
     if seconds is not None:
         run = replace(run, seconds=checks.real_number("seconds", seconds, at_least=run.seconds or 0))
@@ -196,8 +191,8 @@ def _longer(config: Config, rounds: int | None, seconds: float | None) -> Config
 
 
 def sampling_options(config: Config) -> Sampling:
-    """Return the sampling that the settings ask for."""
-    run, automatic = config.run, given(config.method.step_size) is None
+    """Return the client sampling of the settings."""
+    run, automatic = config.run, replace_auto(config.method.step_size) is None
     batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if automatic else {AUTO: None})
     value_batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if automatic else {AUTO: "same"})
     return Sampling(
@@ -210,39 +205,39 @@ def sampling_options(config: Config) -> Sampling:
 
 
 def output_options(config: Config) -> Output:
-    """Return the iterate that the settings ask for."""
-    return Output(iterate=config.run.answer, average_last=given(config.run.average_last))
+    """Return the iterate to output."""
+    return Output(iterate=config.run.answer, average_last=replace_auto(config.run.average_last))
 
 
 def run_settings(config: Config) -> RunSettings:
     """Return the settings of a run."""
     logging = Logging(record_clients=True)
     sampling, output = sampling_options(config), output_options(config)
-    return RunSettings.from_options(given(config.run.rounds), config.run.seconds, sampling, output, logging)
+    return RunSettings.from_options(replace_auto(config.run.rounds), config.run.seconds, sampling, output, logging)
 
 
-def _check(config: Config, ready: PreparedTable, method: Method) -> None:
-    """Refuse what ``solve`` would refuse, before a folder is made."""
+def _check(config: Config, table: PreparedTable, method: Method) -> None:
+    """Raise the errors of ``solve`` before a folder is created."""
     privacy = training_privacy(config)
     if privacy is not None:
         sampling = sampling_options(config)
-        check_private_run(ready.problem, ready.train, method, privacy, sampling, run_settings(config))
-        if ready.held_out is not None and ready.problem.constraint_range is None:
+        check_private_run(table.problem, table.train, method, privacy, sampling, run_settings(config))
+        if table.held_out is not None and table.problem.constraint_range is None:
             raise ValueError(
-                f"data.held_out must be 0 with privacy where task.kind is {config.task.kind!r}: what a row tells of "
-                "its constraint has no known range, without which there is no private certificate; miss-rate has one"
+                f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate "
+                "needs a constraint with a known range per row, such as miss-rate"
             )
         return
     sampling = resolve_sampling(sampling_options(config), method)
-    resolved = resolve_options(ready.problem, ready.train, (method,), sampling, Compute(), run_settings(config))
+    resolved = resolve_options(table.problem, table.train, (method,), sampling, Compute(), run_settings(config))
     request(
-        ready.problem,
-        ready.train,
+        table.problem,
+        table.train,
         resolved.methods,
         resolved.sampling,
         resolved.settings,
         compute=resolved.compute,
-        held_out=_beside(ready),
+        held_out=_monitored(table),
         choice=resolved.choice,
     )
 
@@ -250,146 +245,144 @@ def _check(config: Config, ready: PreparedTable, method: Method) -> None:
 def _run(
     folder: Path,
     config: Config,
-    ready: PreparedTable,
+    table: PreparedTable,
     method: Method,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
     progress: bool | None,
-) -> Trained:
+) -> TrainedRun:
     privacy = training_privacy(config)
     if privacy is not None:
-        return _run_privately(folder, config, ready, method, about, callbacks, progress, privacy)
-    problem, train, split, held_out = ready.problem, ready.train, ready.parts, _beside(ready)
+        return _run_privately(folder, config, table, method, about, callbacks, progress, privacy)
+    problem, train, split, held_out = table.problem, table.train, table.split, _monitored(table)
     if config.task.regret:
         task = with_regret(problem, train if split is None else split)
         problem, held_out = task.problem, None if held_out is None else task.transform(held_out)
         train, split = (task.clients, None) if split is None else (train, task.clients)
     options: dict[str, Any] = {
-        "rounds": given(config.run.rounds),
+        "rounds": replace_auto(config.run.rounds),
         "seconds": config.run.seconds,
         "seed": config.run.seed,
         "sampling": sampling_options(config),
         "output": output_options(config),
         "logging": Logging(callbacks=callbacks, progress=progress, held_out=held_out, record_clients=True),
     }
-    found: Certified | None = None
+    certified: Certified | None = None
     if split is None:
         result = solve(problem, train, as_method(method), checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
     else:
-        found = solve_certified(
+        certified = solve_certified(
             problem,
             split,
             as_method(method),
             confidence=config.run.confidence,
-            move=None if config.task.kind == "custom" else ready.label.move,
+            move=None if config.task.kind == CUSTOM else table.label.move,
             checkpoints=folder / CHECKPOINTS,
             **options,
         )
-        result = found.result
+        result = certified.result
     diverged = result.status.code is StatusCode.DIVERGED
     if not diverged:
-        constants = partial(ready.label.constant, ready.problem.start)
-        beside: dict[str, Any] = {"constants": constants, "held_out": _beside(ready), "cost": ready.cost}
-        result = add_baselines(result, ready.problem, ready.train, **beside)
-    certificate = None if found is None else found.certificate
-    if found is None and ready.held_out is not None and not diverged:
-        certificate = certify(result, ready.problem, ready.held_out, config.run.confidence)
-    if config.run.aim == CERTIFIED and ready.held_out is not None:
-        about = about | {"aim": _aim(certificate, found, count_earlier_certificates(folder, config, about))}
-    about = about | describe_task(config, ready.label)
-    write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
-    columns = client_metrics(ready, result)
-    if config.task.kind in GROUPED and ready.held_out is not None and find_spec("fairlearn") is not None:
-        others = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
-        told = group_metrics(result.params, ready.held_out)
-        about = about | {"groups": {others[row.pop("group")]: row for row in told}}
+        constants = partial(table.label.constant, table.problem.start)
+        baselines: dict[str, Any] = {"constants": constants, "held_out": _monitored(table), "cost": table.cost}
+        result = add_baselines(result, table.problem, table.train, **baselines)
+    certificate = None if certified is None else certified.certificate
+    if certified is None and table.held_out is not None and not diverged:
+        certificate = certify(result, table.problem, table.held_out, config.run.confidence)
+    if config.run.aim == CERTIFIED and table.held_out is not None:
+        about = about | {"aim": _aim(certificate, certified, count_earlier_certificates(folder, config, about))}
+    about = about | describe_task(config, table.label)
+    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
+    columns = client_metrics(table, result)
+    if KINDS[config.task.kind].uses_groups and table.held_out is not None and find_spec("fairlearn") is not None:
+        names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
+        groups = group_metrics(result.params, table.held_out)
+        about = about | {"groups": {names[row.pop("group")]: row for row in groups}}
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
-    return Trained(folder, result, certificate, about.get("aim"))
+    return TrainedRun(folder, result, certificate, about.get("aim"))
 
 
 def _run_privately(
     folder: Path,
     config: Config,
-    ready: PreparedTable,
+    table: PreparedTable,
     method: Method,
     about: dict[str, Any],
     callbacks: Sequence[Callback],
     progress: bool | None,
     privacy: RecordPrivacy,
-) -> Trained:
-    """As ``_run``, with nothing that looks at rows but private rounds, one judging and a private certificate."""
-    kept = folder / CHECKPOINTS
+) -> TrainedRun:
+    """Run with private rounds, one private evaluation and a private certificate; nothing else uses rows."""
+    checkpoints = folder / CHECKPOINTS
     result, _ = solve_privately(
-        ready.problem,
-        ready.train,
+        table.problem,
+        table.train,
         method,
         privacy,
         sampling_options(config),
         run_settings(config),
         config.run.seed,
         Logging(callbacks=callbacks, progress=progress),
-        Checkpoints(kept),
-        noise_key(kept),
+        Checkpoints(checkpoints),
+        noise_key(checkpoints),
     )
     certificate, stopped = None, result.status.code is StatusCode.STOPPED
-    if ready.held_out is not None and not stopped and result.status.code is not StatusCode.DIVERGED:
-        own = certificate_privacy(config)
-        certificate = certify(result, ready.problem, ready.held_out, config.run.confidence, privacy=own)
-    write_encoding(folder, ready.encoding, config.data.label, ready.label, config.model.hidden)
-    told = about | describe_task(config, ready.label)
-    if not stopped:  # before anything is told: a kill in between must not lead to a second certificate
-        forget_noise_key(kept)
-    write_result(folder, result, about=told, clients={}, certificate=certificate)
-    return Trained(folder, result, certificate)
+    if table.held_out is not None and not stopped and result.status.code is not StatusCode.DIVERGED:
+        budget = certificate_privacy(config)
+        certificate = certify(result, table.problem, table.held_out, config.run.confidence, privacy=budget)
+    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
+    if not stopped:  # before anything is written: a kill in between must not lead to a second certificate
+        delete_noise_key(checkpoints)
+    about = about | describe_task(config, table.label)
+    write_result(folder, result, about=about, clients={}, certificate=certificate)
+    return TrainedRun(folder, result, certificate)
 
 
 def describe_task(config: Config, label: Label) -> dict[str, Any]:
-    """For a run's folder: what is bounded, in a sentence, and what each constraint is called."""
-    settings, positive = flat_settings(write_config(config)), getattr(label, "positive", None)
-    bounded = bounded_in_words(settings, config.task.bound, positive)
-    return {"bounded": bounded, "constraints": _constraint_names(config, label)}
+    """Return entries of run.json: what must hold, and the names and units of constraint and objective."""
+    kind, task = KINDS[config.task.kind], config.task
+    positive = getattr(label, "positive", None) if config.data.positive is None else config.data.positive
+    sentence = kind.describe_bound(
+        task.bound,
+        client=config.data.client,
+        label=config.data.label,
+        positive=positive,
+        group=f"{task.sensitive} = {task.protected}",
+        constraint=task.constraint,
+    )
+    names = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
+    return {"bounded": sentence, "constraints": names, "description": asdict(kind.description)}
 
 
-def _constraint_names(config: Config, label: Label) -> list[str]:
-    """What each constraint is called, where a kind has several."""
-    if config.task.kind == "class-miss-rate" and isinstance(label, MulticlassLabel):
-        return [f"{value} missed" for value in label.values]
-    several = {
-        "mean-error": ["too high on average", "too low on average"],
-        "group-loss": [f"log loss of {config.task.protected}", "log loss of others"],
-    }
-    return several.get(config.task.kind, [])
+def _monitored(table: PreparedTable) -> ClientData | None:
+    """Return the rows to monitor during training, never those of a requested certificate."""
+    return table.held_out if table.split is None else table.validation
 
 
-def _beside(ready: PreparedTable) -> ClientData | None:
-    """The rows that are looked at while training: never those of a certificate that is the aim."""
-    return ready.held_out if ready.parts is None else ready.validation
-
-
-def _aim(certificate: Certificate | None, found: Certified | None, looks: int) -> dict[str, Any]:
-    """What came of training for a certificate, for the run's folder."""
-    told: dict[str, Any] = {
+def _aim(certificate: Certificate | None, certified: Certified | None, earlier: int) -> dict[str, Any]:
+    """Return the outcome of certification for run.json."""
+    aim: dict[str, Any] = {
         "answered": is_certified(certificate),
         "words": ending(certificate),
-        "earlier_certificates": looks,
+        "earlier_certificates": earlier,
     }
-    if found is None or found.model is None:
-        return told
-    return told | {
-        "certifiability": str(found.certifiability),
-        "model": str(found.model),
-        "pass_probability": found.model.forecast.pass_probability,
-        "looked_at": found.looked_at,
-        "tested": [str(candidate) for candidate in found.tested],
+    if certified is None or certified.model is None:
+        return aim
+    return aim | {
+        "certifiability": str(certified.certifiability),
+        "model": str(certified.model),
+        "pass_probability": certified.model.forecast.pass_probability,
+        "looked_at": certified.looked_at,
+        "tested": [str(candidate) for candidate in certified.tested],
     }
 
 
 def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:
-    """How many models the same rows have certified before, by the runs beside this one; and this one, where it did."""
-    data, many = about["data"]["sha256"], 0
+    """Count the models that the same rows have certified before, in this run folder and those next to it."""
+    split = {"data.held_out": config.data.held_out, "run.seed": config.run.seed}
+    count = 0
     for run in find_runs(folder.parent):
-        split = {"data.held_out": config.data.held_out, "run.seed": config.run.seed}
-        with suppress(ValueError, OSError):  # a folder that is damaged says nothing
-            same = run.about.get("data", {}).get("sha256") == data and run.certificate is not None
-            many += same and all(run.settings.get(name) == value for name, value in split.items())
-    return many
+        with suppress(ValueError, OSError):  # a damaged folder
+            same = run.about.get("data", {}).get("sha256") == about["data"]["sha256"] and run.certificate is not None
+            count += same and all(run.settings.get(name) == value for name, value in split.items())
+    return count

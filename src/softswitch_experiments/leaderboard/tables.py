@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.problem import Problem
-from softswitch.tables.constraints import GROUPED, build_problem
+from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.features import Encoding
 
 NOT_FEATURES = ("y", "client", "group")
@@ -122,7 +122,7 @@ def encode_table(rows: pd.DataFrame, kind: str) -> tuple[dict[str, np.ndarray], 
         "x": encode_features(rows, [name for name in rows.columns if name not in NOT_FEATURES]),
         "y": rows["y"].to_numpy(np.int32),
     }
-    if kind in GROUPED:
+    if KINDS[kind].uses_groups:
         columns["group"] = rows["group"].to_numpy(np.int32)
     client = rows["client"]
     return columns, client.to_numpy() if client.dtype.kind in "iu" else client.astype(str).to_numpy(str)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softswitch.results.descriptions import KindInWords
+from softswitch.results.descriptions import ConstraintDescription
 from softswitch.results.folder import Run
 from softswitch.results.report.charts import MOST_CLIENTS, WORST
 from softswitch.results.report.client_states import ClientStanding, ClientVerdict, worst_first
@@ -56,7 +56,7 @@ class ClientTable(NamedTuple):
     deciles: dict[str, list[Any]] | None
 
 
-def client_table(run: Run, found: list[ClientStanding], words: KindInWords, word: str) -> ClientTable:
+def client_table(run: Run, found: list[ClientStanding], words: ConstraintDescription, word: str) -> ClientTable:
     """The table.
 
     Args:
@@ -85,7 +85,7 @@ def client_table(run: Run, found: list[ClientStanding], words: KindInWords, word
     )
 
 
-def _columns(run: Run, found: list[ClientStanding], words: KindInWords) -> dict[tuple[str, str], list[Cell]]:
+def _columns(run: Run, found: list[ClientStanding], words: ConstraintDescription) -> dict[tuple[str, str], list[Cell]]:
     """By their names, each with what stands small below it: one cell a client."""
     told = run.clients
     columns: dict[tuple[str, str], list[Cell]] = {("verdict", ""): [Cell(one.marked, one.words) for one in found]}
@@ -129,7 +129,7 @@ def _metrics(told: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], list[
     return columns
 
 
-def _deciles(run: Run, found: list[ClientStanding], words: KindInWords, word: str) -> dict[str, list[Any]]:
+def _deciles(run: Run, found: list[ClientStanding], words: ConstraintDescription, word: str) -> dict[str, list[Any]]:
     """Of how many clients the values are at most so high."""
     quantities: dict[str, tuple[list[float], Callable[[float | None], str]]] = {
         f"{words.constraint}, held-out rows": ([one.estimate for one in found], words.write),

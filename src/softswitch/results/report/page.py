@@ -6,12 +6,13 @@ import json
 import math
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from softswitch.results.certificate import Certificate
-from softswitch.results.descriptions import KindInWords, bounded_in_words, client_word, kind_in_words
+from softswitch.results.descriptions import ConstraintDescription, bound_sentence, client_noun, read_description
 from softswitch.results.events import EVENTS, events_by_kind
 from softswitch.results.folder import (
     ABOUT,
@@ -123,28 +124,28 @@ def page(runs: list[Run], of_bounds: Sequence[Path] = ()) -> str:
 def _told(run: Run, i: int) -> dict[str, Any]:
     """What the page says of a run."""
     about, settings = run.about, run.folder / CONFIG
-    plain, found = kind_in_words(run.settings), _within_range(standings(run), run)
-    words = plain if about.get("worst_loss") is None else plain._replace(objective=f"regret in {plain.objective}")
+    plain, found = read_description(about), _within_range(standings(run), run)
+    words = plain if about.get("worst_loss") is None else replace(plain, objective=f"regret in {plain.objective}")
     short = verdict(run, found)
     share_of_rounds = about["switch_share"]
-    objective = f"{words.objective}, worst {client_word(run.settings)}"
+    objective = f"{words.objective}, worst {client_noun(run.settings)}"
     return {
         "name": run.name,
         "about": about,
         "short": short,
         "mark": MARKS[short.level],
-        "bounded": about.get("bounded") or bounded_in_words(run.settings, about["tolerance"]),
+        "bounded": bound_sentence(about),
         "use": of_any_use(run, words),
         "aim": (about.get("aim") or {}).get("words"),
         "answer": about["answer"].removeprefix("the "),
         "how_good": (about.get("lower_bound") or {}).get("words"),
         "tiles": {
-            f"{words.constraint}, worst {client_word(run.settings)}, training rows": words.write(
+            f"{words.constraint}, worst {client_noun(run.settings)}, training rows": words.write(
                 about["worst_constraint"]
             ),
             "bound": words.write(about["tolerance"]),
             f"F: {objective}, training rows": number(about["worst_objective"]),
-            **_worst_loss(about.get("worst_loss"), f"{plain.objective}, worst {client_word(run.settings)}"),
+            **_worst_loss(about.get("worst_loss"), f"{plain.objective}, worst {client_noun(run.settings)}"),
             **_best_possible(about.get("lower_bound")),
             **_stationarity(about.get("stationarity")),
             "rounds": f"{about['rounds']:,}",
@@ -156,9 +157,9 @@ def _told(run: Run, i: int) -> dict[str, Any]:
         "privacy": about.get("privacy"),
         "beside": _beside(run, words),
         "restarts": [str(restart) for restart in run.restarts],
-        "clients": client_table(run, found, plain, client_word(run.settings)),
+        "clients": client_table(run, found, plain, client_noun(run.settings)),
         "beyond": any(one.standing is ClientVerdict.MEETS and one.upper > about["tolerance"] for one in found),
-        "word": client_word(run.settings),
+        "word": client_noun(run.settings),
         "many": len(found),
         "groups": _groups(run),
         "method": short_numbers(about["method"]),
@@ -173,15 +174,15 @@ def _told(run: Run, i: int) -> dict[str, Any]:
 
 def _within_range(found: list[ClientStanding], run: Run) -> list[ClientStanding]:
     """No rate and no loss is below 0, whatever an approximate limit says; of one's own functions nothing is known."""
-    if run.settings.get("task.kind", "custom") == "custom":
+    if not read_description(run.about).is_nonnegative:
         return found
     return [one._replace(lower=max(one.lower, 0.0)) if math.isfinite(one.lower) else one for one in found]
 
 
-def of_any_use(run: Run, words: KindInWords) -> str | None:
+def of_any_use(run: Run, words: ConstraintDescription) -> str | None:
     """The model against the best constant prediction, in the metric that pays for the bound where there is one."""
     told, metric = run.clients, words.cost
-    word = client_word(run.settings)
+    word = client_noun(run.settings)
     if metric is not None and f"{SEEN}_{metric}" in told and f"constant_{metric}" in told:
         heading, write = METRICS[metric]
         values = {name: _largest(told[f"{name}_{metric}"]) for name in (SEEN, "constant")}
@@ -251,7 +252,7 @@ def _comparison(runs: list[Run]) -> Cells:
     head = ["run", "certificate", "meeting", "worst constraint", "bound", "worst objective", "rounds", *differing]
     rows = []
     for i, run in enumerate(runs):
-        words, found = kind_in_words(run.settings), standings(run)
+        words, found = read_description(run.about), standings(run)
         meeting = sum(one.standing is ClientVerdict.MEETS for one in found)
         rows.append(
             [
@@ -268,7 +269,7 @@ def _comparison(runs: list[Run]) -> Cells:
     return {"head": head, "rows": rows}
 
 
-def _beside(run: Run, words: KindInWords) -> Cells | None:
+def _beside(run: Run, words: ConstraintDescription) -> Cells | None:
     """The answer and the models that it is put beside, where they were looked at."""
     told = run.about.get("beside", ())
     if len(told) < 2:

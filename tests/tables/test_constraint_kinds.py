@@ -1,0 +1,122 @@
+"""The registry of constraint kinds: descriptions, smooth pieces, and a kind added by registering it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from small_run import SETTINGS, table
+from softswitch.problem.networks import objective, row_scores
+from softswitch.results.descriptions import ConstraintDescription
+from softswitch.results.folder import open_run
+from softswitch.results.report.page import write_report
+from softswitch.tables import training
+from softswitch.tables.constraints import (
+    KINDS,
+    ConstraintKind,
+    ProblemFunctions,
+    build_problem,
+    find_kind,
+    kind_names,
+    register,
+)
+from softswitch.tables.proposal import propose_bound, suitable_kinds
+from softswitch.tables.settings import parse_config
+
+NAMES = {
+    "client": "hospital",
+    "label": "diagnosis",
+    "positive": "malignant",
+    "group": "sex = F",
+    "constraint": "mine:late",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_sentence(kind):
+    sentence = KINDS[kind].describe_bound(0.05, **NAMES)
+    assert sentence.startswith("At every hospital, ")
+    assert sentence.endswith(".")
+    assert ("0.05" in sentence) != ("5%" in sentence or "5 percentage points" in sentence)
+    assert ("sex = F" in sentence) == KINDS[kind].uses_groups
+
+
+def test_sentences():
+    missed = KINDS["miss-rate"].describe_bound(0.05, **NAMES)
+    assert missed == (
+        "At every hospital, at most 5% of the rows with diagnosis = malignant may be missed (classified otherwise)."
+    )
+    assert KINDS["custom"].describe_bound(0.05, **NAMES) == "At every hospital, mine:late may be at most 0.05."
+    assert "the rows with a positive label may be missed" in KINDS["miss-rate"].describe_bound(0.1)
+    assert "at most 1 percentage point between" in KINDS["decision-parity"].describe_bound(0.01)
+
+
+def test_kinds_of_labels_and_estimators():
+    assert kind_names("multiclass") == ("error-rate", "class-miss-rate", "custom")
+    assert kind_names(estimator="BoundedRegressor") == ("mean-error", "absolute-error", "coverage")
+    assert set(kind_names("binary", "multiclass")) == {*kind_names(estimator="BoundedClassifier"), "custom"}
+    with pytest.raises(ValueError, match="task.kind must be one of mean-error, .* 'number', but is 'miss-rate'"):
+        find_kind("miss-rate", "number")
+
+
+@pytest.mark.parametrize("kind", ["demographic-parity", "equal-opportunity"])
+@pytest.mark.parametrize("groups", [(0, 1), (1, 1)])
+def test_the_maximum_of_the_pieces_is_the_constraint(kind, groups):
+    draw = np.random.default_rng(0)
+    batch = {
+        "x": jnp.asarray(draw.normal(size=(40, 3)), jnp.float32),
+        "y": jnp.asarray(draw.integers(0, 2, 40)),
+        "group": jnp.asarray(draw.choice(groups, 40)),
+        "weight": jnp.full(40, 1 / 40),
+    }
+    built = build_problem(kind, 3, (4,))
+    pieces = [piece(built.problem.start, batch) for piece in built.functions.pieces]
+    assert max(pieces) == pytest.approx(float(built.problem.constraint(built.problem.start, batch)), abs=1e-6)
+
+
+def toy_functions(options):
+    """Bound the mean squared score."""
+
+    def constraint(params, batch):
+        return jnp.average(jnp.square(row_scores(params, batch)), weights=batch["weight"])
+
+    return ProblemFunctions(objective, constraint, is_convex_if_linear=True)
+
+
+@pytest.fixture
+def toy():
+    description = ConstraintDescription("squared score", "mean log loss", is_nonnegative=True)
+    sentence = "the mean squared score of {label} may be at most {bound}."
+    kind = ConstraintKind("squared-score", toy_functions, description, sentence, strata="y", default_bound=0.5)
+    register(kind)
+    yield kind
+    del KINDS[kind.name]
+
+
+def test_a_registered_kind_is_trained_described_and_reported(toy, tmp_path):
+    table().to_csv(tmp_path / "cases.csv", index=False)
+    (tmp_path / "toy.toml").write_text(SETTINGS.replace("[task]", '[task]\nkind = "squared-score"'))
+    trained = training.train(tmp_path / "toy.toml", progress=False)
+    assert 0 < trained.result.worst_constraint <= 0.5
+    run = open_run(trained.folder)
+    assert run.about["bounded"] == "At every ward, the mean squared score of y may be at most 0.5."
+    page = write_report([trained.folder], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "squared score, worst ward, training rows" in page
+    assert set(ss.load(trained.folder).predict(table())) == {0, 1}
+    assert propose_bound("squared-score", table()["y"]) == 0.5
+    assert "squared-score" in suitable_kinds(table()["y"], "binary")
+
+
+def test_a_registered_kind_is_offered_by_its_estimator(toy):
+    x, y = table()[["a", "b"]], table()["y"]
+    model = ss.BoundedClassifier("squared-score", 0.5, rounds=20, step_size=0.5).fit(x, y, clients=table()["ward"])
+    assert model.worst_constraint_ <= 0.5
+
+
+def test_a_kind_is_registered_once_and_gone_kinds_are_refused(toy):
+    with pytest.raises(ValueError, match="'squared-score' is registered already"):
+        register(toy)
+    data = {"file": "a.csv", "label": "y", "client": "ward"}
+    assert parse_config({"data": data, "task": {"kind": toy.name}}).task.kind == toy.name
+    with pytest.raises(ValueError, match="task.kind must be one of .*squared-score, but is 'cubed-score'"):
+        parse_config({"data": data, "task": {"kind": "cubed-score"}})
