@@ -55,7 +55,7 @@ def test_kinds_of_labels_and_estimators():
     assert kind_names("multiclass") == ("error-rate", "class-miss-rate", "custom")
     assert kind_names(estimator="BoundedRegressor") == ("mean-error", "absolute-error", "coverage")
     assert set(kind_names("binary", "multiclass")) == {*kind_names(estimator="BoundedClassifier"), "custom"}
-    with pytest.raises(ValueError, match="task.kind must be one of mean-error, .* 'number', but is 'miss-rate'"):
+    with pytest.raises(ValueError, match=r"task\.kind must be one of mean-error, .* 'number', but is 'miss-rate'"):
         find_kind("miss-rate", "number")
 
 
@@ -118,5 +118,5 @@ def test_a_kind_is_registered_once_and_gone_kinds_are_refused(toy):
         register(toy)
     data = {"file": "a.csv", "label": "y", "client": "ward"}
     assert parse_config({"data": data, "task": {"kind": toy.name}}).task.kind == toy.name
-    with pytest.raises(ValueError, match="task.kind must be one of .*squared-score, but is 'cubed-score'"):
+    with pytest.raises(ValueError, match=r"task\.kind must be one of .*squared-score, but is 'cubed-score'"):
         parse_config({"data": data, "task": {"kind": "cubed-score"}})

@@ -1,4 +1,4 @@
-"""What cells of text say: which of them are empty, and which columns of text are columns of numbers."""
+"""Parsing of text cells: empty cells, numbers, dates and times."""
 
 from __future__ import annotations
 
@@ -18,72 +18,70 @@ EMPTY = (
 )
 """Cells that count as empty."""
 NONE = ("None", "none")
-"""Cells that count as empty where all others are numbers; among words they are one."""
+"""Cells that count as empty if all other cells are numbers."""
 SIGNS = "%|‰|€|\\$|£|¥|EUR|USD|GBP|CHF"
-"""What may stand before or behind a number, the same in all of a column."""
-FEW = 50
-"""So many values are looked at before a whole column is."""
+"""Symbols that may precede or follow the numbers of a column."""
+SAMPLE = 50
+"""Number of values to check before a whole column."""
 
 
 def is_text(values: pd.Series) -> bool:
-    """Whether a column holds neither numbers nor truth values nor times."""
-    kinds = pd.api.types
-    return not (kinds.is_numeric_dtype(values) or kinds.is_bool_dtype(values) or kinds.is_datetime64_any_dtype(values))
+    """Return whether a column holds neither numbers nor booleans nor times."""
+    types = pd.api.types
+    return not (types.is_numeric_dtype(values) or types.is_bool_dtype(values) or types.is_datetime64_any_dtype(values))
 
 
 def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
-    """A column without blanks around its words, and as numbers where it holds such; ``empty``: more empty cells."""
+    """Return a column without surrounding blanks, as numbers if possible; ``empty``: further empty cells."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.dtype.categories.dtype)
     if not is_text(values):
         return values
-    codes, kept = pd.factorize(values)
-    if len(kept) and all(isinstance(value, Decimal) for value in kept):
+    codes, distinct = pd.factorize(values)
+    if len(distinct) and all(isinstance(value, Decimal) for value in distinct):
         return values.astype(float)
     marks = frozenset((*EMPTY, *empty))
-    instead = [_bare(value, marks) for value in kept]
-    if any(one is not other for one, other in zip(instead, kept, strict=True)):
-        told = np.array([*instead, None], dtype=object)[codes]
-        values = pd.Series(told, index=values.index, name=values.name).infer_objects()
+    stripped = [_strip(value, marks) for value in distinct]
+    if any(after is not before for after, before in zip(stripped, distinct, strict=True)):
+        cells = np.array([*stripped, None], dtype=object)[codes]
+        values = pd.Series(cells, index=values.index, name=values.name).infer_objects()
     numbers = parse_numbers(values.where(~values.isin(NONE)), decimal)
     return values if numbers is None else numbers
 
 
-def _bare(value: object, marks: frozenset[str]) -> object:
+def _strip(value: object, marks: frozenset[str]) -> object:
     if not isinstance(value, str):
         return value
-    bare = value.strip()
-    return None if bare in marks else value if bare == value else bare
+    stripped = value.strip()
+    return None if stripped in marks else value if stripped == value else stripped
 
 
 def parse_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
-    """The numbers that a column of text stands for; None where one of its cells is no number.
+    """Return the numbers of a text column; None if a cell is not a number.
 
-    Read are 1234.5, 1,234.5, 1 234.5 and 1'234.5, with a comma as decimal sign 1.234,5 as well, all with a sign such as
-    % or € that all cells have. A column may use the other decimal sign than its file, but not both.
+    Accepted are 1234.5, 1,234.5, 1 234.5 and 1'234.5, and 1.234,5 with a decimal comma, all with the same symbol such
+    as % or €. A column may use a different decimal sign than its file, but not both.
     """
-    codes, kept = pd.factorize(values)
-    if not len(kept) or not all(isinstance(value, str) for value in kept[:FEW]):
+    codes, distinct = pd.factorize(values)
+    if not len(distinct) or not all(isinstance(value, str) for value in distinct[:SAMPLE]):
         return None
     for sign in (decimal, "," if decimal == "." else "."):
-        if (pattern := _pattern(kept[:FEW], sign)) is None:
+        if (pattern := _number_pattern(distinct[:SAMPLE], sign)) is None:
             continue
-        found = [re.fullmatch(pattern, str(value)) for value in kept]
-        if not all(found) or len({(one["before"], one["behind"]) for one in found if one}) != 1:
+        matches = [match for value in distinct if (match := re.fullmatch(pattern, str(value)))]
+        if len(matches) < len(distinct) or len({(match["before"], match["behind"]) for match in matches}) != 1:
             continue
-        bare = [
-            re.sub(r"[^\d.eE+-]", "", one["number"].replace("−", "-").translate(_READ[sign])) for one in found if one
-        ]
-        numbers = np.array([*map(float, bare), np.nan])[codes]
+        texts = [match["number"].replace("−", "-").translate(_DECIMALS[sign]) for match in matches]
+        numbers = np.array([*(float(re.sub(r"[^\d.eE+-]", "", text)) for text in texts), np.nan])[codes]
         return pd.Series(numbers, index=values.index, name=values.name)
     return None
 
 
-_READ: dict[str, dict[int, Any]] = {".": str.maketrans({",": None}), ",": str.maketrans({".": None, ",": "."})}
+_DECIMALS: dict[str, dict[int, Any]] = {".": str.maketrans({",": None}), ",": str.maketrans({".": None, ",": "."})}
 
 
-def _pattern(values: pd.Index, decimal: str) -> str | None:
-    """The pattern that all of these follow: plain numbers, or those with one sign between thousands."""
+def _number_pattern(values: pd.Index, decimal: str) -> str | None:
+    """Return a pattern that all values match: plain numbers, or numbers with a thousands separator."""
     point = re.escape(decimal)
     for gap in ("", r"\." if decimal == "," else ",", "[   ]", "['’]"):
         whole = rf"(\d+|\d{{1,3}}({gap}\d{{3}})+)" if gap else r"\d*"
@@ -95,9 +93,9 @@ def _pattern(values: pd.Index, decimal: str) -> str | None:
 
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-IN_OTHER_LANGUAGES = {"mär": 3, "mrz": 3, "mai": 5, "okt": 10, "dez": 12, "fév": 2, "avr": 4, "aoû": 8, "déc": 12}
+FOREIGN_MONTHS = {"mär": 3, "mrz": 3, "mai": 5, "okt": 10, "dez": 12, "fév": 2, "avr": 4, "aoû": 8, "déc": 12}
 ORDERS = ("dmy", "mdy")
-"""How the first two numbers of 05/01/2013 may be meant."""
+"""Orders of day and month in dates such as 05/01/2013."""
 _TIME = re.compile(
     r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(:(?P<second>\d{2}([.,]\d+)?))?\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)"
     r"\s*(Z|UTC|[-+]\d{2}(:?\d{2})?)?"
@@ -114,17 +112,17 @@ _DATES = tuple(
         ),
     )
 )
-_APART = re.compile(r"(?P<date>.+?)(T|\s+)(?P<time>\d{1,2}:.+)")
+_DATE_AND_TIME = re.compile(r"(?P<date>.+?)(T|\s+)(?P<time>\d{1,2}:.+)")
 
 
 @dataclass(frozen=True, eq=False)
 class DateTimes:
-    """Days and hours.
+    """Dates and times of day.
 
     Attributes:
-        days: whole days since the beginning of 1970; NaN where there is none.
-        hours: since midnight, 0 up to 24; NaN where no time of day is told.
-        unread: cells that are neither empty nor a moment.
+        days: Whole days since 1 January 1970; NaN without a date.
+        hours: Hours since midnight; NaN without a time of day.
+        unread: Cells that are neither empty nor a date or time.
     """
 
     days: np.ndarray
@@ -133,12 +131,12 @@ class DateTimes:
 
 
 def parse_datetimes(values: pd.Series, order: str | None = None) -> DateTimes:
-    """The moments that a column tells, by the clock of wherever they were written down.
+    """Parse a column of local dates and times.
 
     Args:
-        values: the column.
-        order: whether 05/01/2013 is in January ("dmy") or in May ("mdy"); the column has the last word, where one of
-            its dates can only be meant one way.
+        values: The column.
+        order: Whether 05/01/2013 is in January ("dmy") or in May ("mdy"). An unambiguous date of the column takes
+            precedence.
     """
     if pd.api.types.is_datetime64_any_dtype(values):
         wall = values.dt.tz_localize(None) if values.dt.tz is not None else values
@@ -146,88 +144,80 @@ def parse_datetimes(values: pd.Series, order: str | None = None) -> DateTimes:
         hours = (wall - wall.dt.normalize()) / pd.Timedelta(hours=1)
         return DateTimes(days.to_numpy(float), hours.to_numpy(float), np.zeros(len(values), bool))
     codes, dates, times = _cells(values)
-    told = next(iter(_orders(dates)), None) or order or ORDERS[0]
-    days = _once_each(dates, lambda kept: _day_numbers([_date(text, told) for text in kept]))
-    hours = _once_each(times, lambda kept: np.array([_hours(text) for text in kept], dtype=float))
+    order = next(iter(_orders(dates)), None) or order or ORDERS[0]
+    days = _map_distinct(dates, lambda texts: _day_numbers([_date(text, order) for text in texts]))
+    hours = _map_distinct(times, lambda texts: np.array([_hours(text) for text in texts], dtype=float))
     unread = (np.isnan(days) & (dates != "")) | (np.isnan(hours) & (times != ""))
     return DateTimes(np.append(days, np.nan)[codes], np.append(hours, np.nan)[codes], np.append(unread, False)[codes])
 
 
 def holds_datetimes(values: pd.Series) -> bool:
-    """Whether every cell that is not empty is a date or a time of day."""
+    """Return whether all filled cells are dates or times of day."""
     if pd.api.types.is_datetime64_any_dtype(values):
         return True
     filled = values.dropna()
     if filled.empty or not (is_text(values) or _could_be_dates(filled)):
         return False
-    few = pd.Series(pd.unique(filled)[:FEW], name=values.name)
-    moments = parse_datetimes(few)
-    if moments.unread.any() or len(np.unique(np.isnan(moments.days))) > 1:
+    parsed = parse_datetimes(pd.Series(pd.unique(filled)[:SAMPLE], name=values.name))
+    if parsed.unread.any() or len(np.unique(np.isnan(parsed.days))) > 1:
         return False
     return len(detect_date_order(values)) < 2 and not parse_datetimes(values).unread.any()
 
 
 def detect_date_order(values: pd.Series) -> tuple[str, ...]:
-    """How dates such as 05/01/2013 must be meant: one way, not told (none), or, by different cells, both."""
+    """Return the orders of day and month that unambiguous dates have: none, one, or both."""
     return _orders(_cells(values)[1]) if is_text(values) else ()
 
 
 def has_ambiguous_order(values: pd.Series) -> bool:
-    """Whether dates such as 05/01/2013 could all be meant either way."""
+    """Return whether all dates such as 05/01/2013 can be read in both orders."""
     if not is_text(values) or detect_date_order(values):
         return False
-    return any("first" in (_read_date(text) or {}) for text in pd.unique(_cells(values)[1]))
+    return any("first" in (_match_date(text) or {}) for text in pd.unique(_cells(values)[1]))
 
 
 def _cells(values: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which of the column's different cells each cell is, and the texts of their date and of their time of day."""
-    codes, kept = pd.factorize(values)
-    dates, times = np.empty(len(kept), dtype=object), np.empty(len(kept), dtype=object)
-    for i, value in enumerate(kept):
-        text = _as_text(value)
-        both = _APART.fullmatch(text) if ":" in text else None
-        if both is not None:
-            dates[i], times[i] = both["date"], both["time"]
+    """Return codes of the distinct cells, and the text of their date and of their time of day."""
+    codes, distinct = pd.factorize(values)
+    dates, times = np.empty(len(distinct), dtype=object), np.empty(len(distinct), dtype=object)
+    for i, value in enumerate(distinct):
+        text = f"{value:.0f}" if isinstance(value, float | np.floating) else str(value).strip()
+        match = _DATE_AND_TIME.fullmatch(text) if ":" in text else None
+        if match is not None:
+            dates[i], times[i] = match["date"], match["time"]
         else:
             dates[i], times[i] = ("", text) if _TIME.fullmatch(text) else (text, "")
     return codes, dates, times
 
 
-def _once_each(texts: np.ndarray, read: Callable[[list[str]], np.ndarray]) -> np.ndarray:
-    """What each text says, read once where it is there several times: days and hours are far fewer than moments."""
-    codes, kept = pd.factorize(texts)
-    return read([str(text) for text in kept])[codes] if len(kept) else np.zeros(0)
+def _map_distinct(texts: np.ndarray, function: Callable[[list[str]], np.ndarray]) -> np.ndarray:
+    """Apply a function to the distinct texts, which are far fewer."""
+    codes, distinct = pd.factorize(texts)
+    return function([str(text) for text in distinct])[codes] if len(distinct) else np.zeros(0)
 
 
 def _orders(dates: np.ndarray) -> tuple[str, ...]:
-    numbers: dict[str, int] = dict.fromkeys(ORDERS, 0)
+    largest: dict[str, int] = dict.fromkeys(ORDERS, 0)
     for text in pd.unique(dates):
-        part = _read_date(text)
+        part = _match_date(text)
         if part and "first" in part:
             for order, name in zip(ORDERS, ("first", "other"), strict=True):
-                numbers[order] = max(numbers[order], int(part[name]))
-    return tuple(order for order, largest in numbers.items() if largest > 12)
-
-
-def _as_text(value: object) -> str:
-    return f"{value:.0f}" if isinstance(value, float | np.floating) else str(value).strip()
+                largest[order] = max(largest[order], int(part[name]))
+    return tuple(order for order, number in largest.items() if number > 12)
 
 
 def _could_be_dates(values: pd.Series) -> bool:
-    """Whole numbers of a column that is named as a date, such as 20130105."""
-    named = re.search(r"date|datum|day", str(values.name), re.IGNORECASE) is not None
-    return named and pd.api.types.is_numeric_dtype(values) and bool(values.between(19000101, 20991231).all())
+    """Return whether a column named as a date holds integers such as 20130105."""
+    has_date_name = re.search(r"date|datum|day", str(values.name), re.IGNORECASE) is not None
+    return has_date_name and pd.api.types.is_numeric_dtype(values) and bool(values.between(19000101, 20991231).all())
 
 
-def _read_date(text: str) -> dict[str, str] | None:
-    for pattern in _DATES:
-        if (found := pattern.fullmatch(text)) is not None:
-            return found.groupdict()
-    return None
+def _match_date(text: str) -> dict[str, str] | None:
+    return next((match.groupdict() for pattern in _DATES if (match := pattern.fullmatch(text))), None)
 
 
 def _date(text: str, order: str) -> tuple[float, float, float]:
-    part = _read_date(text)
+    part = _match_date(text)
     if part is None:
         return np.nan, np.nan, np.nan
     year = int(part["year"])
@@ -237,14 +227,14 @@ def _date(text: str, order: str) -> tuple[float, float, float]:
         day, month = (int(part[name]) for name in (("first", "other") if order == "dmy" else ("other", "first")))
         return year, month, day
     if "named" in part:
-        named = part["named"].lower()[:3]
-        known = MONTHS.index(named) + 1 if named in MONTHS else IN_OTHER_LANGUAGES.get(named, 0)
-        return year, known, int(part["day"])
+        name = part["named"].lower()[:3]
+        month = MONTHS.index(name) + 1 if name in MONTHS else FOREIGN_MONTHS.get(name, 0)
+        return year, month, int(part["day"])
     return year, int(part["month"]), int(part["day"] or 1)
 
 
 def _day_numbers(dates: list[tuple[float, float, float]]) -> np.ndarray:
-    """Days since the beginning of 1970; NaN of dates that there are not."""
+    """Return days since 1 January 1970; NaN for invalid dates."""
     table = pd.DataFrame(dates, columns=["year", "month", "day"], dtype=float)
     days = pd.to_datetime(table, errors="coerce")
     return ((days - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy(float)
@@ -257,5 +247,5 @@ def _hours(text: str) -> float:
     hour, half = int(part["hour"]), (part["half"] or "").lower()
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
-    found = hour + int(part["minute"]) / 60 + float((part["second"] or "0").replace(",", ".")) / 3600
-    return found if found < 24 else np.nan
+    hours = hour + int(part["minute"]) / 60 + float((part["second"] or "0").replace(",", ".")) / 3600
+    return hours if hours < 24 else np.nan
