@@ -62,7 +62,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
         "score number 10% ",
         "Predict delivery; clients by depot.",
         "late rather than on time. Else: --positive 'on time'",
-        "- order_id: counts the rows",
+        "- order_id: a row counter",
         "- days_late: tells delivery by itself (AUC 1.000): is it known when a prediction is needed?",
         "2 of 400 rows have no label (delivery): they are left out",
         "sent: read with the day first",
@@ -92,7 +92,7 @@ def test_a_table_to_predict_may_be_written_otherwise_and_comes_back_as_it_was(fo
     text = (folder / "shipments.toml").read_text(encoding="utf-8")
     text = text.replace('rounds = "auto"', "rounds = 20").replace('aim = "certified"', 'aim = "bare"')
     (folder / "shipments.toml").write_text(text, encoding="utf-8")
-    assert "2 rows left out: their label, client or group is empty" in invoke("train", "shipments.toml")
+    assert "2 rows dropped: their label, client or group is empty" in invoke("train", "shipments.toml")
     (run,) = (folder / "runs").iterdir()
     table = shipments()
     point = table.assign(
@@ -240,7 +240,7 @@ def test_train_tells_all_mistakes_at_once(folder):
     text = text.replace('client = "depot"', 'client = "depots"').replace("confidence = 0.95", "confidence = 2.0")
     (folder / "bad.toml").write_text(text, encoding="utf-8")
     told = invoke("train", "bad.toml", code=2)
-    for words in ("but is 'delivry'", "but is 'depots'", "'order' is none", "run.confidence must be"):
+    for words in ("but is 'delivry'", "but is 'depots'", "'order' is not one", "run.confidence must be"):
         assert words in told
     (folder / "bad.toml").write_text('[data]\nfile = "a.csv"\nlable = "x"\n[run]\nrounds = "many"\n')
     told = invoke("train", "bad.toml", code=2)

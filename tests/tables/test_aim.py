@@ -1,6 +1,5 @@
 """Training for a certificate from a file of settings: what is said before and after, and what predict refuses."""
 
-import json
 
 import numpy as np
 import pandas as pd
@@ -112,19 +111,6 @@ def test_resuming_goes_through_all_runs_again_to_the_same_model(certified, home)
     again = training.resume(run.folder, progress=False)
     np.testing.assert_array_equal(np.asarray(again.result.params[0]["w"]), before)
     assert again.aim["earlier_certificates"] >= 1
-
-
-def test_a_run_of_before_the_aim_was_a_setting_is_resumed_as_it_was(home, tmp_path):
-    (home / "bare.toml").write_text(
-        SETTINGS.format(bound=0.2).replace("[run]", '[run]\naim = "bare"').replace("200", "20")
-    )
-    made = training.train(home / "bare.toml", progress=False)
-    config = made.folder / "config.toml"
-    config.write_text("\n".join(line for line in config.read_text().splitlines() if not line.startswith("aim")))
-    again = training.resume(made.folder, rounds=30, progress=False)
-    assert len(again.result.history) == 30
-    assert again.aim is None
-    assert "aim" not in json.loads((made.folder / "run.json").read_text())
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

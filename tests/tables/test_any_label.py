@@ -132,7 +132,7 @@ def test_functions_of_ones_own_with_many_values(home):
     table = pd.read_csv(home / "deliveries.csv")
     predicted = ss.load(trained.folder).predict(table)
     assert abs(predicted.mean() - table["parcels"].mean()) < 1
-    assert ss.load(trained.folder).meaning == NumberLabel()
+    assert ss.load(trained.folder).label_values == NumberLabel()
     known = settings(home, "range", "parcels", ["went"], **task, constraint_range=[-1000, 3000])
     assert prepare_table(read_config(known), home).problem.constraint_range == (-1000.0, 3000.0)
     with pytest.raises(ValueError, match=r"task\.constraint_range must be \(low, high\) with low < high"):
@@ -163,7 +163,7 @@ def test_what_a_label_is_taken_for(home, label, kind, said, expected):
         ("went", {"kind": "miss-rate"}, {}, "must be a column of two values, but 'went' has 3"),
         ("minutes", {"kind": "class-miss-rate"}, {}, "must be a column of 2 to 100 classes"),
         ("minutes", {"kind": "miss-rate"}, {"label_type": "number"}, "task.kind must be one of mean-error"),
-        ("minutes", {"kind": "mean-error"}, {"label_range": [0, 5]}, "data.label_range must hold all labels"),
+        ("minutes", {"kind": "mean-error"}, {"label_range": [0, 5]}, "data.label_range must contain all labels"),
         ("minutes", {"kind": "mean-error"}, {"label_range": ["a"]}, "data.label_range must be a list of numbers"),
         ("minutes", {"kind": "mean-error", "loss": "cubic"}, {}, "task.loss must be one of auto, squared"),
         ("minutes", {"kind": "mean-error", "loss": "quantile", "quantile": 2.0}, {}, "quantile must be above 0"),
@@ -171,7 +171,7 @@ def test_what_a_label_is_taken_for(home, label, kind, said, expected):
             "went",
             {"kind": "class-miss-rate"},
             {"label_type": "numbers"},
-            "data.label_type must be one of auto, two-classes",
+            "data.label_type must be one of auto, binary",
         ),
     ],
 )

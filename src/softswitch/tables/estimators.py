@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class FederatedEstimator(BaseEstimator):
         seconds: float | None = None,
         local_steps: int = 1,
         participation: float = 1.0,
-        batch_size: int | str | None = "auto",
+        batch_size: int | Literal["auto"] | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
         validation: float = 0.0,
@@ -462,7 +462,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         seconds: float | None = None,
         local_steps: int = 1,
         participation: float = 1.0,
-        batch_size: int | str | None = "auto",
+        batch_size: int | Literal["auto"] | None = "auto",
         hidden: tuple[int, ...] = (),
         held_out: float = 0.0,
         validation: float = 0.0,
