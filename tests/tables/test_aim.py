@@ -1,6 +1,5 @@
 """Training for a certificate from a file of settings: what is said before and after, and what predict refuses."""
 
-
 import numpy as np
 import pandas as pd
 import pytest
