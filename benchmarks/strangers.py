@@ -30,8 +30,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from typer.testing import CliRunner
 
 from softswitch.cli import app
+from softswitch.problem.choices import NUMBER
 from softswitch.results.folder import find_runs
-from softswitch.tables.constraints import NUMBER, kind_names
+from softswitch.tables.constraints import kind_names
 from softswitch.tables.model import load
 
 FEWEST_ROWS = 20

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.constraints import LABEL_TYPES
+from softswitch.problem.choices import LABEL_TYPES
 from softswitch.tables.labels import (
     BinaryLabel,
     MulticlassLabel,

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from softswitch.cli.errors import or_refuse
 from softswitch.cli.init_output import LookedAt, Roles, header, overview, used_as, with_reasons, words
+from softswitch.problem.choices import BINARY
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once, did_you_mean
-from softswitch.tables.constraints import BINARY, KINDS
+from softswitch.tables.constraints import KINDS
 from softswitch.tables.settings import INCOMPLETE, Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:

@@ -10,3 +10,6 @@ LOSSES = ("squared", "absolute", "quantile")
 """What a prediction of a number costs."""
 ENGINES = ("compiled", "grid", "ray")
 """What moves data through the rounds."""
+
+BINARY, MULTICLASS, NUMBER = LABEL_TYPES = ("binary", "multiclass", "number")
+"""Types of the label of a table."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from softswitch.problem.choices import BINARY, LABEL_TYPES, MULTICLASS, NUMBER
 from softswitch.results.descriptions import ConstraintDescription
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from softswitch.problem.problem import Problem
     from softswitch.tables.labels import Label
 
-BINARY, MULTICLASS, NUMBER = LABEL_TYPES = ("binary", "multiclass", "number")
 CUSTOM = "custom"
 """The kind whose functions the user supplies."""
 Function = Callable[..., Any]

@@ -32,6 +32,7 @@ from softswitch.engine.solve import solve
 from softswitch.methods.automatic import as_method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.options import Logging, Sampling
+from softswitch.problem.choices import BINARY, MULTICLASS
 from softswitch.problem.networks import Network, moved_network, outputs
 from softswitch.problem.parameters import WEIGHT, Batch, Params
 from softswitch.problem.problem import Problem
@@ -40,7 +41,7 @@ from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.report.page import report
 from softswitch.results.result import Result
 from softswitch.support import checks
-from softswitch.tables.constraints import BINARY, KINDS, MULTICLASS, build_problem, kind_names
+from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel, fit_multiclass_label, fit_number_label
 
 SAMPLE_WEIGHT = "sample_weight"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from softswitch.problem.choices import BINARY, MULTICLASS
+from softswitch.problem.choices import NUMBER as NUMBER_LABEL
 from softswitch.tables.cells import (
     detect_date_order,
     has_ambiguous_order,
@@ -17,8 +19,6 @@ from softswitch.tables.cells import (
     parse_cells,
     parse_datetimes,
 )
-from softswitch.tables.constraints import BINARY, MULTICLASS
-from softswitch.tables.constraints import NUMBER as NUMBER_LABEL
 from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, Categorical, column_kind, to_categories
 
 

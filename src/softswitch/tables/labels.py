@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from softswitch.engine.candidates import Move
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.multiclass import decided_class
 from softswitch.problem.networks import Network, constant_network, moved_network, network
 from softswitch.problem.rates import decided
 from softswitch.problem.regression import Unit
-from softswitch.tables.constraints import BINARY, MULTICLASS, NUMBER
 
 MAX_CLASSES = 100
 

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, outputs, scores
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
 from softswitch.results.result import Result
-from softswitch.tables.constraints import BINARY, MULTICLASS, NUMBER
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.preparation import PreparedTable
 

@@ -20,11 +20,12 @@ from softswitch.data.splits import DataSplit, part_masks
 from softswitch.engine.auto_tuning import SHARPNESS
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
+from softswitch.problem.choices import MULTICLASS, NUMBER
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import checked_range
 from softswitch.support import checks
 from softswitch.support.checks import all_at_once
-from softswitch.tables.constraints import CUSTOM, KINDS, MULTICLASS, NUMBER, ProblemFunctions, build_problem
+from softswitch.tables.constraints import CUSTOM, KINDS, ProblemFunctions, build_problem
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import (
     Label,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.tables.cells import holds_datetimes, is_text, parse_datetimes
-from softswitch.tables.constraints import BINARY, KINDS, MULTICLASS, NUMBER, kind_names
+from softswitch.tables.constraints import KINDS, kind_names
 from softswitch.tables.features import to_categories
 from softswitch.tables.inspection import (
     CATEGORY,

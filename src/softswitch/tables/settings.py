@@ -11,9 +11,9 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from softswitch.privacy.settings import SAMPLING
-from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
+from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LABEL_TYPES, LOSSES
 from softswitch.support.checks import did_you_mean
-from softswitch.tables.constraints import KINDS, LABEL_TYPES
+from softswitch.tables.constraints import KINDS
 
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
