@@ -63,7 +63,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
         "Predict delivery; clients by depot.",
         "late rather than on time. Else: --positive 'on time'",
         "- order_id: a row counter",
-        "- days_late: tells delivery by itself (AUC 1.000): is it known when a prediction is needed?",
+        "- days_late: a near copy of delivery (AUC 1.000); is it known when a prediction is needed?",
         "2 of 400 rows have no label (delivery): they are left out",
         "sent: read with the day first",
         "stops: all but 'unknown' (",
@@ -77,7 +77,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     assert (data.separator, data.decimal, data.encoding) == (";", ",", "cp1252")
     assert (data.empty, data.incomplete) == (("unknown",), "drop")
     assert (config.task.kind, config.task.bound) == ("miss-rate", 0.05)
-    assert "# days_late: tells delivery by itself" in (folder / "shipments.toml").read_text(encoding="utf-8")
+    assert "# days_late: a near copy of delivery" in (folder / "shipments.toml").read_text(encoding="utf-8")
     ready = training.prepare_table(config, folder)
     assert ready.left_out == 2
     assert ready.label == BinaryLabel("on time", "late")

@@ -113,9 +113,9 @@ def test_a_grid_search_over_alpha_in_a_pipeline(cases):
     frame, malignant, hospital = cases
     names = np.where(malignant == 1, "malignant", "benign")
     steps = make_pipeline(MinMaxScaler(), ss.BoundedClassifier("neyman-pearson", 0.3, rounds=100))
-    search = GridSearchCV(steps, {"neymanpearsonclassifier__alpha": [1.0, 50.0]}, cv=2)
-    search.fit(frame, names, neymanpearsonclassifier__clients=hospital)
-    assert search.best_params_["neymanpearsonclassifier__alpha"] in (1.0, 50.0)
+    search = GridSearchCV(steps, {"boundedclassifier__alpha": [1.0, 50.0]}, cv=2)
+    search.fit(frame, names, boundedclassifier__clients=hospital)
+    assert search.best_params_["boundedclassifier__alpha"] in (1.0, 50.0)
     assert set(search.predict(frame)) == {"malignant", "benign"}
     assert search.best_estimator_[-1].result_.names == ("north", "south", "west")
 
@@ -130,7 +130,7 @@ def test_a_rate_that_predictions_keep(cases):
     assert max(missed) <= 0.05
     assert model.score(frame, malignant) > 0.8
     with pytest.raises(ValueError, match="kind must be one of 'miss-rate'"):
-        ss.BoundedClassifier("group-loss").fit(frame, malignant)
+        ss.BoundedClassifier("coverage").fit(frame, malignant)
     with pytest.raises(ValueError, match="sensitive_features must be given"):
         ss.BoundedClassifier("decision-parity").fit(frame, malignant)
 

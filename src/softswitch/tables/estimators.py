@@ -43,6 +43,7 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel, fit_multiclass_label, fit_number_label
+from softswitch.tables.preparation import fill_alpha
 
 SAMPLE_WEIGHT = "sample_weight"
 """Column with the weight of a row."""
@@ -169,7 +170,8 @@ class FederatedEstimator(BaseEstimator):
             return ClientData.from_arrays(selected, owner[part], strata=built.strata)
 
         train, automatic = select(learn), self.step_size is None
-        method = as_method(SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound))
+        method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
+        active = as_method(fill_alpha(method, len(train)))
         options: dict[str, Any] = {
             "rounds": self.rounds,
             "seconds": self.seconds,
@@ -185,10 +187,10 @@ class FederatedEstimator(BaseEstimator):
         self.certificate_, self.certified_ = None, None
         if choose.any() and keep.any():
             split = DataSplit(train, select(choose), select(keep))
-            certified = solve_certified(problem, split, method, confidence=self.confidence, move=label.move, **options)
+            certified = solve_certified(problem, split, active, confidence=self.confidence, move=label.move, **options)
             result, self.certificate_, self.certified_ = certified.result, certified.certificate, certified.answered
         else:
-            result = solve(problem, train, method, **options)
+            result = solve(problem, train, active, **options)
         constants = partial(label.constant, problem.start)
         baselines: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": cost}
         self._store(add_baselines(result, problem, train, **baselines), label, train)

@@ -45,7 +45,7 @@ from softswitch.tables.constraints import CUSTOM
 from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, prepare_table
+from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table
 from softswitch.tables.settings import Config, read_config, replace_auto, write_config
 from softswitch.tables.training import count_earlier_certificates, describe_task, output_options, sampling_options
 
@@ -132,7 +132,7 @@ def train_frontier(
             table.problem,
             split,
             bounds,
-            as_method(build_method(config)),
+            as_method(fill_alpha(build_method(config), len(table.train))),
             confidence=config.run.confidence,
             move=None if config.task.kind == CUSTOM else table.label.move,
             measures=_measures(table.label),

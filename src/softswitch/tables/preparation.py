@@ -18,6 +18,7 @@ from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit, part_masks
 from softswitch.engine.auto_tuning import SHARPNESS
+from softswitch.engine.defaults import default_alpha
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.problem.choices import MULTICLASS, NUMBER
@@ -246,6 +247,13 @@ def build_method(config: Config) -> Method:
     if section.name == "primal-dual":
         return methods.PrimalDual(multiplier=section.multiplier, dual_step_size=section.dual_step_size, **common)
     return {"average": methods.AverageSGM, "hard": methods.HardSGM}[section.name](**common)
+
+
+def fill_alpha(method: Method, clients: int) -> Method:
+    """Return the method with the published default of alpha if it has a step size, but no alpha."""
+    if not isinstance(method, methods.SoftmaxSGM) or method.step_size is None or method.alpha is not None:
+        return method
+    return replace(method, alpha=default_alpha(clients, method.tolerance))
 
 
 def build_memory(section: MethodSection) -> Memory | str | None:

@@ -49,7 +49,14 @@ from softswitch.tables.constraints import CUSTOM, KINDS, check_regret
 from softswitch.tables.labels import Label
 from softswitch.tables.metrics import client_metrics, group_metrics
 from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_memory, build_method, prepare_table
+from softswitch.tables.preparation import (
+    CERTIFIED,
+    PreparedTable,
+    build_memory,
+    build_method,
+    fill_alpha,
+    prepare_table,
+)
 from softswitch.tables.private import (
     NOISE_KEY,
     WITHHELD,
@@ -114,6 +121,7 @@ def train(
         lambda: checks.seed("run.seed", config.run.seed),
         lambda: checks.probability("run.confidence", config.run.confidence),
     )
+    method = fill_alpha(method, len(table.train))
     if watch is not None:
         watch(config, table, method)
     _check(config, table, method)
@@ -177,7 +185,8 @@ def resume(
     if extended != config:  # written once the run continues, because it may still be refused
         callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(extended).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
-    return _run(run.folder, extended, table, build_method(extended), kept, callbacks, progress)
+    method = fill_alpha(build_method(extended), len(table.train))
+    return _run(run.folder, extended, table, method, kept, callbacks, progress)
 
 
 def _extend(config: Config, rounds: int | None, seconds: float | None) -> Config:
