@@ -22,9 +22,9 @@ MODULES = (
 EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), PerRowOracle)
 """Classes whose methods are those of a protocol, and are explained there."""
 ANYTHING = {
-    "Rule.init return": "a rule's memory is any tree of arrays",
-    "Rule.decide state": "the same",
-    "Rule.begin return": "the same",
+    "Method.init return": "a method's memory is any tree of arrays",
+    "Method.decide state": "the same",
+    "Method.begin return": "the same",
     "Direction.init return": "what a way to make directions remembers is its own affair",
     "Direction.back_to state": "the same",
     "Direction.anchors state": "the same",
@@ -51,8 +51,11 @@ ANYTHING = {
     "HostOracle.buffers return": "the state besides the parameters is an oracle's own affair",
     "HostOracle.load_buffers buffers": "the same",
     "SoftmaxSGM.from_plan changes": "keyword arguments, each of its own type",
-    "frontier options": "the same",
-    "solve_certified options": "the same",
+    "Automatic settings": "the same",
+    "Sampling.automatic given": "the same",
+    "AtClients.after_void before": "what clients keep is a method's own affair",
+    "AtClients.after_void after": "the same",
+    "AtClients.after_void return": "the same",
     "server_app changes": "the same",
     "SwitchingStrategy changes": "the same",
 }
@@ -140,7 +143,7 @@ def test_docstrings_are_read():
         "b",
     }
     assert "solve" in SIGNATURES
-    assert "Rule.decide" in SIGNATURES
+    assert "Method.decide" in SIGNATURES
     assert len(SIGNATURES) > 150
 
 

@@ -258,7 +258,7 @@ def test_more_bad_arguments():
 
 
 def test_arguments_in_the_wrong_place():
-    with refused(TypeError, "method must be a Rule, but is 'softmax'"):
+    with refused(TypeError, "method must be a Method.*but is 'softmax'"):
         flat.solve(PROBLEM, CLIENTS, "softmax")
     with refused(TypeError, "clients must be a ClientData, but is"):
         flat.solve(PROBLEM, {"x": X}, RULE)

@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.multiple_testing import build_certificate
@@ -17,6 +17,7 @@ from softswitch.certification.private import certificate_noise, private_interval
 from softswitch.certification.row_means import count_applicable_rows
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
+from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import Params, checked_params, float_dtype
 from softswitch.problem.problem import Problem
@@ -29,7 +30,7 @@ from softswitch.support import checks
 def certify(
     result: Result | Params,
     problem: Problem,
-    held_out: Any,
+    held_out: ClientData | TorchData | Mapping[Any, Any],
     confidence: float = 0.95,
     *,
     tolerance: float | None = None,
@@ -74,6 +75,7 @@ def certify(
         )
         return certificate
     checks.expect("held_out", held_out, ClientData)
+    held_out = cast(ClientData, held_out)
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:
         if not isinstance(result, Result):

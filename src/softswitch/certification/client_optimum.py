@@ -22,6 +22,7 @@ from softswitch.data.streamed_data import StreamedData
 from softswitch.oracles.evaluation import functions_ignoring_weights, padded_widths
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.regret import RegretTask, check_optimum, to_regret_task
+from softswitch.oracles.torch_data import TorchData
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -75,7 +76,11 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
     return optima
 
 
-def with_regret(problem: Problem, clients: Any, optimum: ArrayLike | Mapping[Any, float] | None = None) -> RegretTask:
+def with_regret(
+    problem: Problem,
+    clients: ClientData | DataSplit | TorchData,
+    optimum: ArrayLike | Mapping[Any, float] | None = None,
+) -> RegretTask:
     """Return the problem of regrets f_i − f_i*, and its clients, for ``solve``, ``sweep`` and ``solve_certified``.
 
     With regrets, one client whose data are noise does not dominate the others. Objectives of the result are regrets,
@@ -94,7 +99,7 @@ def with_regret(problem: Problem, clients: Any, optimum: ArrayLike | Mapping[Any
         )
     names = clients.train.names if isinstance(clients, DataSplit) else clients.names
     given = None if optimum is None else check_optimum(optimum, names)
-    if problem.is_torch:
+    if isinstance(clients, TorchData):
         if given is None:
             given = import_module("softswitch.certification.torch").torch_client_optima(problem, clients)
         given = np.where(np.isneginf(given), 0.0, given)

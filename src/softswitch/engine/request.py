@@ -64,42 +64,44 @@ class WarmStart:
         for word in self.keep_state:
             checks.one_of("keep_state", word, KEPT)
 
-    @classmethod
-    def of(cls, given: Result | WarmStart | None) -> WarmStart | None:
-        """Return the warm start that a user gave as a result, a ``WarmStart`` or None."""
-        return given if given is None or isinstance(given, WarmStart) else cls(given)
-
     @property
     def state(self) -> State:
         """The server state at the end of the earlier run."""
         return self.result.state
 
-    def check(self, fresh: State, domain: Domain | None) -> None:
-        """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
-        if structure_and_shapes(fresh.params) != structure_and_shapes(self.state.params):
-            raise ValueError(
-                "warm_start must hold parameters of the problem's structure, shapes and dtypes "
-                f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(self.state.params)[1]}"
-            )
-        if "optimizer" in self.keep_state:
-            wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, self.state))
-            if wanted != given:
-                raise ValueError(
-                    "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
-                    "kept, but does not; leave 'optimizer' out of keep_state"
-                )
-        check_domain(domain, self.state.params)
 
-    def into(self, fresh: State) -> State:
-        """The state to begin with."""
-        state = fresh._replace(params=self.state.params)
-        if "optimizer" in self.keep_state:
-            state = state._replace(optimizer=self.state.optimizer, method=self.state.method)
-        if state.stages is not None:  # a stage begins there, with an average of its own
-            return state._replace(stages=Stages.begun(self.state.params))
-        if "average" in self.keep_state:
-            state = state._replace(average=self.state.average)
-        return state
+def resolve_warm_start(given: Result | WarmStart | None) -> WarmStart | None:
+    """Return the warm start that a user gave as a result, a ``WarmStart`` or None."""
+    return given if given is None or isinstance(given, WarmStart) else WarmStart(given)
+
+
+def check_warm_start(warm_start: WarmStart, fresh: State, domain: Domain | None) -> None:
+    """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
+    if structure_and_shapes(fresh.params) != structure_and_shapes(warm_start.state.params):
+        raise ValueError(
+            "warm_start must hold parameters of the problem's structure, shapes and dtypes "
+            f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(warm_start.state.params)[1]}"
+        )
+    if "optimizer" in warm_start.keep_state:
+        wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, warm_start.state))
+        if wanted != given:
+            raise ValueError(
+                "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
+                "kept, but does not; leave 'optimizer' out of keep_state"
+            )
+    check_domain(domain, warm_start.state.params)
+
+
+def apply_warm_start(warm_start: WarmStart, fresh: State) -> State:
+    """The state to begin with."""
+    state = fresh._replace(params=warm_start.state.params)
+    if "optimizer" in warm_start.keep_state:
+        state = state._replace(optimizer=warm_start.state.optimizer, method=warm_start.state.method)
+    if state.stages is not None:  # a stage begins there, with an average of its own
+        return state._replace(stages=Stages.begun(warm_start.state.params))
+    if "average" in warm_start.keep_state:
+        state = state._replace(average=warm_start.state.average)
+    return state
 
 
 EVALUATIONS = 20
@@ -239,7 +241,7 @@ class Request:
         """The state before round 0."""
         clients = self.oracle.without_evaluation()
         fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
-        return fresh if self.warm_start is None else self.warm_start.into(fresh)
+        return fresh if self.warm_start is None else apply_warm_start(self.warm_start, fresh)
 
     @property
     def start(self) -> Params:
@@ -362,7 +364,7 @@ def request_of(
     if warm_start is not None:
         for method in methods:
             cold = replace(made, warm_start=None)
-            warm_start.check(jax.eval_shape(partial(cold.first_state, method)), federation.domain)
+            check_warm_start(warm_start, jax.eval_shape(partial(cold.first_state, method)), federation.domain)
     return made
 
 

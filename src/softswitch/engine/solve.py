@@ -15,12 +15,13 @@ from softswitch.engine.auto_tuning import size_of
 from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import Request, RunSettings, WarmStart, request, request_of
+from softswitch.engine.request import Request, RunSettings, WarmStart, request, request_of, resolve_warm_start
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.oracles.regret import client_optimum_of
+from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
@@ -44,7 +45,7 @@ MAX_PARAMETERS = 500
 
 def solve(
     problem: Problem | Federation,
-    clients: Any = None,
+    clients: ClientData | StreamedData | TorchData | None = None,
     method: Method | Automatic | None = None,
     *,
     tolerance: float | None = None,
@@ -95,7 +96,7 @@ def solve(
     if checkpoints is not None:
         checks.expect("checkpoints", checkpoints, Checkpoints)
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
-    options |= {"warm_start": WarmStart.of(warm_start), "privacy": privacy}
+    options |= {"warm_start": resolve_warm_start(warm_start), "privacy": privacy}
     if rounds is None and compute.engine != "compiled" and method.step_size is None:
         rounds = FLOWER_ROUNDS
     if isinstance(problem, Federation):
@@ -111,7 +112,7 @@ def solve(
             problem, clients, method, settings, seed, sampling, **options
         )
         return result
-    return solve_rows(problem, clients, method, settings, seed, sampling, **options)
+    return solve_rows(problem, cast(ClientData, clients), method, settings, seed, sampling, **options)
 
 
 def solve_rows(
@@ -149,7 +150,7 @@ def solve_rows(
         sampling,
         settings,
         compute=compute,
-        held_out=logging.held_out,
+        held_out=cast(Any, logging.held_out),
         warm_start=warm_start,
         choice=choice,
     )

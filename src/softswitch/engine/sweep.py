@@ -13,6 +13,8 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+from softswitch.data.client_data import ClientData
+from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
 from softswitch.engine.parallel import Share, run_all
 from softswitch.engine.private_sweep import TotalPrivacy, sweep_privately
@@ -23,6 +25,7 @@ from softswitch.methods.base import Method, differs
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.oracles.regret import client_optimum_of
+from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.checks import refuse_options, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
@@ -31,6 +34,7 @@ from softswitch.support import checks
 from softswitch.support.text import as_text, mean_and_spread
 
 AnyMethod = Method | Automatic
+AnyClients = ClientData | StreamedData | TorchData
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +122,8 @@ def _epsilon(result: Result) -> float:
 
 
 def sweep(
-    problem: Problem | Federation | Sequence[Any],
-    clients: Any = None,
+    problem: Problem | Federation | Sequence[Problem | Federation],
+    clients: AnyClients | Sequence[AnyClients] | None = None,
     methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (),
     *,
     seeds: int | Sequence[int] = 5,

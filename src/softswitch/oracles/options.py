@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from softswitch.methods.memory import Memory
 from softswitch.problem.choices import ANSWERS, ENGINES
 from softswitch.support import checks
+
+if TYPE_CHECKING:
+    from softswitch.data.client_data import ClientData
+    from softswitch.data.streamed_data import StreamedData
+    from softswitch.oracles.torch_data import TorchData
 
 BatchSize = int | None | Literal["auto"]
 ValueBatchSize = int | None | Literal["same", "auto"]
@@ -105,7 +110,7 @@ class Compute:
     """
 
     engine: str = "compiled"
-    devices: Any = None
+    devices: str | int | Sequence[Any] | None = None
     dtype: str | None = None
     client_batch_size: int | None = None
     group_by_size: bool = False
@@ -132,10 +137,10 @@ class Logging:
         record_clients: Keep what every participant reported in every round.
     """
 
-    callbacks: Sequence[Any] = ()
+    callbacks: Sequence[Callable[..., Any]] = ()
     progress: bool | None = None
     eval_every: int | None = None
-    held_out: Any = None
+    held_out: ClientData | StreamedData | TorchData | Mapping[Any, Any] | Sequence[Any] | None = None
     record_clients: bool = False
 
     def __post_init__(self) -> None:

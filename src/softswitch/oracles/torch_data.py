@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader, Dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +27,9 @@ class TorchData:
         client_optimum: f_i* of each client in a problem of regrets; set by ``with_regret``.
     """
 
-    datasets: Mapping[Any, Any]
+    datasets: Mapping[Any, Dataset | DataLoader]
     optimizer: Callable[..., Any] | None = None
-    device: Any = None
+    device: str | torch.device | None = None
     client_optimum: np.ndarray | None = None
 
     def __post_init__(self) -> None:
