@@ -436,4 +436,4 @@ def test_a_client_that_holds_another_rounds_parameters_says_so():
     ask(wire.REPORT, 0, params=zeros(), settings=ConfigRecord(settings))
     assert wire.DIRECTION in ask(wire.UPDATE, 0, decision=ConfigRecord({"feasible": True}))
     told = wire.read_refusal(ask(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
-    assert told == "it holds the parameters of round 0, but is asked about 1"
+    assert told == "it has the parameters of round 0, but the request is for round 1"

@@ -15,7 +15,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
-from softswitch.flower import membership as introduction
+from softswitch.flower import membership
 from softswitch.flower import messages as wire
 from softswitch.flower.arrays import flatten_params
 from softswitch.methods.messages import LocalLoss
@@ -325,16 +325,14 @@ def hello(content):
 
 
 def test_a_client_refuses_a_server_of_another_protocol():
-    assert wire.REGISTRATION in hello(introduction.registration_request())
-    assert "the server tells no version of the protocol, this client speaks version 2" in wire.read_refusal(
+    assert wire.REGISTRATION in hello(membership.registration_request())
+    assert "the server sent no version of the protocol, this client uses version 2" in wire.read_refusal(
         hello(RecordDict())
     )
     for other, older in ((1, "server"), (3, "client")):
         said = RecordDict({wire.SETTINGS: ConfigRecord({"protocol": other, "softswitch": "9.9"})})
         why = wire.read_refusal(hello(said))
-        assert (
-            f"the server speaks version {other} of the protocol (softswitch 9.9), this client speaks version 2" in why
-        )
+        assert f"the server uses version {other} of the protocol (softswitch 9.9), this client uses version 2" in why
         assert why.endswith(f"upgrade softswitch at the {older}")
 
 
@@ -348,9 +346,9 @@ def test_a_client_that_allows_nothing_refuses(caplog):
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({}, "the client tells no version of the protocol, this server speaks version 2"),
-        ({"protocol": 1, "softswitch": "0.0.1"}, "the client speaks version 1 of the protocol (softswitch 0.0.1)"),
-        ({"protocol": "two"}, "tells no version"),
+        ({}, "the client sent no version of the protocol, this server uses version 2"),
+        ({"protocol": 1, "softswitch": "0.0.1"}, "the client uses version 1 of the protocol (softswitch 0.0.1)"),
+        ({"protocol": "two"}, "sent no version"),
     ],
 )
 def test_a_server_refuses_a_client_of_another_protocol(told, why, caplog):

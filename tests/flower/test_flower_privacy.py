@@ -263,7 +263,7 @@ def test_a_spent_budget_ends_participation_and_a_restart_does_not_renew_it(tmp_p
     assert 2 < answers < 200
     with pytest.raises(fl.RefusalError, match="budget"):
         client().update(START, TASK, loss)
-    with pytest.raises(ValueError, match="counts by other settings"):
+    with pytest.raises(ValueError, match="created with other settings"):
         fl.PrivateClient(numpy_client(0), privacy, budget_file=tmp_path / "spent.json", rounds=51)
     (tmp_path / "spent.json").write_text("{")
     with pytest.raises(fl.RefusalError, match="cannot be read"):
@@ -364,7 +364,7 @@ def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_pat
     own["x"][7] = (100.0, 0.0, 0.0)
     own["y"][7] = 0
     client = fl.NumpyClient(loud, class_loss(1), own, START, name="a", held_out=own, objective_range=(0, 20))
-    client._ranges[1] = (0, 20)
+    client.ranges[1] = (0, 20)
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=1000, clip_gradient=1000)
     private = fl.PrivateClient(client, privacy, budget_file=tmp_path / "a", rounds=5)
     params = {"w": np.array([8.0, 0.0, 0.0], np.float32)}

@@ -7,7 +7,7 @@ import pytest
 
 import softswitch as ss
 import softswitch.flower as fl
-from softswitch.flower.budget_file import SpentBudget
+from softswitch.flower.private_client import SpentBudget
 from softswitch.privacy.accountant import epsilon_of
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 
@@ -31,7 +31,7 @@ def charged(budget, **more):
 def test_with_noise_and_a_budget_rounds_leave_enough_for_their_directions_and_the_judgings(tmp_path, settings):
     budget = budget_in(tmp_path / "spent", noise=30.0, **settings)
     if "public_sizes" in settings:
-        budget.once(lambda: [1.0])
+        budget.release_sizes(lambda: [1.0])
     steps = settings.get("local_steps", 1)
     rounds = sum(itertools.takewhile(bool, (charged(budget, reports=1) for _ in range(3))))
     assert rounds == 3  # rounds that were void: nothing is kept for their directions any more

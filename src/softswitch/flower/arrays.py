@@ -1,4 +1,4 @@
-"""Parameters as arrays by name, and back: how a pytree travels."""
+"""Conversion between a pytree of parameters and arrays by name, as they are sent."""
 
 from __future__ import annotations
 
@@ -14,43 +14,41 @@ from softswitch.support.arrays import shaped
 
 
 def initial_arrays(params: Params) -> ArrayRecord:
-    """Parameters as Flower's record of arrays: what ``SwitchingStrategy.start`` begins with.
+    """Return parameters as a Flower record, the start of ``SwitchingStrategy.start``.
 
-    ``initial_arrays(problem.start)``, or ``initial_arrays(parameters(module))`` for a PyTorch module.
+    For example ``initial_arrays(problem.start)``, or ``initial_arrays(parameters(module))`` for a PyTorch module.
 
     Args:
-        params: w_0, a tree of arrays, or arrays by name.
+        params: The parameters w_0: a pytree of arrays, or arrays by name.
     """
     return to_record(flatten_params(params))
 
 
 def flatten_params(params: Params) -> Arrays:
-    """Arrays by name: a dict of arrays keeps its names, anything else is named by its paths."""
+    """Return NumPy arrays by name: a dict of arrays keeps its names, and other trees use their paths as names."""
     return {name: np.asarray(leaf, order="C") for name, leaf in flatten_traced(params).items()}
 
 
 def flatten_traced(params: Params) -> dict[str, Any]:
-    """The same within a compiled program."""
+    """Return the leaves by name without conversion to NumPy, for use in compiled programs."""
     if _is_flat(params):
         return dict(params)
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def unflatten_params(arrays: Arrays, like: Params) -> Params:
-    """Arrays by name in the structure of ``like``."""
-    if _is_flat(like):
-        return {name: arrays[name] for name in like}
-    return shaped(arrays, like)
+    """Return arrays by name in the structure of ``like``."""
+    return {name: arrays[name] for name in like} if _is_flat(like) else shaped(arrays, like)
 
 
-def unflatten_state(tree: Any, like: Any, flat_params: Arrays) -> Any:
-    """A tree that holds parameters by name in some of its places (a run's state, say), in the structure of ``like``."""
+def unflatten_state(state: Any, like: Any, flat_params: Arrays) -> Any:
+    """Return a tree that contains parameters by name, such as a run's state, in the structure of ``like``."""
     arrays = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         *outer, last = path
         name = getattr(last, "key", None)
         arrays[jax.tree_util.keystr(path)] = leaf
-        if name in flat_params:  # a name is the path within the parameters
+        if name in flat_params:  # the name is the path within the parameters
             arrays[f"{jax.tree_util.keystr(tuple(outer))}{name}"] = leaf
     return shaped(arrays, like)
 

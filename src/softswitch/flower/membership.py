@@ -1,4 +1,4 @@
-"""Names of clients: written in one way, and none that could be taken for another."""
+"""Who participates: names of clients, their registration, and the allow list of public keys."""
 
 from __future__ import annotations
 
@@ -15,53 +15,39 @@ from flwr.app import ConfigRecord, RecordDict
 from softswitch.flower import messages as wire
 from softswitch.support import checks
 
+ROW_COUNTS = ("rows", "held_out_rows", "value_rows", "gradient_rows")
+MAX_CONSTRAINTS, MAX_STATISTICS, MAX_CLASSES = 10_000, 100_000, 10**6
+PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
+
 
 def normalize_name(name: str) -> str:
-    """A name in Unicode's composed form, without blanks around it.
-
-    Args:
-        name: as it was given.
-    """
+    """Return a name in Unicode's composed form, without surrounding whitespace."""
     return unicodedata.normalize("NFC", name).strip()
 
 
 def confusable_key(name: str) -> str:
-    """What two names have in common that look alike: neither case nor Unicode's variants of a letter tell them apart.
-
-    Args:
-        name: as it was given.
-    """
+    """Return a key that is equal for names that look alike, regardless of case and Unicode variants."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def check_distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names as they are written, or raise where one is empty, or two are the same or look alike.
-
-    Args:
-        argument: what they were given as, for the message.
-        names: of clients.
-    """
-    seen: dict[str, str] = {}
+    """Return the normalized names, or raise ValueError if one is empty or two look alike."""
+    distinct: dict[str, str] = {}
     for name in map(normalize_name, names):
         if not name:
-            raise ValueError(f"{argument} must name every client, but one name is empty")
-        before = seen.get(confusable_key(name))
-        if before is not None:
-            alike = "twice" if before == name else f"beside {before!r}, which looks the same"
-            raise ValueError(f"{argument} must name every client once, but has {name!r} {alike}")
-        seen[confusable_key(name)] = name
-    return tuple(seen.values())
-
-
-ROWS = ("rows", "held_out_rows", "value_rows", "gradient_rows")
-MOST_CONSTRAINTS, MOST_STATISTICS, MOST_CLASSES = 10_000, 100_000, 10**6
-"""What a client may say of itself, at most."""
+            raise ValueError(f"{argument} must contain no empty name")
+        other = distinct.get(confusable_key(name))
+        if other is not None:
+            problem = "twice" if other == name else f"and {other!r}, which looks the same"
+            raise ValueError(f"{argument} must contain every name once, but contains {name!r} {problem}")
+        distinct[confusable_key(name)] = name
+    return tuple(distinct.values())
 
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """What a client told of itself; see ``LocalOracle``."""
+    """The registration of a client; see ``LocalOracle``."""
 
     name: str
     rows: int
@@ -76,8 +62,7 @@ class ClientInfo:
 
 
 @cache
-def _package() -> str:
-    """The version of softswitch; a thousand clients in one process look it up once."""
+def _package_version() -> str:
     try:
         return version("softswitch")
     except PackageNotFoundError:
@@ -85,129 +70,104 @@ def _package() -> str:
 
 
 def get_version() -> dict[str, Any]:
-    """What this side speaks, to be sent."""
-    return {"protocol": wire.PROTOCOL, "softswitch": _package()}
+    """Return the versions of the protocol and of softswitch, to be sent."""
+    return {"protocol": wire.PROTOCOL, "softswitch": _package_version()}
 
 
 def registration_request() -> RecordDict:
-    """What the server says first."""
+    """Return the content of the server's first message to a client."""
     return RecordDict({wire.SETTINGS: ConfigRecord(get_version())})
 
 
-def protocol_mismatch(told: Mapping[str, Any] | None, other: str) -> str | None:
-    """Why the two sides cannot talk, with what to upgrade; None where they can.
-
-    Args:
-        told: what the other side says of its version; None where it says nothing at all.
-        other: which side that is, "server" or "client".
-    """
-    protocol = None if told is None else told.get("protocol")
+def protocol_mismatch(received: Mapping[str, Any] | None, sender: str) -> str | None:
+    """Return why the received version is not compatible, or None if it is; the sender is "server" or "client"."""
+    protocol = None if received is None else received.get("protocol")
     if protocol == wire.PROTOCOL:
         return None
-    here = "client" if other == "server" else "server"
-    own = f"this {here} speaks version {wire.PROTOCOL} (softswitch {get_version()['softswitch']})"
-    if not isinstance(protocol, int) or told is None:
-        return f"the {other} tells no version of the protocol, {own}: upgrade softswitch at the {other}"
-    theirs = f"the {other} speaks version {protocol} of the protocol (softswitch {told.get('softswitch')})"
-    older = other if protocol < wire.PROTOCOL else here
-    return f"{theirs}, {own}: upgrade softswitch at the {older}"
+    receiver = "client" if sender == "server" else "server"
+    local = f"this {receiver} uses version {wire.PROTOCOL} (softswitch {_package_version()})"
+    if not isinstance(protocol, int) or received is None:
+        return f"the {sender} sent no version of the protocol, {local}: upgrade softswitch at the {sender}"
+    remote = f"the {sender} uses version {protocol} of the protocol (softswitch {received.get('softswitch')})"
+    older = sender if protocol < wire.PROTOCOL else receiver
+    return f"{remote}, {local}: upgrade softswitch at the {older}"
 
 
 def parse_registration(content: RecordDict, largest_rows: int) -> ClientInfo:
-    """What a client tells of itself, or raise.
-
-    Args:
-        content: of its answer.
-        largest_rows: it may say so many rows at most.
-    """
-    about = content.get(wire.REGISTRATION)
-    if not isinstance(about, ConfigRecord):
+    """Return a client's registration, or raise ``InvalidMessageError``."""
+    record = content.get(wire.REGISTRATION)
+    if not isinstance(record, ConfigRecord):
         raise wire.InvalidMessageError("it does not run a softswitch client")
-    if (why := protocol_mismatch(about, "client")) is not None:
-        raise wire.InvalidMessageError(wire.sanitize(why))
-    rows = {name: wire.read_int(about, name, largest_rows) for name in ROWS}
-    constraints = wire.read_int(about, "constraints", MOST_CONSTRAINTS)
+    if (mismatch := protocol_mismatch(record, "client")) is not None:
+        raise wire.InvalidMessageError(wire.sanitize(mismatch))
+    rows = {name: wire.read_int(record, name, largest_rows) for name in ROW_COUNTS}
+    constraints = wire.read_int(record, "constraints", MAX_CONSTRAINTS)
     if not constraints:
         raise wire.InvalidMessageError("it has no constraint")
-    counted = wire.read_int(about, "statistics", MOST_STATISTICS) if "statistics" in about else 0
-    left_out = wire.read_int(about, "excluded_classes", MOST_CLASSES) if "excluded_classes" in about else 0
-    name, has_surrogate = normalize_name(wire.read_text(about, "name")), about.get("has_surrogate") is True
+    limits = {"statistics": MAX_STATISTICS, "excluded_classes": MAX_CLASSES}
+    optional = {name: wire.read_int(record, name, limit) for name, limit in limits.items() if name in record}
     return ClientInfo(
-        name,
+        normalize_name(wire.read_text(record, "name")),
         constraints=constraints,
-        statistics=counted,
-        has_surrogate=has_surrogate,
-        excluded_classes=left_out,
-        can_repeat_reports=about.get("can_repeat_reports") is True,
+        has_surrogate=record.get("has_surrogate") is True,
+        can_repeat_reports=record.get("can_repeat_reports") is True,
         **rows,
+        **optional,
     )
 
 
-PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
-
-
-def read_public_key(given: str | bytes | Path) -> str:
-    """A public key in PEM, of the text of one (OpenSSH or PEM) or of the path of its file; raise where it is none.
-
-    Args:
-        given: the text, or the path.
-    """
-    text = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)
-    own = text.strip()
-    if isinstance(given, Path) or not own.startswith((PEM, *SSH)):
-        file = Path(text).expanduser()
-        if "\n" in text or not file.is_file():
+def read_public_key(key: str | bytes | Path) -> str:
+    """Return a public key in PEM from its text (OpenSSH or PEM) or the path of its file."""
+    given = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+    text = given.strip()
+    if isinstance(key, Path) or not text.startswith((PEM, *SSH)):
+        file = Path(given).expanduser()
+        if "\n" in given or not file.is_file():
             raise ValueError(
-                f"a client's key must be the text of a public key (OpenSSH or PEM) or the path of its file, but is "
-                f"{text[:80]!r}"
+                f"key must be the text of a public key (OpenSSH or PEM) or the path of its file, but is {given[:80]!r}"
             )
-        own = file.read_text(encoding="utf-8", errors="replace").strip()
-    if "PRIVATE KEY" in own:
-        raise ValueError("a client's key must be its public key, but this is a private one: give the .pub file")
+        text = file.read_text(encoding="utf-8", errors="replace").strip()
+    if "PRIVATE KEY" in text:
+        raise ValueError("key must be a public key, but is a private key: use the .pub file")
     try:
-        key = _loaded(own.encode())
+        public = _load_key(text.encode())
     except Exception as error:
-        raise ValueError(f"{own[:60]!r} … is not a public key that can be read: {error}") from error
-    return _written(key, pem=True).decode()
+        raise ValueError(f"key must be a public key, but {text[:60]!r} … is not a public key: {error}") from error
+    return _serialize_key(public, pem=True).decode()
 
 
 @lru_cache(maxsize=4096)
-def encode_key(told: bytes) -> bytes | None:
-    """The bytes by which keys are compared, of a key as a SuperLink tells it; None where it is no key.
-
-    Args:
-        told: PEM or OpenSSH.
-    """
+def encode_key(key: bytes) -> bytes | None:
+    """Return a key in PEM or OpenSSH as bytes by which keys are compared, or None if it is not a public key."""
     try:
-        return _written(_loaded(told), pem=False)
+        return _serialize_key(_load_key(key), pem=False)
     except Exception:
         return None
 
 
-def _loaded(text: bytes) -> Any:
+def _load_key(text: bytes) -> Any:
     from cryptography.hazmat.primitives import serialization
 
-    if text.startswith(PEM.encode()):
-        return serialization.load_pem_public_key(text)
-    return serialization.load_ssh_public_key(text)
+    is_pem = text.startswith(PEM.encode())
+    return serialization.load_pem_public_key(text) if is_pem else serialization.load_ssh_public_key(text)
 
 
-def _written(key: Any, *, pem: bool) -> bytes:
+def _serialize_key(key: Any, *, pem: bool) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     encoding = serialization.Encoding.PEM if pem else serialization.Encoding.DER
-    written: bytes = key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return written
+    data: bytes = key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return data
 
 
 @dataclass(frozen=True)
 class AllowedClient:
-    """A client that may take part, known by its public key.
+    """A client on the allow list, identified by its public key.
 
     Attributes:
-        key: its public key: the text of it (OpenSSH or PEM), or the path of its file. It is kept in PEM.
-        rows: how many rows it trains on at most; None: as many as any client may have (``largest_rows``).
-        held_out_rows: how many rows it holds out at most; None: likewise.
+        key: The public key: its text (OpenSSH or PEM) or the path of its file. It is stored in PEM.
+        rows: Maximum number of training rows. Default: ``largest_rows`` of ``StrategySettings``.
+        held_out_rows: Maximum number of held-out rows. Default: ``largest_rows`` of ``StrategySettings``.
     """
 
     key: str | Path
@@ -222,43 +182,32 @@ class AllowedClient:
 
     @property
     def identity(self) -> bytes:
-        """The bytes by which its key is compared."""
-        own = encode_key(str(self.key).encode())
-        assert own is not None
-        return own
+        """The bytes by which keys are compared."""
+        identity = encode_key(str(self.key).encode())
+        assert identity is not None
+        return identity
 
 
 def find_keys(folder: str | Path) -> dict[str, Path]:
-    """A list of clients from a folder of public keys, each in a file NAME.pub.
-
-    Args:
-        folder: where they are.
-    """
+    """Return the files NAME.pub of a folder by name."""
     files = sorted(Path(folder).expanduser().glob("*.pub"))
     if not files:
-        raise ValueError(
-            f"clients must be a folder with a file NAME.pub for every client, but {str(folder)!r} has none"
-        )
+        raise ValueError(f"clients must be a folder with one file NAME.pub per client, but {str(folder)!r} has none")
     return {file.stem: file for file in files}
 
 
 def parse_allow_list(clients: Mapping[str, str | Path | AllowedClient]) -> dict[str, AllowedClient]:
-    """The list with names as they are written, or raise where two clients have the same name or key.
-
-    Args:
-        clients: each one's key by its name, or more of it.
-    """
+    """Return the allow list with normalized names, or raise ValueError if two clients share a name or a key."""
     if not isinstance(clients, Mapping):
         raise TypeError(f"clients must be a dict from names to public keys, but is {clients!r:.200}")
-    names = check_distinct_names("clients", map(str, clients))
-    found: dict[str, AllowedClient] = {}
+    allowed: dict[str, AllowedClient] = {}
     owners: dict[bytes, str] = {}
-    for name, given in zip(names, clients.values(), strict=True):
+    for name, client in zip(check_distinct_names("clients", map(str, clients)), clients.values(), strict=True):
         try:
-            found[name] = given if isinstance(given, AllowedClient) else AllowedClient(given)
+            allowed[name] = client if isinstance(client, AllowedClient) else AllowedClient(client)
         except ValueError as error:
             raise ValueError(f"clients[{name!r}]: {error}") from error
-        owner = owners.setdefault(found[name].identity, name)
+        owner = owners.setdefault(allowed[name].identity, name)
         if owner != name:
-            raise ValueError(f"clients must have a key of its own for each, but {owner!r} and {name!r} have the same")
-    return found
+            raise ValueError(f"clients must have different keys, but {owner!r} and {name!r} have the same key")
+    return allowed

@@ -1,49 +1,53 @@
-"""PrivateClient: a client of any kind that tells clipped sums with noise, and nothing else of its rows."""
+"""PrivateClient: a client that releases only noisy sums of clipped rows, within a privacy budget."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from filelock import FileLock
 
 from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import private_intervals
 from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_from_values
-from softswitch.flower.budget_file import SpentBudget
 from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
+from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
 from softswitch.privacy.clipping import PLAIN_STEPS, clipped_sum, mean_of_steps, row_mix
 from softswitch.privacy.noise import secret_choice, secret_draw, secret_normals
-from softswitch.privacy.releases import TOO_FEW, Drawing, Releases, rows_taken
+from softswitch.privacy.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
+from softswitch.support.files import write_atomically
 
 logger = logging.getLogger("softswitch.flower")
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 class PrivateClient:
-    """A client that keeps its rows private, by settings of its own: for ``client_app``, in place of the client itself.
+    """A client with differential privacy for its rows, to pass to ``client_app`` in place of another client.
 
-    Rows and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows. What
-    is told is counted in a file before it is told, over all runs; where the budget is spent, the client refuses. The
-    server learns the settings' δ, what is spent of ε, and how much noise is on what is told of an answer.
+    Batches and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows.
+    Every release is counted in a file before it is sent, over all runs. When the budget is spent, the client refuses.
+    The server learns δ, the spent ε, and the standard deviations of the noise on evaluations.
 
     Args:
-        client: whose rows; a ``JaxClient``, a ``TorchClient``, a ``NumpyClient``, or one with the methods of
-            ``PerRowOracle``. How it draws batches itself does not matter.
-        privacy: the settings; ``rate`` says which share of the rows is drawn.
-        budget_file: the file to count in. Keep it as long as the rows.
-        rounds: in how many rounds it is willing to take part: noise is found for so many.
-        local_steps: with how many local steps a round; E of the run.
-        evaluations: how often it is willing to tell of an answer, the certificate included.
+        client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client with the methods of
+            ``PerRowOracle``. Its own batch sizes are not used.
+        privacy: The privacy settings; ``rate`` is the share of rows in a batch.
+        budget_file: File that counts releases. Keep it as long as the rows.
+        rounds: Number of rounds that the noise is calibrated for.
+        local_steps: Number of local steps E in a round.
+        evaluations: Number of evaluations to allow, certificates included.
     """
 
     def __init__(
@@ -57,16 +61,16 @@ class PrivateClient:
         evaluations: int = 2,
     ) -> None:
         if not isinstance(client, PerRowOracle):
-            raise TypeError(f"client must have the methods of PerRowOracle, but {type(client).__name__} has not")
+            raise TypeError(f"client must have the methods of PerRowOracle, but is a {type(client).__name__}")
         checks.expect("privacy", privacy, RecordPrivacy)
-        if (why := getattr(client, "mixes_rows", None)) is not None:
-            raise ValueError(why)
+        if (reason := getattr(client, "mixes_rows", None)) is not None:
+            raise ValueError(reason)
         if getattr(client, "optimizer", None) is not None:
             raise ValueError(PLAIN_STEPS)
         if getattr(client, "statistics", 0):
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
-        self._start = dict(client.start)  # now: a module's is what it was last given
+        self._start = dict(client.start)  # a copy, because a module's parameters change
         planned = Releases.planned(
             privacy,
             checks.whole_number("rounds", rounds, at_least=1),
@@ -74,21 +78,19 @@ class PrivateClient:
             checks.whole_number("evaluations", evaluations, at_least=1),
         )
         self.name, self.constraints = client.name, client.constraints
-        settled = (
-            Path(budget_file).expanduser().exists()
-        )  # it is made after all attempts, and processes start anew often
-        exact = self._rows_concerned(1 if settled else ATTEMPTS)
-        self._spent = SpentBudget(budget_file, privacy, Drawing.of(privacy, client.rows), planned)
-        self._levels = self._spent.levels
-        sizes = [float(many) for many in (*exact, client.rows)]
+        is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed
+        counts = self._count_rows(1 if is_checked else ATTEMPTS)
+        self._budget = SpentBudget(budget_file, privacy, Drawing.of(privacy, client.rows), planned)
+        self._levels = self._budget.levels
+        sizes = [float(count) for count in (*counts, client.rows)]
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
-            noised = self._spent.once(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
-            sizes = [many if many > TOO_FEW * deviation else 0.0 for many in noised]
+            noisy = self._budget.release_sizes(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
+            sizes = [size if size > TOO_FEW * deviation else 0.0 for size in noisy]
         self._counts = np.asarray(sizes[:-1])
-        self._fixed = privacy.sampling == "fixed"
-        self._taken = rows_taken(privacy.rate, client.rows)
-        self._share = self._taken / client.rows if self._fixed else privacy.rate
+        self._has_fixed_size = privacy.sampling == "fixed"
+        self._batch_rows = rows_taken(privacy.rate, client.rows)
+        self._share = self._batch_rows / client.rows if self._has_fixed_size else privacy.rate
         self.has_surrogate = bool(getattr(client, "has_surrogate", False))
         self.can_repeat_reports = False  # a second value would be a second release
         self.rows = max(1, round(sizes[-1]))
@@ -97,147 +99,246 @@ class PrivateClient:
 
     @property
     def privacy_report(self) -> dict[str, Any]:
-        """What the server learns of it: ε so far, δ, what is compared, and the deviations of the noise on a judging.
+        """What the server learns: spent ε, δ, the neighbouring relation, and the noise on an evaluation.
 
-        Those are made of settings, and of numbers of rows as they are told: declared public, or with noise themselves.
+        It depends only on settings and on numbers of rows that are public or noisy.
         """
         privacy, known = self._privacy, self._counts > 0
         noise = self._levels.evaluation * privacy.clip_value
-        deviations = np.where(known, noise / np.where(known, self._counts, 1), np.inf)  # ∞: there is no such value
+        deviations = np.where(known, noise / np.where(known, self._counts, 1), np.inf)
         return {
-            "epsilon": self._spent.epsilon,
+            "epsilon": self._budget.epsilon,
             "delta": privacy.delta,
             "neighbours": privacy.neighbours,
             "deviations": deviations.tolist(),
         }
 
     def report(self, params: Arrays, task: Task) -> Values:
-        """f_i and g_i by rows drawn anew, clipped and with noise."""
-        self._check(params)
-        self._spent.charge(reports=1)
-        return self._told(params, self._drawn(), self._levels.report, self._share)
+        """Return noisy f_i and g_i on a batch of clipped rows."""
+        self._check_shapes(params)
+        self._budget.charge(reports=1)
+        return self._noisy_values(params, self._draw_rows(), self._levels.report, self._share)
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
-        """u_i: the mean of E gradients, each of rows drawn anew, clipped row by row and with noise."""
+        """Return u_i, the mean of E noisy gradients on batches of clipped rows."""
         if loss.penalty:
-            raise RefusalError("it keeps its rows private, and follows no penalty on what exceeds the tolerance")
-        self._check(params)
-        self._spent.charge(steps=task.local_steps)
-        told: Any = np.zeros(self.constraints)
+            raise RefusalError("it is private, and does not support a penalty on constraint violations")
+        self._check_shapes(params)
+        self._budget.charge(steps=task.local_steps)
+        values: Any = np.zeros(self.constraints)
         counts: Any = self._counts
-        mix, scale = row_mix(loss, told, counts)
+        mix, scale = row_mix(loss, values, counts)
 
-        def noised(here: Arrays) -> Arrays:
-            return self._noised_gradient(here, np.asarray(mix))
+        def noisy_gradient(point: Arrays) -> Arrays:
+            return self._noisy_gradient(point, np.asarray(mix))
 
-        return mean_of_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noised)
+        return mean_of_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noisy_gradient)
 
-    def _noised_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
-        drawn, clip = self._drawn(), self._privacy.clip_gradient
-        summed = self._summed_gradients(params, drawn, mix, clip)
+    def _noisy_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
+        rows, clip = self._draw_rows(), self._privacy.clip_gradient
+        total = self._sum_gradients(params, rows, mix, clip)
         deviation = self._levels.step * clip
-        return {
-            name: np.asarray(part, float) + deviation * secret_normals(*part.shape) for name, part in summed.items()
-        }
+        return {name: np.asarray(part, float) + deviation * secret_normals(*part.shape) for name, part in total.items()}
 
     def evaluate(self, params: Arrays) -> Values:
-        """f_i and g_i by all rows, clipped and with noise."""
-        self._check(params)
-        self._spent.charge(evaluations=1)
-        return self._told(params, np.arange(self._client.rows), self._levels.evaluation, 1.0)
+        """Return noisy f_i and g_i on all rows, clipped."""
+        self._check_shapes(params)
+        self._budget.charge(evaluations=1)
+        return self._noisy_values(params, np.arange(self._client.rows), self._levels.evaluation, 1.0)
 
     def certify(
         self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
     ) -> list[Interval]:
-        """Intervals from the rows held out, of which only sums with noise are used."""
+        """Return confidence intervals from noisy sums over the held-out rows."""
         known = merge_ranges(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
         if None in known[1:]:
-            raise RefusalError("it keeps its rows private, and certifies only constraints whose ranges are known")
-        self._check(params)
-        self._spent.charge(evaluations=1)
-        at, rows = ErrorLevels.uniform(error) if levels is None else levels, np.arange(self._client.held_out_rows)
+            raise RefusalError("it is private, and certifies only constraints with known ranges")
+        self._check_shapes(params)
+        self._budget.charge(evaluations=1)
+        rows = np.arange(self._client.held_out_rows)
         values, elsewhere = (
-            self._by_rows(self._client.held_out_values, where, rows)
-            for where in (params, perturb_params(self._start, 1))
+            self._evaluate_rows(self._client.held_out_values, point, rows)
+            for point in (params, perturb_params(self._start, 1))
         )
-        return private_intervals(values, elsewhere, self._levels.evaluation, at, known)
+        return private_intervals(
+            values, elsewhere, self._levels.evaluation, levels or ErrorLevels.uniform(error), known
+        )
 
-    def _told(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
+    def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value
-        summed = clipped_sum(self._by_rows(self._client.row_values, params, rows), clip, 1 + self.constraints)
-        noised = summed + level * clip * secret_normals(len(summed))
+        total = clipped_sum(self._evaluate_rows(self._client.row_values, params, rows), clip, 1 + self.constraints)
+        noisy = total + level * clip * secret_normals(len(total))
         known = self._counts > 0
-        told = np.where(known, noised / np.where(known, share * self._counts, 1), -np.inf)
-        return Values(float(told[0]), told[1:].tolist())
+        means = np.where(known, noisy / np.where(known, share * self._counts, 1), -np.inf)
+        return Values(float(means[0]), means[1:].tolist())
 
-    def _by_rows(self, values: Callable[[Arrays, np.ndarray], Any], params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """Values on rows; where that fails each row is asked by itself, and one that fails tells nothing.
-
-        Whether an answer comes must not depend on a single row either: the server chooses the parameters.
-        """
+    def _evaluate_rows(
+        self, row_values: Callable[[Arrays, np.ndarray], Any], params: Arrays, rows: np.ndarray
+    ) -> np.ndarray:
         functions = 1 + self.constraints
 
-        def of(some: np.ndarray) -> np.ndarray:
-            return np.asarray(values(params, some), float).reshape(len(some), functions)
+        def compute(indices: np.ndarray) -> np.ndarray:
+            return np.asarray(row_values(params, indices), float).reshape(len(indices), functions)
 
-        return self._or_one_by_one(of, rows, np.concatenate, np.full((1, functions), np.nan))
+        return self._compute_robustly(compute, rows, np.concatenate, np.full((1, functions), np.nan))
 
-    def _summed_gradients(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        """The sum of rows' gradients, likewise."""
-        nothing = {name: np.zeros(value.shape) for name, value in params.items()}
+    def _sum_gradients(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
+        zeros = {name: np.zeros(value.shape) for name, value in params.items()}
 
-        def of(some: np.ndarray) -> Arrays:
-            found = self._client.clipped_gradient(params, some, mix, clip)
-            return {name: np.asarray(found[name], float).reshape(value.shape) for name, value in params.items()}
+        def compute(indices: np.ndarray) -> Arrays:
+            gradient = self._client.clipped_gradient(params, indices, mix, clip)
+            return {name: np.asarray(gradient[name], float).reshape(value.shape) for name, value in params.items()}
 
-        def summed(parts: list[Arrays]) -> Arrays:
-            return {name: sum((part[name] for part in parts), start=zero) for name, zero in nothing.items()}
+        def add(parts: list[Arrays]) -> Arrays:
+            return {name: sum((part[name] for part in parts), start=zero) for name, zero in zeros.items()}
 
-        return self._or_one_by_one(of, rows, summed, nothing)
+        return self._compute_robustly(compute, rows, add, zeros)
 
-    def _or_one_by_one(
-        self, of: Callable[[np.ndarray], Made], rows: np.ndarray, together: Callable[[list[Made]], Made], nothing: Made
-    ) -> Made:
-        """What ``of`` says of rows; where it fails, what it says of each, put together, ``nothing`` of who fails."""
+    def _compute_robustly(
+        self, compute: Callable[[np.ndarray], T], rows: np.ndarray, combine: Callable[[list[T]], T], default: T
+    ) -> T:
+        """Compute on all rows; after a failure, compute on each row and use a default for rows that fail.
+
+        The server chooses the parameters, so whether there is a reply must not depend on a single row.
+        """
         try:
-            return of(rows)
+            return compute(rows)
         except Exception:
-            logger.exception("client %r: a row could not be computed; it counts for nothing", self.name)
-        found = []
+            logger.exception("client %r: the computation failed for a row, which is ignored", self.name)
+        results = []
         for row in rows:
             try:
-                found.append(of(np.array([row])))
-            except Exception:  # why is in the log already
-                found.append(nothing)
-        return together(found or [nothing])
+                results.append(compute(np.array([row])))
+            except Exception:  # logged above
+                results.append(default)
+        return combine(results or [default])
 
-    def _check(self, params: Arrays) -> None:
-        """Raise where parameters are not those of the model: before any row is asked."""
-        own = {name: value.shape for name, value in self._start.items()}
-        if (told := {name: value.shape for name, value in params.items()}) != own:
-            raise RefusalError(f"its parameters have the shapes {own}, and it is asked about {told}"[:200])
+    def _check_shapes(self, params: Arrays) -> None:
+        expected = {name: value.shape for name, value in self._start.items()}
+        if (shapes := {name: value.shape for name, value in params.items()}) != expected:
+            raise RefusalError(f"parameters must have the shapes {expected}, but have {shapes}"[:200])
 
-    def _drawn(self) -> np.ndarray:
+    def _draw_rows(self) -> np.ndarray:
         rows = self._client.rows
-        return secret_choice(rows, self._taken) if self._fixed else secret_draw(rows, self._privacy.rate)
+        return secret_choice(rows, self._batch_rows) if self._has_fixed_size else secret_draw(rows, self._privacy.rate)
 
-    def _rows_concerned(self, attempts: int) -> list[int]:
-        """How many rows f and each g concern; raise where one is no mean over rows."""
-        client, everything = self._client, np.arange(self._client.rows)
+    def _count_rows(self, attempts: int) -> list[int]:
+        """Return the number of rows that f and each g apply to, or raise if a function is not a mean over rows."""
+        client, rows = self._client, np.arange(self._client.rows)
 
-        def by_row(params: Arrays) -> np.ndarray:
-            return self._quietly(lambda: client.row_values(params, everything))
+        def row_values(params: Arrays) -> np.ndarray:
+            return self._hide_errors(lambda: client.row_values(params, rows))
 
-        def whole(params: Arrays) -> np.ndarray:
-            told = self._quietly(lambda: client.evaluate(params))
-            return np.array([told.objective, *told.constraint])
+        def mean_values(params: Arrays) -> np.ndarray:
+            values = self._hide_errors(lambda: client.evaluate(params))
+            return np.array([values.objective, *values.constraint])
 
-        return count_rows_from_values(by_row, whole, self._start, attempts)
+        return count_rows_from_values(row_values, mean_values, self._start, attempts)
 
-    def _quietly(self, compute: Callable[[], Made]) -> Made:
-        """What ``compute`` gives; where it fails, why stays here: an error's text may tell of rows."""
+    def _hide_errors(self, compute: Callable[[], T]) -> T:
+        """Compute, and log an error only locally, because its text may reveal rows."""
         try:
             return compute()
         except Exception:
-            logger.exception("client %r could not compute what it was asked for", self.name)
-            raise RefusalError("it could not compute its answer; why is in its own log") from None
+            logger.exception("client %r could not compute its reply", self.name)
+            raise RefusalError("it could not compute its reply; the error is in the client's log") from None
+
+
+class SpentBudget:
+    """Counts releases in a file, and refuses those that exceed the budget.
+
+    Args:
+        file: The file, shared by all runs. It is created if it does not exist.
+        privacy: The privacy settings.
+        drawing: How rows are drawn.
+        planned: The releases that the noise is calibrated for, which are also the maximum. If both noise and ε are
+            given, rounds are allowed until only the planned evaluations fit in the budget.
+
+    Attributes:
+        levels: The noise on each kind of release. It is computed once and kept in the file.
+    """
+
+    def __init__(self, file: str | Path, privacy: RecordPrivacy, drawing: Drawing, planned: Releases) -> None:
+        self._file = Path(file).expanduser()
+        self._privacy, self._drawing, self._planned = privacy, drawing, planned
+        self._local_steps = planned.steps // planned.reports
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        settings = json.loads(json.dumps([asdict(privacy), list(drawing), list(planned)]))
+        with self._lock():
+            if not self._file.exists():
+                levels = levels_for(privacy, planned, drawing)
+                if not rounds_within(privacy, levels, drawing, 1, self._local_steps, planned.evaluations):
+                    raise ValueError(
+                        f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: "
+                        "raise the noise, or omit it to have it computed"
+                    )
+                releases = list(Releases())
+                self._write({"releases": releases, "sizes": None, "levels": list(levels), "settings": settings})
+            state = self._read()
+        if state["settings"] != settings:
+            raise ValueError(
+                f"budget_file {self._file} was created with other settings: keep privacy, rounds, local_steps, "
+                "evaluations and the rows unchanged"
+            )
+        self.levels = NoiseLevels(*state["levels"])
+
+    @property
+    def releases(self) -> Releases:
+        """The releases so far."""
+        return Releases(*self._read()["releases"])
+
+    @property
+    def epsilon(self) -> float:
+        """The ε of the releases so far."""
+        return self._epsilon(self.releases)
+
+    def charge(self, **releases: int) -> None:
+        """Count releases by kind before they are sent, or raise ``RefusalError`` if they exceed the budget."""
+        with self._lock():
+            state = self._read()
+            before = Releases(*state["releases"])
+            after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
+            if not self._allows(after, has_report=after.reports > before.reports):
+                raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
+            self._write({**state, "releases": list(after)})
+
+    def release_sizes(self, draw: Callable[[], list[float]]) -> list[float]:
+        """Return the noisy numbers of rows: drawn and counted once, then read from the file."""
+        with self._lock():
+            state = self._read()
+            if state.get("sizes") is None:
+                state["releases"][Releases._fields.index("sizes")] = 1
+                state["sizes"] = draw()
+                self._write(state)
+            return [float(size) for size in state["sizes"]]
+
+    def _allows(self, after: Releases, *, has_report: bool) -> bool:
+        if self._privacy.epsilon is None:
+            return True
+        planned = self._planned
+        if self._privacy.noise is None:  # the noise is calibrated for these numbers of each kind
+            return all(count <= maximum for count, maximum in zip(after, planned, strict=True))
+        reserved = after._replace(  # keep enough for the update after a report, and for the evaluations
+            steps=after.steps + self._local_steps * has_report,
+            evaluations=max(after.evaluations, planned.evaluations),
+            sizes=planned.sizes,
+        )
+        return self._epsilon(reserved) <= self._privacy.epsilon
+
+    def _epsilon(self, releases: Releases) -> float:
+        return epsilon_of(releases, self.levels, self._drawing, self._privacy.delta)
+
+    def _lock(self) -> FileLock:
+        return FileLock(self._file.with_name(f".{self._file.name}.lock"))
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            Releases(*(int(count) for count in state["releases"]))
+            NoiseLevels(*(float(level) for level in state["levels"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RefusalError(f"its budget_file cannot be read: {self._file.name}") from error
+        return state
+
+    def _write(self, state: dict[str, Any]) -> None:
+        write_atomically(self._file, json.dumps(state).encode())
