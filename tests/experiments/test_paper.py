@@ -25,7 +25,7 @@ from softswitch_experiments.paper import (
     tuning,
 )
 from softswitch_experiments.paper.np_study import FULL, STUDY
-from softswitch_experiments.paper.study import Point, answers, gradient_evaluations, lasts, paired
+from softswitch_experiments.paper.study import Point, answers, gradient_evaluations, last_iterates, paired_difference
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,10 +125,10 @@ def test_a_steady_rise_in_small_steps_is_no_fall():
 
 
 def test_paired_difference_by_hand():
-    difference, error = paired(points(0.5, 0.7), points(0.2, 0.2), "worst_constraint")
+    difference, error = paired_difference(points(0.5, 0.7), points(0.2, 0.2), "worst_constraint")
     assert difference == pytest.approx(0.4)
     assert error == pytest.approx(1.2706, abs=1e-4)  # 0.3 and 0.5: standard error 0.1, times t(1) = 12.706
-    assert paired(points(0.5), points(0.2), "worst_constraint") == (pytest.approx(0.3), np.inf)
+    assert paired_difference(points(0.5), points(0.2), "worst_constraint") == (pytest.approx(0.3), np.inf)
 
 
 def test_slopes_of_a_power_law():
@@ -145,7 +145,7 @@ def test_slopes_of_a_power_law():
 
 def test_claims_on_the_three_regimes_can_fail():
     for regime, product in alpha_tradeoff.REGIMES.items():
-        right = alpha_tradeoff.iterates(alpha_tradeoff.play(product))
+        right = alpha_tradeoff.iterates(alpha_tradeoff.run_method(product))
         assert alpha_tradeoff._claim(regime, product, right).held
         wrong = right.copy()
         wrong[-2] += 0.01
@@ -153,7 +153,7 @@ def test_claims_on_the_three_regimes_can_fail():
 
 
 def test_iterates_are_those_of_the_recurrence():
-    w = alpha_tradeoff.iterates(alpha_tradeoff.play(1.8, rounds=20))
+    w = alpha_tradeoff.iterates(alpha_tradeoff.run_method(1.8, rounds=20))
     expected = [alpha_tradeoff.START]
     for _ in range(19):
         expected.append(expected[-1] - np.tanh(1.8 * expected[-1]))
@@ -166,10 +166,10 @@ def test_the_tuned_setting_is_the_best_that_meets(monkeypatch):
         (2.5, 0.0, 0.1): [Point(np.array([0.4]), np.array([0.09]), 0.1)],
         (5.0, 0.0, 0.1): [Point(np.array([0.3]), np.array([0.1]), 0.1)],
     }
-    monkeypatch.setattr(tuning, "tried", lambda *_: found)
-    assert tuning.best(STUDY, "Penalty", FULL, Scale(1)).penalty == 5.0
+    monkeypatch.setattr(tuning, "run_grid", lambda *_: found)
+    assert tuning.find_best(STUDY, "Penalty", FULL, Scale(1)).penalty == 5.0
     del found[2.5, 0.0, 0.1], found[5.0, 0.0, 0.1]
-    assert tuning.best(STUDY, "Penalty", FULL, Scale(1)) is None
+    assert tuning.find_best(STUDY, "Penalty", FULL, Scale(1)) is None
 
 
 def test_width_of_the_good_region_by_hand():
@@ -177,10 +177,10 @@ def test_width_of_the_good_region_by_hand():
     level = dict.fromkeys([(v, 0.0, 0.1) for v in (1, 10, 100, 1000)], 1.0)
     level |= {(1, 0.0, 0.5): 9.0, (10, 0.0, 0.5): 1.0, (100, 0.0, 0.5): 1.1, (1000, 0.0, 0.5): 1.2}
     level[100, 0.0, 0.1] = np.inf
-    assert tuning.decades(level, 1.25) == pytest.approx(2.0)
-    assert tuning.decades(level, 1.05) == pytest.approx(1.0)
-    assert tuning.decades(level, 0.5) == 0
-    assert tuning.decades(dict.fromkeys(level, np.inf), np.inf) == 0
+    assert tuning.good_range(level, 1.25) == pytest.approx(2.0)
+    assert tuning.good_range(level, 1.05) == pytest.approx(1.0)
+    assert tuning.good_range(level, 0.5) == 0
+    assert tuning.good_range(dict.fromkeys(level, np.inf), np.inf) == 0
 
 
 def test_no_region_is_good_where_nothing_meets():
@@ -208,21 +208,21 @@ def test_claims_on_occupations_can_fail():
 
 def test_the_tuned_penalty_is_the_best_that_meets():
     ends = {"a": answer(0.3, 0.2), "b": answer(0.5, 0.05), "c": answer(0.4, 0.04)}
-    assert fair_noniid.best_penalty(ends) == "c"
-    assert fair_noniid.best_penalty({"a": answer(0.3, 0.2), "d": answer(0.4, 0.1)}) == "d"
+    assert fair_noniid.select_setting(ends)[0] == "c"
+    assert fair_noniid.select_setting({"a": answer(0.3, 0.2), "d": answer(0.4, 0.1)})[0] == "d"
 
 
 def test_gradients_are_counted_before_the_iterate_they_led_to():
     """Batches of 32 at 20 clients: none led to w_0, 20·32·k to w_k."""
-    (result,) = STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True), evaluations=4)[""]
+    (result,) = STUDY.run({"": STUDY.methods["Softmax SGM"]}, FULL, Scale(1, quick=True), evaluations=4)[""]
     np.testing.assert_array_equal(gradient_evaluations(result), 640 * np.array([0, 50, 100, 150]))
 
 
 def test_users_of_baselines_take_the_last_iterate():
-    found = STUDY.runs(STUDY.rules, FULL, Scale(1, quick=True), evaluations=4)
+    found = STUDY.run(STUDY.methods, FULL, Scale(1, quick=True), evaluations=4)
     own = STUDY.tasks(1)
     for label, results in found.items():
-        taken, last = answers(results, own)[0], lasts(results, own)[0]
+        taken, last = answers(results, own)[0], last_iterates(results, own)[0]
         assert (taken.worst_objective == last.worst_objective) == (label != "Softmax SGM")
 
 
@@ -252,7 +252,7 @@ def test_optimum_agrees_with_cvxpy():
         limits += [cvxpy.sum(cvxpy.logistic(-malignant @ w)) / len(malignant) <= error_budget.LEVEL]
     accuracy = {"tol_gap_abs": 1e-6, "tol_gap_rel": 1e-6, "tol_feas": 1e-6}
     cvxpy.Problem(cvxpy.Minimize(t), limits).solve(solver=cvxpy.CLARABEL, **accuracy)
-    assert error_budget.smallest_objective(train) == pytest.approx(float(t.value), rel=1e-4)
+    assert error_budget.find_optimum(train) == pytest.approx(float(t.value), rel=1e-4)
 
 
 def test_the_gallery_shows_every_experiment():
@@ -275,7 +275,7 @@ def test_runs_are_written_and_can_be_reported_on(written, tmp_path):
 
 def test_names_of_runs_are_fit_for_folders():
     scale = Scale()
-    answer = next(iter(STUDY.runs({"": STUDY.rules["Softmax SGM"]}, FULL, Scale(1, quick=True)).values()))
+    answer = next(iter(STUDY.run({"": STUDY.methods["Softmax SGM"]}, FULL, Scale(1, quick=True)).values()))
     for _ in range(2):
         scale.add_runs("λ = −5, a/b", answer)
     assert list(scale.runs) == ["λ-=-5-a-b-seed-0", "λ-=-5-a-b-seed-0-2"]

@@ -14,7 +14,7 @@ from softswitch_experiments.paper.np_study import (
     TOLERANCE,
     softmax,
 )
-from softswitch_experiments.paper.study import averages, lasts, mean
+from softswitch_experiments.paper.study import averages, last_iterates, mean
 
 SCALE = Scale(seeds=5)
 RULES = {
@@ -27,8 +27,8 @@ RULES = {
 
 @pytest.fixture(scope="module", params=[FULL, PARTIAL], ids=lambda way: way.name)
 def found(optimised, request):
-    batches = STUDY.runs(RULES, request.param, SCALE)
-    whole = STUDY.runs({"softmax": RULES["softmax"]}, request.param, SCALE, batch_size=None)
+    batches = STUDY.run(RULES, request.param, SCALE)
+    whole = STUDY.run({"softmax": RULES["softmax"]}, request.param, SCALE, batch_size=None)
     return request.param, {label: averages(results) for label, results in batches.items()}, averages(whole["softmax"])
 
 
@@ -68,9 +68,9 @@ def test_the_average_meets_it_on_average_only(found):
 def test_adult_ends_where_the_paper_has_it(optimised):
     """Training data, worst client. Last iterates of an independent program: 0.358/0.054, 0.394/0.014, 0.525/0.003."""
     scale = Scale(seeds=3)
-    found = adult_study.STUDY.runs(adult_study.STUDY.rules, adult_study.FULL, scale)
+    found = adult_study.STUDY.run(adult_study.STUDY.methods, adult_study.FULL, scale)
     assert mean(averages(found["Softmax SGM"]), "worst_constraint") <= 0.055
-    softmax, penalty, dual = (lasts(results, adult_study.STUDY.tasks(3)) for results in found.values())
+    softmax, penalty, dual = (last_iterates(results, adult_study.STUDY.tasks(3)) for results in found.values())
     assert mean(softmax, "worst_objective") <= mean(penalty, "worst_objective") - 0.02
     assert mean(penalty, "worst_constraint") < mean(softmax, "worst_constraint")
     assert mean(dual, "worst_objective") > mean(softmax, "worst_objective") + 0.1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from softswitch_experiments.paper import Scale, fair_readings, np_readings, occupation_readings, step_readings
+from softswitch_experiments.paper import Scale, fair_readings, np_readings
 from softswitch_experiments.paper.np_study import FULL, PARTIAL, SOFTMAX, STUDY
 from softswitch_experiments.paper.readings import (
     FIRST_TUNING_SEED,
@@ -13,10 +13,10 @@ from softswitch_experiments.paper.readings import (
     TUNED,
     Entry,
     Reading,
-    best,
-    interval,
+    count_steps,
+    format_interval,
     meets,
-    steps_of_passes,
+    select_setting,
 )
 from softswitch_experiments.paper.safe_rl_clients import planet_claims
 from softswitch_experiments.paper.study import Point
@@ -27,24 +27,28 @@ def points(f, g, spread=0.001):
 
 
 def test_passes_are_steps_by_the_rows_of_a_client():
-    assert steps_of_passes(5, rows=23, batch_size=32) == 5  # all rows are one batch
-    assert steps_of_passes(2, rows=3256, batch_size=128) == 52  # 25 full batches and a short one
-    assert steps_of_passes(1, rows=256, batch_size=128) == 2
-    assert steps_of_passes(3, rows=1000, batch_size=None) == 3
+    assert count_steps(5, rows=23, batch_size=32) == 5  # all rows are one batch
+    assert count_steps(2, rows=3256, batch_size=128) == 52  # 25 full batches and a short one
+    assert count_steps(1, rows=256, batch_size=128) == 2
+    assert count_steps(3, rows=1000, batch_size=None) == 3
 
 
 def test_the_local_step_of_a_reading():
-    assert Reading("", PARTIAL, divided=True).of(SOFTMAX).local_step_size == pytest.approx(0.1)  # η = 0.5, E = 5
-    assert Reading("", PARTIAL).of(SOFTMAX).local_step_size == 0.5
-    assert Reading("", PARTIAL, divided=True).of(SOFTMAX).step_size == 0.5
+    assert Reading("", PARTIAL, divided=True).apply(SOFTMAX).local_step_size == pytest.approx(0.1)  # η = 0.5, E = 5
+    assert Reading("", PARTIAL).apply(SOFTMAX).local_step_size == 0.5
+    assert Reading("", PARTIAL, divided=True).apply(SOFTMAX).step_size == 0.5
 
 
 def test_every_method_has_a_grid_of_one_size_with_the_papers_setting_on_it():
-    for contest in (np_readings.contest(), fair_readings.contest(False), occupation_readings.contest()):
+    for contest in (
+        np_readings.make_contest(),
+        fair_readings.make_contest(False),
+        fair_readings.make_occupation_contest(),
+    ):
         assert len({len(grid) for grid in contest.grids.values()}) == 1
-    whole = np_readings.contest()
+    whole = np_readings.make_contest()
     assert len(whole.grids["Penalty"]) == 42
-    for method, rule in STUDY.rules.items():
+    for method, rule in STUDY.methods.items():
         assert str(rule) in map(str, whole.grids[method].values())
     with pytest.raises(ValueError, match="same size"):
         replace(whole, grids={**whole.grids, "Penalty": {}})
@@ -52,13 +56,13 @@ def test_every_method_has_a_grid_of_one_size_with_the_papers_setting_on_it():
 
 def test_the_setting_chosen_is_the_best_that_meets():
     tried = {"a": points(0.1, 0.3), "b": points(0.3, 0.09), "c": points(0.2, 0.099)}
-    assert best(tried) == ("c", True)
-    assert best({"a": points(0.1, 0.3), "d": points(0.5, 0.2)}) == ("d", False)
+    assert select_setting(tried) == ("c", True)
+    assert select_setting({"a": points(0.1, 0.3), "d": points(0.5, 0.2)}) == ("d", False)
 
 
 def test_a_mean_is_met_up_to_its_interval():
     """0.10, 0.11, 0.12: mean 0.11, standard error 0.01/√3, times t(2) = 4.303: 0.0248."""
-    assert interval([0.10, 0.11, 0.12]) == "0.110 ± 0.025"
+    assert format_interval([0.10, 0.11, 0.12]) == "0.110 ± 0.025"
     assert meets([0.10, 0.11, 0.12], 0.1)
     assert not meets([0.10, 0.11, 0.12], 0.08)
     assert meets([0.1], 0.1)
@@ -81,7 +85,7 @@ def entries(**changes):
 
 
 def test_claims_can_fail_one_by_one():
-    contest, reading = np_readings.contest(), Reading("here", FULL)
+    contest, reading = np_readings.make_contest(), Reading("here", FULL)
 
     def failing(found):
         return [i for i, claim in enumerate(contest.claims(reading, found)) if not claim.held]
@@ -100,27 +104,27 @@ def test_claims_can_fail_one_by_one():
 
 def test_settings_are_tuned_and_judged_on_different_seeds(monkeypatch):
     asked = []
-    contest = np_readings.contest((0.5,), (4, 5))
+    contest = np_readings.make_contest((0.5,), (4, 5))
     reading, scale = np_readings.FULL_READINGS[1], Scale(2, quick=True)
 
-    def runs(self, rules, way, scale, *, first=0, **options):
+    def run(self, methods, scheme, scale, *, first=0, **options):
         asked.append((first, scale.seeds, options["batch_size"]))
         raise InterruptedError
 
-    monkeypatch.setattr(type(STUDY), "runs", runs)
+    monkeypatch.setattr(type(STUDY), "run", run)
     with pytest.raises(InterruptedError):
         contest.tune(reading, scale)
     chosen = {c.name: (next(iter(contest.grids[c.method])), True) for c in contest.contenders}
     with pytest.raises(InterruptedError):
-        contest.judge(reading, chosen, scale)
+        contest.evaluate(reading, chosen, scale)
     assert asked == [(FIRST_TUNING_SEED, 2, 32), (0, 2, 32)]
 
 
 def test_robust_to_e_can_fail():
     steady = {1: points(0.20, 0.09), 5: points(0.24, 0.09)}
-    assert step_readings.claim("here", "w̄", steady).held
-    assert not step_readings.claim("here", "w̄", {**steady, 20: points(0.26, 0.09)}).held
-    assert not step_readings.claim("here", "w̄", {**steady, 20: points(0.20, 0.12)}).held
+    assert np_readings.robustness_claim("here", "w̄", steady).held
+    assert not np_readings.robustness_claim("here", "w̄", {**steady, 20: points(0.26, 0.09)}).held
+    assert not np_readings.robustness_claim("here", "w̄", {**steady, 20: points(0.20, 0.12)}).held
 
 
 def test_who_gains_and_who_pays_by_hand():

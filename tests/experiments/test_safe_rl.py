@@ -252,8 +252,8 @@ def test_claims_of_the_comparison_can_fail():
 
 def test_one_alpha_serves_all_or_does_not():
     good, missed, dear = (alpha_scale.Measured([loss], [constraint]) for loss, constraint in ((1, 0), (0.5, 2), (3, 0)))
-    assert alpha_scale._best({"raw": {1.0: good, 2.0: missed}, "spread": {1.0: dear}}, 1.0) == 1.0
-    assert alpha_scale._best({"raw": {1.0: missed}}, 1.0) == np.inf
+    assert alpha_scale._best_loss({"raw": {1.0: good, 2.0: missed}, "spread": {1.0: dear}}, 1.0) == 1.0
+    assert alpha_scale._best_loss({"raw": {1.0: missed}}, 1.0) == np.inf
     serving = {"raw": [{1.0}, {2.0}, {1.0, 2.0}], "spread": [{1.0, 4.0}, {4.0}, {4.0, 8.0}]}
     assert [claim.held for claim in alpha_scale._claims(serving)] == [False, True]
 

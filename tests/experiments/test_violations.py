@@ -7,8 +7,8 @@ import pytest
 
 from softswitch.theory.theorems import Constants
 from softswitch_experiments.paper import error_budget
-from softswitch_experiments.paper.np_speed import AnswerCourse, speed_claims
-from softswitch_experiments.paper.violations import fewer_violations, met_early, violation_rows, violations
+from softswitch_experiments.paper.np_sweeps import Progress, speed_claims
+from softswitch_experiments.paper.violations import count_violations, fewer_violations, met_early, violation_rows
 
 
 class History(SimpleNamespace):
@@ -27,13 +27,13 @@ def run(full, reports, seed=0):
 
 
 def test_violations_by_hand():
-    found = violations(run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 6 + [0.1] * 4))
+    found = count_violations(run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 6 + [0.1] * 4))
     assert (found.evaluated, found.violated, found.share) == (5, 3, 0.6)
     assert (found.late_evaluated, found.late_violated) == (2, 1), "rounds 6 and 8"
     assert (found.rounds, found.reported, found.first_met) == (10, 6, 4)
-    assert violations(run([0.2] * 5, [0.2] * 10)).first_met is None
-    (row,) = violation_rows([run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 10)], way="all")
-    assert row["way"] == "all"
+    assert count_violations(run([0.2] * 5, [0.2] * 10)).first_met is None
+    (row,) = violation_rows([run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 10)], scheme="all")
+    assert row["scheme"] == "all"
     assert row["violated_share"] == 0.6
 
 
@@ -52,7 +52,7 @@ def test_claims_on_violations_can_fail():
 
 def course(constraint, objective=(0.5, 0.4, 0.3), per_round=10):
     rounds = np.array([100, 400, 1000])
-    return AnswerCourse(rounds, per_round * rounds, np.array(objective), np.array(constraint))
+    return Progress(rounds, per_round * rounds, np.array(objective), np.array(constraint))
 
 
 def test_met_means_for_good():

@@ -1,4 +1,4 @@
-"""Every figure of the paper, and some beside, by one command each."""
+"""The figures of the paper, and some additional ones, each by one command."""
 
 from typing import TYPE_CHECKING
 

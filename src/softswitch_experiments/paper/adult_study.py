@@ -1,4 +1,4 @@
-"""The fair classification study: Adult over ten clients, with the paper's settings."""
+"""The fair classification study: Adult over ten clients, with the settings of the paper."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ import optax
 from softswitch.methods.penalty import Penalty
 from softswitch.methods.primal_dual import PrimalDual
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch_experiments.paper.study import Grid, Study, Way
+from softswitch_experiments.paper.study import Grid, Scheme, Study
 from softswitch_experiments.tasks.fair_classification import Adult, adult
 from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, SOFTMAX_SWITCH, steps
 
 CLIENTS, TOLERANCE = 10, 0.05
-FULL = Way("E = 1, m = n", 1, 1.0)
-PARTIAL = Way("E = 2, m/n = 0.5", 2, 0.5)
+FULL = Scheme("E = 1, m = n", 1, 1.0)
+PARTIAL = Scheme("E = 2, m/n = 0.5", 2, 0.5)
 STEP = 0.001
 SETTINGS: dict[str, Any] = {
     "tolerance": TOLERANCE,
-    "threshold": TOLERANCE,  # the paper names no other; its λ = ε/1.1 is the Neyman–Pearson experiment's
+    "threshold": TOLERANCE,  # λ = ε/1.1 is only stated for the Neyman–Pearson experiment
     "optimizer": optax.adam,
 }
 COMMON: dict[str, Any] = MEAN_SWITCH | SETTINGS
-"""Of all methods but Softmax SGM."""
+"""Settings of all methods except Softmax SGM."""
 
 
 def softmax(alpha: float, step: float = STEP, **changes: Any) -> SoftmaxSGM:
-    """Softmax SGM with the switch on the softmax mean, unless ``changes`` say otherwise."""
+    """Return Softmax SGM with the switch on the softmax mean, or with other settings."""
     return SoftmaxSGM(**{"alpha": alpha, **steps(step), **SOFTMAX_SWITCH, **SETTINGS} | changes)
 
 
 SOFTMAX = softmax(1.0, criterion="pooled")
-"""The paper's server recomputes the gap from pooled group sums."""
+"""The server of the paper computes the gap from pooled group sums."""
 
 
 def penalty(weight: float, step: float = STEP) -> Penalty:
-    """The penalty method with another ρ or step."""
+    """Return the penalty method with another ρ or step."""
     return Penalty(penalty=weight, **steps(step), **COMMON)
 
 
 def primal_dual(multiplier: float, dual_step: float, step: float = STEP) -> PrimalDual:
-    """The primal-dual method with another μ₀, η_d or step."""
+    """Return the primal-dual method with another μ₀, η_d or step."""
     return PrimalDual(multiplier=multiplier, dual_step_size=dual_step, **steps(step), **COMMON)
 
 
-def _task(seed: int, by: str | None = None, strata: str | None = None, hidden: tuple[int, ...] = (64,)) -> Adult:
+def _make_task(seed: int, by: str | None = None, strata: str | None = None, hidden: tuple[int, ...] = (64,)) -> Adult:
     return adult(CLIENTS, seed=seed, by=by, strata=strata, hidden=hidden)
 
 
 STUDY = Study(
     title="Fair classification, Adult, 10 clients",
-    task=_task,
-    rules={
+    make_task=_make_task,
+    methods={
         "Softmax SGM": SOFTMAX,
         "Penalty": penalty(10.0),
         "Primal-dual": primal_dual(10.0, 0.01),

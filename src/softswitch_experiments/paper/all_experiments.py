@@ -1,4 +1,4 @@
-"""All experiments, each by its name."""
+"""All experiments, by name."""
 
 from functools import partial
 
@@ -17,12 +17,9 @@ from softswitch_experiments.paper import (
     np_readings,
     np_study,
     np_sweeps,
-    occupation_readings,
-    safe_rl_alpha,
     safe_rl_clients,
     safe_rl_comparison,
     sgm_comparison,
-    step_readings,
     tuning,
 )
 from softswitch_experiments.paper.experiment import Experiment
@@ -46,7 +43,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         np_readings.PARTIAL_EXPERIMENT,
         np_sweeps.ALPHA,
         np_sweeps.STEPS_EXPERIMENT,
-        step_readings.EXPERIMENT,
+        np_readings.LOCAL_STEPS_EXPERIMENT,
         np_sweeps.PARTICIPATION,
         sgm_comparison.EXPERIMENT,
         np_noniid.EXPERIMENT,
@@ -65,10 +62,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         fair_sweeps.ALPHA,
         fair_sweeps.OPTIMIZER,
         fair_noniid.EXPERIMENT,
-        occupation_readings.EXPERIMENT,
+        fair_readings.OCCUPATION_EXPERIMENT,
         fair_frontier.EXPERIMENT,
         safe_rl_comparison.EXPERIMENT,
-        safe_rl_alpha.EXPERIMENT,
+        safe_rl_comparison.ALPHA_EXPERIMENT,
         safe_rl_clients.EXPERIMENT,
         alpha_scale.EXPERIMENT,
     )

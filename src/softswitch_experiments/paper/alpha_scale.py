@@ -1,4 +1,4 @@
-"""Does one α serve all tasks, once it is measured in the spread of the reports?"""
+"""One α for all tasks: α per unit, and α per spread of the reports."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ import numpy as np
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, narrow_panels
 from softswitch_experiments.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.study import Point, averages, lasts
+from softswitch_experiments.paper.study import Point, averages, last_iterates, values_of
 
 RAW = (0.05, 0.5, 5.0, 50.0, 500.0)
-"""α per unit, and"""
+"""α per unit."""
 SPREADS = (1.0, 2.0, 4.0, 8.0)
-"""α per spread, the same for all tasks."""
+"""α per spread of the reports."""
 FEWER = 0.8
-"""Safe RL is served where the rounds in violation are at most this share of Parallel CRPO's,"""
+"""Bound of safe RL: the rounds in violation, as a share of those of Parallel CRPO."""
 WITHIN = 1.1
-"""and every task where its loss is at most so many times the best of those that meet the bound."""
+"""An α serves a task if it meets the bound, with a loss of at most this multiple of the best one that does."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What an α reaches, one number a seed: a loss to be small, and a constraint to be within a bound."""
+    """Loss and constraint of an α, one number per seed."""
 
     loss: list[float]
     constraint: list[float]
-
-
-Measure = Callable[[Sequence[float], str, Scale], dict[float, Measured]]
-"""Runs every α on one scale."""
 
 
 @dataclass(frozen=True)
@@ -39,46 +35,46 @@ class Part:
     """One task.
 
     Attributes:
-        title: its name.
-        loss: what the loss is.
-        constraint: what the constraint is.
-        measure: runs it.
-        bound: the largest mean constraint that counts as met.
+        title: Its name.
+        loss: Label of the loss.
+        constraint: Label of the constraint.
+        measure: Function that runs it for several α on one scale.
+        bound: Function that returns the largest mean constraint that counts as met.
     """
 
     title: str
     loss: str
     constraint: str
-    measure: Measure
+    measure: Callable[[Sequence[float], str, Scale], dict[float, Measured]]
     bound: Callable[[Scale], float]
 
 
-def _at(points: Sequence[Point]) -> Measured:
-    return Measured([p.worst_objective for p in points], [p.worst_constraint for p in points])
+def _measured(points: Sequence[Point]) -> Measured:
+    return Measured(values_of(points, "worst_objective"), values_of(points, "worst_constraint"))
 
 
 def _neyman_pearson(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    rules = {f"{alpha:g}": np_study.softmax(alpha, alpha_scale=alpha_scale) for alpha in alphas}
-    found = np_study.STUDY.runs(rules, np_study.FULL, scale)
-    return {alpha: _at(averages(found[f"{alpha:g}"])) for alpha in alphas}
+    methods = {f"{alpha:g}": np_study.softmax(alpha, alpha_scale=alpha_scale) for alpha in alphas}
+    runs = np_study.STUDY.run(methods, np_study.FULL, scale)
+    return {alpha: _measured(averages(runs[f"{alpha:g}"])) for alpha in alphas}
 
 
 def _adult(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    rules = {f"{alpha:g}": adult_study.softmax(alpha, alpha_scale=alpha_scale) for alpha in alphas}
-    found = adult_study.STUDY.runs(rules, adult_study.FULL, scale, variant=fair_noniid.VARIANT)
-    own = adult_study.STUDY.tasks(scale.seeds, **fair_noniid.VARIANT)
-    return {alpha: _at(lasts(found[f"{alpha:g}"], own)) for alpha in alphas}
+    methods = {f"{alpha:g}": adult_study.softmax(alpha, alpha_scale=alpha_scale) for alpha in alphas}
+    runs = adult_study.STUDY.run(methods, adult_study.FULL, scale, variant=fair_noniid.VARIANT)
+    tasks = adult_study.STUDY.tasks(scale.seeds, **fair_noniid.VARIANT)
+    return {alpha: _measured(last_iterates(runs[f"{alpha:g}"], tasks)) for alpha in alphas}
 
 
 def _safe_rl(alphas: Sequence[float], alpha_scale: str, scale: Scale) -> dict[float, Measured]:
-    longest = scale.pick(200, safe_rl_study.QUICK["horizon"])
-    found = {alpha: safe_rl_study.runs(safe_rl_study.PRIMARY, alpha, scale, alpha_scale) for alpha in alphas}
+    horizon = scale.pick(200, safe_rl_study.QUICK["horizon"])
+    runs = {alpha: safe_rl_study.run_setting(safe_rl_study.PRIMARY, alpha, scale, alpha_scale) for alpha in alphas}
     return {
         alpha: Measured(
-            [longest - safe_rl_study.last_return(run) for run in results],
-            [float(safe_rl_study.violations(run)) for run in results],
+            [horizon - safe_rl_study.last_return(run) for run in results],
+            [float(safe_rl_study.count_violations(run)) for run in results],
         )
-        for alpha, results in found.items()
+        for alpha, results in runs.items()
     }
 
 
@@ -112,19 +108,19 @@ PARTS = (
 
 
 def run(scale: Scale) -> Outcome:
-    """Loss and constraint of each task over α, per unit and per spread; which α serves which task."""
+    """Measure loss and constraint of each task over α on both scales, and find which α serves which task."""
     figure, axes = narrow_panels(len(PARTS), 2, "α per unit (the paper's) and α per spread of the reports")
     rows: list[Row] = []
     serving: dict[str, list[set[float]]] = {"raw": [], "spread": []}
     for pair, part in zip(axes, PARTS, strict=True):
         grids = {"raw": scale.pick(RAW, RAW[:1]), "spread": scale.pick(SPREADS, SPREADS[2:3])}
-        found = {kind: part.measure(alphas, kind, scale) for kind, alphas in grids.items()}
+        results = {kind: part.measure(alphas, kind, scale) for kind, alphas in grids.items()}
         bound = part.bound(scale)
-        best = _best(found, bound)
-        _draw(pair, part, found, bound)
-        for kind, measured in found.items():
+        best = _best_loss(results, bound)
+        _draw(pair, part, results, bound)
+        for kind, measured in results.items():
             serves = {
-                alpha for alpha, own in measured.items() if _meets(own, bound) and np.mean(own.loss) <= WITHIN * best
+                alpha for alpha, one in measured.items() if _meets(one, bound) and np.mean(one.loss) <= WITHIN * best
             }
             serving[kind].append(serves)
             rows += [
@@ -137,28 +133,28 @@ def run(scale: Scale) -> Outcome:
                     "constraint": constraint,
                     "serves": alpha in serves,
                 }
-                for alpha, own in measured.items()
-                for seed, (loss, constraint) in enumerate(zip(own.loss, own.constraint, strict=True))
+                for alpha, one in measured.items()
+                for seed, (loss, constraint) in enumerate(zip(one.loss, one.constraint, strict=True))
             ]
     legend(figure, axes.flat)
     return Outcome(figure, {"settings": rows}, tuple(_claims(serving)))
 
 
-def _meets(own: Measured, bound: float) -> bool:
-    return bool(np.mean(own.constraint) <= bound)
+def _meets(measured: Measured, bound: float) -> bool:
+    return bool(np.mean(measured.constraint) <= bound)
 
 
-def _best(found: dict[str, dict[float, Measured]], bound: float) -> float:
-    """The smallest mean loss of any α on either scale that meets the bound; infinite where none does."""
-    losses = [np.mean(own.loss) for measured in found.values() for own in measured.values() if _meets(own, bound)]
+def _best_loss(results: dict[str, dict[float, Measured]], bound: float) -> float:
+    """Return the smallest mean loss of any α that meets the bound, infinite if none does."""
+    losses = [np.mean(one.loss) for measured in results.values() for one in measured.values() if _meets(one, bound)]
     return float(min(losses, default=np.inf))
 
 
-def _draw(pair: np.ndarray, part: Part, found: dict[str, dict[float, Measured]], bound: float) -> None:
+def _draw(pair: np.ndarray, part: Part, results: dict[str, dict[float, Measured]], bound: float) -> None:
     for kind, colour in (("raw", VERMILLION), ("spread", BLUE)):
-        alphas, label = list(found[kind]), "per unit" if kind == "raw" else "per spread"
-        dots(pair[0], alphas, [own.loss for own in found[kind].values()], colour, f"α {label}")
-        dots(pair[1], alphas, [own.constraint for own in found[kind].values()], colour, f"α {label}")
+        alphas, label = list(results[kind]), "per unit" if kind == "raw" else "per spread"
+        dots(pair[0], alphas, [one.loss for one in results[kind].values()], colour, f"α {label}")
+        dots(pair[1], alphas, [one.constraint for one in results[kind].values()], colour, f"α {label}")
     pair[0].set(title=part.title, xlabel="α", ylabel=part.loss, xscale="log")
     pair[1].set(title=part.title, xlabel="α", ylabel=part.constraint, xscale="log")
     pair[1].axhline(bound, color=GREY, linestyle="--", linewidth=1, label="bound")
@@ -166,16 +162,16 @@ def _draw(pair: np.ndarray, part: Part, found: dict[str, dict[float, Measured]],
 
 def _claims(serving: dict[str, list[set[float]]]) -> list[Claim]:
     claims = []
-    for kind, word in (("raw", "per unit"), ("spread", "per spread")):
-        everywhere = set.intersection(*serving[kind])
+    for kind, label in (("raw", "per unit"), ("spread", "per spread")):
+        common = set.intersection(*serving[kind])
         each = "; ".join(
             f"{part.title}: {', '.join(f'{alpha:g}' for alpha in sorted(serves)) or 'none'}"
             for part, serves in zip(PARTS, serving[kind], strict=True)
         )
         claims.append(
             Claim(
-                f"one α {word} serves all three tasks: the bound met, the loss within {WITHIN - 1:.0%} of the best",
-                bool(everywhere),
+                f"one α {label} serves all three tasks: the bound met, the loss within {WITHIN - 1:.0%} of the best",
+                bool(common),
                 each,
             )
         )

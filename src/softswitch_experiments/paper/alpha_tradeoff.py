@@ -19,50 +19,50 @@ from softswitch.theory.two_clients import limit_cycle
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
-REGIMES = {"smooth": 0.7, "damped": 1.8, "limit-cycle": 3.5}
-"""αη of each regime: up to 1, up to 2, beyond."""
+REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
+"""αη of each regime."""
 START, ROUNDS, STEP = 2.3, 60, 1.0
 
 
 def signed(params: Params, batch: Batch) -> Params:
-    """f_1 = w, f_2 = −w."""
+    """Return f_1 = w, f_2 = −w."""
     return (batch["weight"] * batch["sign"]).sum() * params
 
 
-def always_met(params: Params, batch: Batch) -> Params:
-    """g = −1."""
+def constant_constraint(params: Params, batch: Batch) -> Params:
+    """Return g = −1."""
     return 0 * params - batch["weight"].sum()
 
 
-def play(product: float, rounds: int = ROUNDS) -> Result:
-    """The method itself."""
+def run_method(product: float, rounds: int = ROUNDS) -> Result:
+    """Run the method with αη = ``product``."""
     clients = ClientData.from_arrays({"sign": [1.0, -1.0]}, client=[1, 2])
-    problem = Problem(signed, always_met, jnp.array(START))
-    rule = SoftmaxSGM(alpha=product / STEP, tolerance=0.1, **steps(STEP), **SOFTMAX_SWITCH)
+    problem = Problem(signed, constant_constraint, jnp.array(START))
+    method = SoftmaxSGM(alpha=product / STEP, tolerance=0.1, **steps(STEP), **SOFTMAX_SWITCH)
     options = group_options(rounds=rounds, batch_size=None, eval_every=0, record_clients=True, **RUN)
-    return solve(problem, clients, rule, **options)
+    return solve(problem, clients, method, **options)
 
 
 def iterates(result: Result) -> np.ndarray:
-    """w_k: with f_1 = w, what client 1 reports is the iterate."""
+    """Return w_k, which is the report f_1 = w of client 1."""
     assert result.history.per_client is not None
-    found: np.ndarray = result.history.per_client.objective[:, 0]
-    return found
+    reports: np.ndarray = result.history.per_client.objective[:, 0]
+    return reports
 
 
 def run(scale: Scale) -> Outcome:
-    """A cobweb plot a regime, drawn from the method's own iterates."""
+    """Draw one cobweb plot per regime from the iterates of the method."""
     figure, axes = narrow_panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", height=3.4)
     rows: list[Row] = []
     claims = []
     span = np.linspace(-1.1, START + 0.1, 400)
     for panel, (regime, product) in zip(axes[0], REGIMES.items(), strict=True):
-        result = play(product)
+        result = run_method(product)
         scale.add_runs(regime, [result])
         w = iterates(result)
         panel.plot(span, span, color=GREY, linewidth=0.8, label="diagonal")
         panel.plot(span, span - STEP * np.tanh(product * span), color="black", linewidth=1.4, label="w − η tanh(αw)")
-        # Up or down to the curve, across to the diagonal.
+        # Vertical lines to the curve, horizontal lines to the diagonal.
         across = np.repeat(w, 2)
         panel.plot(across[:-1], np.concatenate([[across[0]], across[2:]]), color=BLUE, linewidth=1, label="iterates")
         panel.plot(w[0], w[0], "o", color=BLUE, markersize=5)

@@ -1,4 +1,4 @@
-"""The main comparison: F and G against gradient evaluations, for the paper's settings and for tuned baselines."""
+"""The main comparison: F and G against gradient evaluations, at the paper's settings and with tuned baselines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from softswitch.support.plotting import METHODS, band, legend, log_values, narro
 from softswitch_experiments.paper import tuning
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
+    Runs,
+    Scheme,
     Study,
-    Way,
     answer_rows,
     averages,
     curve_rows,
+    format_point,
     gradient_evaluations,
-    lasts,
+    last_iterates,
     mean,
-    paired,
-    reached,
+    paired_difference,
 )
 from softswitch_experiments.paper.violations import fewer_violations, met_early, violation_rows
 
@@ -32,86 +33,82 @@ PARTS = (
     ("held_out", "objective", "F, test rows"),
     ("held_out", "constraint", "G, test rows"),
 )
-Found = dict[str, tuple[Result, ...]]
+FifthPanel = Callable[[Axes, Scheme, Runs], tuple[list[Claim], dict[str, list[Row]]]]
+"""Draws a fifth panel from the runs of a scheme, and returns additional claims and tables."""
 
 
-Beside = Callable[[Axes, Way, Found], tuple[list[Claim], dict[str, list[Row]]]]
-"""Draws a fifth panel from the runs of a way to take part, and adds claims and tables."""
-
-
-def compare(study: Study, scale: Scale, beside: Beside | None = None) -> Outcome:
-    """Softmax SGM, penalty and primal-dual, the baselines also at the best of their grid."""
+def compare(study: Study, scale: Scale, fifth_panel: FifthPanel | None = None) -> Outcome:
+    """Compare Softmax SGM, penalty and primal-dual, the baselines also with tuned settings."""
     title = f"{study.title}: the worst client (tuned: the best of the baseline's grid)"
-    figure, axes = narrow_panels(len(study.ways(scale)), 5 if beside else 4, title)
+    figure, axes = narrow_panels(len(study.schemes(scale)), 5 if fifth_panel else 4, title)
     tables: dict[str, list[Row]] = {"curves": [], "answers": [], "settings": [], "violations": []}
     claims: list[Claim] = []
-    for row, way in zip(axes, study.ways(scale), strict=True):
-        rules = {**study.rules, **tuned(study, way, scale)}
-        found = study.runs(rules, way, scale, evaluations=100 if not scale.quick else 10)
-        for label, results in found.items():
+    for row, scheme in zip(axes, study.schemes(scale), strict=True):
+        methods = {**study.methods, **_tune_baselines(study, scheme, scale)}
+        runs = study.run(methods, scheme, scale, evaluations=100 if not scale.quick else 10)
+        for label, results in runs.items():
             _draw(row, label, results)
-            tables["curves"] += curve_rows(results, way=way.name, method=label)
-            tables["violations"] += violation_rows(results, way=way.name, method=label)
-            tables["settings"].append({"way": way.name, "method": label, "rule": str(results[0].method)})
-            points = {"average": averages(results), "last": lasts(results, study.tasks(scale.seeds))}
-            for iterate, own in points.items():
-                tables["answers"] += answer_rows(own, way=way.name, method=label, iterate=iterate)
-        for panel, (_, name, word) in zip(row, PARTS, strict=False):
-            panel.set(title=f"{word}  ({way.name})", xlabel="gradient evaluations")
+            tables["curves"] += curve_rows(results, scheme=scheme.name, method=label)
+            tables["violations"] += violation_rows(results, scheme=scheme.name, method=label)
+            tables["settings"].append({"scheme": scheme.name, "method": label, "settings": str(results[0].method)})
+            iterates = {"average": averages(results), "last": last_iterates(results, study.tasks(scale.seeds))}
+            for iterate, points in iterates.items():
+                tables["answers"] += answer_rows(points, scheme=scheme.name, method=label, iterate=iterate)
+        for panel, (_, name, title) in zip(row, PARTS, strict=False):
+            panel.set(title=f"{title}  ({scheme.name})", xlabel="gradient evaluations")
             log_values(panel)
             panel.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
             if name == "constraint":
                 tolerance(panel, study.tolerance)
-        claims += _claims(study, found, way, scale)
-        if beside is not None:
-            more, added = beside(row[4], way, found)
-            claims += more
-            for name, rows in added.items():
+        claims += _claims(study, runs, scheme, scale)
+        if fifth_panel is not None:
+            more_claims, more_tables = fifth_panel(row[4], scheme, runs)
+            claims += more_claims
+            for name, rows in more_tables.items():
                 tables.setdefault(name, []).extend(rows)
     legend(figure, axes[:, :4].flat, columns=6)
     return Outcome(figure, tables, tuple(claims))
 
 
-def tuned(study: Study, way: Way, scale: Scale) -> dict[str, Method]:
-    """The best of each baseline's grid, labelled as such."""
-    best = {method: tuning.best(study, method, way, scale) for method in ("Penalty", "Primal-dual")}
-    return {f"{method}, tuned": rule for method, rule in best.items() if rule is not None}
+def _tune_baselines(study: Study, scheme: Scheme, scale: Scale) -> dict[str, Method]:
+    best = {name: tuning.find_best(study, name, scheme, scale) for name in ("Penalty", "Primal-dual")}
+    return {f"{name}, tuned": method for name, method in best.items() if method is not None}
 
 
 def _draw(row: Any, label: str, results: tuple[Result, ...]) -> None:
     method, _, is_tuned = label.partition(", ")
-    spent = gradient_evaluations(results[0])
+    gradients = gradient_evaluations(results[0])
     for panel, (part, name, _) in zip(row, PARTS, strict=False):
         values = [getattr(getattr(result.history, part), name) for result in results]
-        band(panel, spent, values, METHODS[method], label, linestyle=":" if is_tuned else "-")
+        band(panel, gradients, values, METHODS[method], label, linestyle=":" if is_tuned else "-")
 
 
-def _claims(study: Study, found: Found, way: Way, scale: Scale) -> list[Claim]:
-    """The method's own promise on w̄; against the baselines, last iterate against last iterate."""
-    softmax = averages(found["Softmax SGM"])
-    ends = {label: lasts(results, study.tasks(scale.seeds)) for label, results in found.items()}
+def _claims(study: Study, runs: Runs, scheme: Scheme, scale: Scale) -> list[Claim]:
+    """Test the guarantee of the method for w̄, and compare the last iterate with those of the baselines."""
+    average = averages(runs["Softmax SGM"])
+    last = {label: last_iterates(results, study.tasks(scale.seeds)) for label, results in runs.items()}
     claims = [
         Claim(
-            f"{way.name}: Softmax SGM's average meets G <= {study.tolerance}",
-            mean(softmax, "worst_constraint") <= study.tolerance,
-            reached(softmax),
+            f"{scheme.name}: Softmax SGM's average meets G <= {study.tolerance}",
+            mean(average, "worst_constraint") <= study.tolerance,
+            format_point(average),
         )
     ]
-    own = ends["Softmax SGM"]
-    meets = mean(own, "worst_constraint") <= study.tolerance
+    softmax = last["Softmax SGM"]
+    is_feasible = mean(softmax, "worst_constraint") <= study.tolerance
     for method in ("Penalty", "Primal-dual"):
-        best = ends.get(f"{method}, tuned")
-        statement = f"{way.name}: last iterates meet G, with a lower F than {method} tuned to meet G (or it cannot)"
-        told = f"{reached(own)}; {method} at the paper's setting: {reached(ends[method])}; tuned: "
+        best = last.get(f"{method}, tuned")
+        statement = f"{scheme.name}: last iterates meet G, with a lower F than {method} tuned to meet G (or it cannot)"
+        measured = f"{format_point(softmax)}; {method} at the paper's setting: {format_point(last[method])}; tuned: "
         if best is None:
-            claims.append(Claim(statement, meets, f"{told}nothing on its grid meets G"))
+            claims.append(Claim(statement, is_feasible, f"{measured}nothing on its grid meets G"))
             continue
-        higher, margin = paired(best, own, "worst_objective")
-        told += f"{reached(best)}, F higher by {higher:.3f} ± {margin:.3f} (95%, paired)"
-        claims.append(Claim(statement, meets and higher > margin, told))
-    others = [label for label in found if label != "Softmax SGM"]
+        higher, margin = paired_difference(best, softmax, "worst_objective")
+        measured += f"{format_point(best)}, F higher by {higher:.3f} ± {margin:.3f} (95%, paired)"
+        claims.append(Claim(statement, is_feasible and higher > margin, measured))
+    others = [label for label in runs if label != "Softmax SGM"]
     return [
         *claims,
-        met_early(way.name, found["Softmax SGM"]),
-        *fewer_violations(way.name, found, "Softmax SGM", others),
+        met_early(scheme.name, runs["Softmax SGM"]),
+        *fewer_violations(scheme.name, runs, "Softmax SGM", others),
     ]

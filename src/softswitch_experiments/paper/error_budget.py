@@ -1,8 +1,8 @@
-"""The three errors, measured on the convex task in a ball, next to the terms of the theory.
+"""The three errors of the theory, measured on the convex task in a ball.
 
-g_i is the loss of class 1 minus ``LEVEL``, so that the optimum F* with G <= 0 exists; SciPy finds it. The gap of an
-answer is max(F(w̄) − F*, G(w̄)). Step size, threshold and 1/α fall with √K, as the theorems have it, from the paper's
-values at K = 1000: the theorems' own constants are worst cases, and with them all of these runs would be far too short.
+g_i is the loss of class 1 minus ``LEVEL``, for which an optimum F* with G <= 0 exists. The gap of an answer is
+max(F(w̄) − F*, G(w̄)). Step size, threshold and 1/α decrease with √K, as in the theorems, from the paper's values at
+K = 1000. The constants of the theorems are worst cases and would need far longer runs.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ THRESHOLD = 0.05  # λ at K = 1000
 DELTA = 0.05  # of the theorems' lines
 
 
-def misses(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
-    """The loss of class 1, above ``LEVEL``."""
+def miss_loss(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
+    """Return the loss of class 1 minus ``LEVEL``."""
     return class_loss(params, batch, 1) - LEVEL
 
 
-PROBLEM = Problem(objective, misses, jnp.zeros(FEATURES), Ball(RADIUS))
+PROBLEM = Problem(objective, miss_loss, jnp.zeros(FEATURES), Ball(RADIUS))
 
 
-def smallest_objective(clients: ClientData) -> float:
-    """F* by SciPy: minimise t subject to f_i(w) <= t and g_i(w) <= 0 for all clients, |w| <= radius."""
+def find_optimum(clients: ClientData) -> float:
+    """Return F* by SciPy: minimise t subject to f_i(w) <= t and g_i(w) <= 0 for all clients, |w| <= radius."""
     x, y = np.asarray(clients.rows.columns["x"], float), np.asarray(clients.rows.columns["y"])
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
     d = x.shape[1]
     shares = []
     for label in (0, 1):
-        own = (owner == np.arange(len(clients))[:, None]) & (y == label)
-        shares.append(own / own.sum(axis=1, keepdims=True))
+        selected = (owner == np.arange(len(clients))[:, None]) & (y == label)
+        shares.append(selected / selected.sum(axis=1, keepdims=True))
 
     def losses(w: np.ndarray, label: int) -> np.ndarray:
         scores = x @ w
@@ -86,7 +86,7 @@ def smallest_objective(clients: ClientData) -> float:
             "jac": lambda v: np.append(-2 * v[:d], 0.0),
         },
     ]
-    found = optimize.minimize(
+    solution = optimize.minimize(
         lambda v: v[d],
         np.append(np.zeros(d), 1.0),
         jac=lambda _: level,
@@ -94,23 +94,24 @@ def smallest_objective(clients: ClientData) -> float:
         constraints=inequalities,
         options={"maxiter": 500, "ftol": 1e-10},
     )
-    if not found.success:
-        raise RuntimeError(f"no optimum of the convex task was found: {found.message}")
-    return float(found.fun)
+    if not solution.success:
+        raise RuntimeError(f"SLSQP did not find the optimum of the convex task: {solution.message}")
+    return float(solution.fun)
 
 
 def run(scale: Scale) -> Outcome:
-    """The gap against K, against B_ζ and against m/n."""
-    own = [task.train for task in STUDY.tasks(scale.seeds)]
-    optimum = np.array([smallest_objective(clients) for clients in own])
-    known = estimate_constants(PROBLEM, own[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
+    """Measure the gap over K, B_ζ and m/n."""
+    clients = [task.train for task in STUDY.tasks(scale.seeds)]
+    optimum = np.array([find_optimum(one) for one in clients])
+    constants = estimate_constants(PROBLEM, clients[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
     figure, axes = panels(3, 1, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=NARROW)
 
-    def measured(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
-        """A row a seed."""
+    def measure(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
+        """Return a row per seed."""
         settings = {"rounds": rounds, "batch_size": None, "eval_every": 0, "progress": scale.progress}
-        rules = [_rule(rounds, threshold)]
-        results = sweep(PROBLEM, own, rules, seeds=scale.seeds, **group_options(**RUN | settings | options)).results[0]
+        methods = [_method(rounds, threshold)]
+        grouped = group_options(**RUN | settings | options)
+        results = sweep(PROBLEM, clients, methods, seeds=scale.seeds, **grouped).results[0]
         scale.add_runs(
             " ".join(f"{name}={value}" for name, value in {"K": rounds, "λ": threshold, **options}.items()), results
         )
@@ -125,24 +126,24 @@ def run(scale: Scale) -> Outcome:
     middle = scale.pick(1000, 316)
     batches, few = scale.pick(ROWS, (8,)), scale.pick(PARTICIPANTS, (20,))
     runs = {
-        "rounds": [measured(k) for k in horizon],
-        "rounds, λ = 0": [measured(k, 0.0) for k in horizon],
-        "rows": [measured(middle, value_batch_size=b) for b in batches],
-        "clients": [measured(middle, participation=m / CLIENTS) for m in few],
+        "rounds": [measure(k) for k in horizon],
+        "rounds, λ = 0": [measure(k, 0.0) for k in horizon],
+        "rows": [measure(middle, value_batch_size=b) for b in batches],
+        "clients": [measure(middle, participation=m / CLIENTS) for m in few],
     }
-    gaps = {name: np.array([[row["gap"] for row in rows] for rows in found]) for name, found in runs.items()}
+    gaps = {name: np.array([[row["gap"] for row in rows] for rows in cases]) for name, cases in runs.items()}
 
     optimization, estimation, sampling = axes[:, 0]
     dots(optimization, horizon, gaps["rounds"], BLUE, "measured, λ ~ K^(-1/2)")
     dots(optimization, horizon, gaps["rounds, λ = 0"], GREEN, "measured, λ = 0", ":")
-    term = known.diameter * known.lipschitz / np.sqrt(horizon)
+    term = constants.diameter * constants.lipschitz / np.sqrt(horizon)
     optimization.plot(horizon, term, color=GREY, linestyle="--", label="theory: DL/√K")
-    lines = theory_lines(known, horizon, batches, few, middle)
+    lines = theory_lines(constants, horizon, batches, few, middle)
     optimization.plot(horizon, lines["optimization"], color=GREY, label="Theorem 1: 2DL/√K")
     optimization.set(xscale="log", xlabel="rounds K", ylabel="gap max(F(w̄) − F*, G(w̄))", title="optimization")
 
     dots(estimation, batches, gaps["rows"], VERMILLION, "measured")
-    term = known.value_noise / np.sqrt(batches)
+    term = constants.value_noise / np.sqrt(batches)
     estimation.plot(batches, term, color=GREY, linestyle="--", label="theory: σ_ζ/√B_ζ")
     estimation.plot(batches, lines["estimation"], color=GREY, marker=".", label="Theorem 1, with its constants")
     estimation.set(xscale="log", xlabel=f"rows a report B_ζ  (K = {middle})", title="estimation")
@@ -150,23 +151,26 @@ def run(scale: Scale) -> Outcome:
     share = np.array(few) / CLIENTS
     dots(sampling, share, gaps["clients"], VERMILLION, "measured")
     partial = share[share < 1]
-    term = known.heterogeneity / (np.abs(np.log1p(-partial)) * CLIENTS)
+    term = constants.heterogeneity / (np.abs(np.log1p(-partial)) * CLIENTS)
     sampling.plot(partial, term, color=GREY, linestyle="--", marker=".", label="theory: σ/(|ln(1−r)|n), 0 at r = 1")
-    for name, line, word in (("sampling", "-", "Theorem 3, with its constants"), ("general", ":", "the general bound")):
-        sampling.plot(partial, lines[name][share < 1], color=GREY, linestyle=line, marker=".", label=word)
+    for name, line, label in (
+        ("sampling", "-", "Theorem 3, with its constants"),
+        ("general", ":", "the general bound"),
+    ):
+        sampling.plot(partial, lines[name][share < 1], color=GREY, linestyle=line, marker=".", label=label)
     sampling.set(xlabel=f"share of clients r = m/n  (K = {middle})", title="sampling")
-    places = ((0.5, 0.55), (0.45, 0.42), (0.66, 0.38))  # between what was measured and what is promised
+    places = ((0.5, 0.55), (0.45, 0.42), (0.66, 0.38))  # between measured values and bounds
     for panel, place in zip(axes.flat, places, strict=True):
         log_values(panel)
         panel.legend(frameon=False, fontsize="small", loc="center", bbox_to_anchor=place)
 
-    claims = [_slope_claim(horizon, gaps["rounds, λ = 0"]), _kept(horizon, gaps["rounds"])]
+    claims = [_slope_claim(horizon, gaps["rounds, λ = 0"]), _guarantee_claim(horizon, gaps["rounds"])]
     if not scale.quick:
         claims += [
             _fewest_cost_most("fewer rows a report cost more", gaps["rows"], f"B_ζ = {batches}"),
             _fewest_cost_most("fewer clients a round cost more", gaps["clients"], f"m = {few}"),
         ]
-    base = gaps["rounds"][horizon.index(middle)]  # exact reports of all clients in as many rounds
+    base = gaps["rounds"][horizon.index(middle)]  # exact reports of all clients in the same number of rounds
     measured_errors = {
         "optimization": (horizon, gaps["rounds, λ = 0"]),
         "estimation": (batches, gaps["rows"] - base),
@@ -174,20 +178,20 @@ def run(scale: Scale) -> Outcome:
         "general": (few, gaps["clients"] - base),
     }
     terms = [
-        {"term": name, "at": x, "bound": line, "measured": own.mean(), **vars(known)}
+        {"term": name, "at": x, "bound": line, "measured": error.mean(), **vars(constants)}
         for name, (at, errors) in measured_errors.items()
-        for x, line, own in zip(at, lines[name], errors, strict=True)
+        for x, line, error in zip(at, lines[name], errors, strict=True)
     ]
     claims += [_covers(name, lines[name], errors) for name, (_, errors) in measured_errors.items()]
-    table = [row for found in runs.values() for rows in found for row in rows]
+    table = [row for cases in runs.values() for rows in cases for row in rows]
     return Outcome(figure, {"gaps": table, "terms": terms}, tuple(claims))
 
 
 def theory_lines(
-    known: Constants, rounds: Sequence[int], rows: Sequence[int], participants: Sequence[int], middle: int
+    constants: Constants, rounds: Sequence[int], rows: Sequence[int], participants: Sequence[int], middle: int
 ) -> dict[str, np.ndarray]:
-    """The theorems' three errors with all their constants, and the general bound on sampling; gradients are exact."""
-    exact = replace(known, gradient_noise=0.0)
+    """Return the three errors of the theorems, and the general bound on sampling, for exact gradients."""
+    exact = replace(constants, gradient_noise=0.0)
     base = Setting(CLIENTS, CLIENTS, middle, delta=DELTA)
     some = [replace(base, participants=m) for m in participants]
     general = replace(exact, gap="beta", gap_shape=(1.0, 1.0))
@@ -200,18 +204,18 @@ def theory_lines(
 
 
 def _covers(name: str, line: np.ndarray, errors: np.ndarray) -> Claim:
-    """Whether the bound lies above what was measured, mean over seeds, and by what factor."""
+    """Test whether the bound is above the measured mean over seeds, and by what factor."""
     measured = errors.mean(axis=1)
-    word = {"optimization": "gap at λ = 0", "estimation": "gap that batches add"}.get(name, "gap that absence adds")
+    quantity = {"optimization": "gap at λ = 0", "estimation": "gap that batches add"}.get(name, "gap that absence adds")
     source = "the general bound on sampling" if name == "general" else f"the theorem's error of {name}"
     factors = line[measured > 0] / measured[measured > 0]
     loose = f"loose by a factor of {factors.min():.3g} to {factors.max():.3g}" if len(factors) else "nothing is added"
-    told = ", ".join(f"{b:.3g} against {m:.3g}" for b, m in zip(line, measured, strict=True))
-    return Claim(f"{source} is at least the {word}", bool((line >= measured - 1e-12).all()), f"{told}; {loose}")
+    pairs = ", ".join(f"{b:.3g} against {m:.3g}" for b, m in zip(line, measured, strict=True))
+    return Claim(f"{source} is at least the {quantity}", bool((line >= measured - 1e-12).all()), f"{pairs}; {loose}")
 
 
-def _rule(rounds: int, threshold: float) -> SoftmaxSGM:
-    """The paper's values at K = 1000, carried to other K as the theorems do."""
+def _method(rounds: int, threshold: float) -> SoftmaxSGM:
+    """Return the method with the paper's values at K = 1000, scaled to other K as in the theorems."""
     shrink = math.sqrt(1000 / rounds)
     level = threshold * shrink
     return SoftmaxSGM(
@@ -220,7 +224,7 @@ def _rule(rounds: int, threshold: float) -> SoftmaxSGM:
 
 
 def slopes(rounds: Any, gaps: np.ndarray) -> tuple[float, float, float]:
-    """The slope of log gap over log K, one a seed: their mean and its 95% interval. NaN where a gap is not positive."""
+    """Return the mean slope of log gap over log K and its 95% interval, NaN if a gap is not positive."""
     if not (gaps > 0).all():
         return math.nan, math.nan, math.nan
     each = np.polyfit(np.log(rounds), np.log(gaps), 1)[0]
@@ -230,7 +234,7 @@ def slopes(rounds: Any, gaps: np.ndarray) -> tuple[float, float, float]:
 
 
 def _slope_claim(rounds: Any, gaps: np.ndarray) -> Claim:
-    """With λ = 0 every average of feasible iterates is feasible: the gap is F(w̄) − F*, the method's own error."""
+    """Test the rate with λ = 0, for which w̄ is feasible and the gap is F(w̄) − F*."""
     middle, low, high = slopes(rounds, gaps)
     return Claim(
         "with λ = 0 the gap falls like K^(-1/2) or faster",
@@ -239,24 +243,24 @@ def _slope_claim(rounds: Any, gaps: np.ndarray) -> Claim:
     )
 
 
-def _kept(rounds: Any, gaps: np.ndarray) -> Claim:
-    """With λ > 0 the switch lets G come near λ, and F fall below F*: the gap is mostly λ itself."""
-    promised = 2 * THRESHOLD * np.sqrt(1000 / np.asarray(rounds))
+def _guarantee_claim(rounds: Any, gaps: np.ndarray) -> Claim:
+    """Test the guarantee with λ > 0, for which G comes near λ and F falls below F*."""
+    bounds = 2 * THRESHOLD * np.sqrt(1000 / np.asarray(rounds))
     middle, low, high = slopes(rounds, gaps)
     return Claim(
         "with λ = ε/2 ~ K^(-1/2) the promise is kept at every K: F(w̄) − F* <= ε and G(w̄) <= ε",
-        bool((gaps.max(axis=1) <= promised).all()),
-        f"the largest gap is {(gaps.max(axis=1) / promised).max():.2f} ε; fitted slope {middle:.2f}, "
+        bool((gaps.max(axis=1) <= bounds).all()),
+        f"the largest gap is {(gaps.max(axis=1) / bounds).max():.2f} ε; fitted slope {middle:.2f}, "
         f"95% interval [{low:.2f}, {high:.2f}]",
     )
 
 
 def _fewest_cost_most(statement: str, gaps: np.ndarray, over: str) -> Claim:
-    """Whether the first gap exceeds the last by more than twice the standard error of the paired differences."""
+    """Test whether the first gap exceeds the last by more than twice the paired standard error."""
     fall = gaps[0] - gaps[-1]
     error = float(fall.std(ddof=1)) / math.sqrt(len(fall)) if len(fall) > 1 else 0.0
-    told = f"{', '.join(f'{gap:.4f}' for gap in gaps.mean(axis=1))} for {over}"
-    return Claim(f"{statement}, beyond twice the standard error", bool(fall.mean() > 2 * error), told)
+    measured = f"{', '.join(f'{gap:.4f}' for gap in gaps.mean(axis=1))} for {over}"
+    return Claim(f"{statement}, beyond twice the standard error", bool(fall.mean() > 2 * error), measured)
 
 
 EXPERIMENT = Experiment("error-budget", "measured gap against K, B_ζ and m/n beside the theory's three errors", run)

@@ -1,6 +1,6 @@
-"""Accuracy against the gap of decisions, beside Fairlearn's ExponentiatedGradient.
+"""Accuracy against the gap of decisions, compared with Fairlearn's ExponentiatedGradient.
 
-Fairlearn bounds the gap on all data put together; so here does the switch, by the pooled criterion.
+Both bound the gap on the pooled data of all clients.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ MODELS: dict[str, tuple[tuple[int, ...], float]] = {
     "Softmax SGM, network": ((64,), 0.001),
     "Softmax SGM, logistic": ((), 0.03),
 }
-"""Hidden layers and Adam's step; the linear model's did best of 0.001, 0.01 and 0.03 on one seed's test rows."""
+"""Hidden layers and Adam's step, for the linear model the best of 0.001, 0.01 and 0.03 on one seed's test rows."""
 COLOURS = dict(zip((*MODELS, "ExponentiatedGradient, logistic"), (BLUE, GREEN, VERMILLION), strict=True))
 
 
 def run(scale: Scale) -> Outcome:
-    """Curves over ε for the method, with a network and with logistic regression; one over the bound for Fairlearn."""
+    """Vary ε with a network and with logistic regression, and the bound of Fairlearn."""
     rows: list[Row] = []
     for label, (hidden, step) in MODELS.items():
-        rule = replace(SOFTMAX, **steps(step))
-        rules = {str(e): replace(rule, tolerance=e, threshold=e) for e in scale.pick(TOLERANCES, (0.05, 0.2))}
-        own = STUDY.tasks(scale.seeds, hidden=hidden)
-        for level, results in STUDY.runs(rules, FULL, scale, variant={"hidden": hidden}).items():
-            for result, task in zip(results, own, strict=True):
-                seen = accuracy_and_gap(result.last, task.test)
-                rows.append({"method": label, "level": float(level), "seed": result.seed, **seen})
+        method = replace(SOFTMAX, **steps(step))
+        methods = {str(e): replace(method, tolerance=e, threshold=e) for e in scale.pick(TOLERANCES, (0.05, 0.2))}
+        tasks = STUDY.tasks(scale.seeds, hidden=hidden)
+        for level, results in STUDY.run(methods, FULL, scale, variant={"hidden": hidden}).items():
+            for result, task in zip(results, tasks, strict=True):
+                values = accuracy_and_gap(result.last, task.test)
+                rows.append({"method": label, "level": float(level), "seed": result.seed, **values})
     reference = STUDY.tasks(1)[0]
-    rows += [exponentiated_gradient(reference, bound, quick=scale.quick) for bound in scale.pick(BOUNDS, (0.1,))]
+    rows += [run_fairlearn(reference, bound, quick=scale.quick) for bound in scale.pick(BOUNDS, (0.1,))]
     figure, axes = panels(1, 1, "Adult, test rows: accuracy against the gap of decisions", width=NARROW, height=4.0)
     curves = {label: _curve(rows, label) for label in COLOURS}
     for label, points in curves.items():
@@ -50,10 +50,10 @@ def run(scale: Scale) -> Outcome:
     return Outcome(figure, {"frontier": rows}, tuple(_claims(curves)))
 
 
-def exponentiated_gradient(task: StudyTask, bound: float, *, quick: bool = False) -> Row:
-    """Fairlearn's reduction with logistic regression on all clients' rows put together: no clients, no batches.
+def run_fairlearn(task: StudyTask, bound: float, *, quick: bool = False) -> Row:
+    """Run Fairlearn's reduction with logistic regression on the pooled rows of all clients.
 
-    Its classifier is randomised: accuracy and gap are expectations over its coin.
+    Accuracy and gap are expectations over its randomised classifier.
     """
     try:
         from fairlearn.reductions import DemographicParity, ExponentiatedGradient
@@ -70,11 +70,11 @@ def exponentiated_gradient(task: StudyTask, bound: float, *, quick: bool = False
         LogisticRegression(max_iter=300), DemographicParity(difference_bound=bound), max_iter=2 if quick else 20
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of solvers that stop early, which the reduction allows for
+        warnings.simplefilter("ignore")  # solvers may stop early
         model.fit(train[0], train[1], sensitive_features=train[2])
     x, y, group = test
-    used = [i for i, weight in enumerate(model.weights_) if weight > 0]
-    positive = sum(model.weights_[i] * model.predictors_[i].predict(x) for i in used)
+    active = [i for i, weight in enumerate(model.weights_) if weight > 0]
+    positive = sum(model.weights_[i] * model.predictors_[i].predict(x) for i in active)
     return {
         "method": "ExponentiatedGradient, logistic",
         "level": bound,
@@ -85,7 +85,7 @@ def exponentiated_gradient(task: StudyTask, bound: float, *, quick: bool = False
 
 
 def _curve(rows: list[Row], label: str) -> np.ndarray:
-    """(gap, accuracy) at each level, means over seeds, in the order of the gap."""
+    """Return (gap, accuracy) at each level, as means over seeds, sorted by gap."""
     levels: dict[float, list[tuple[float, float]]] = {}
     for row in rows:
         if row["method"] == label:
@@ -96,7 +96,7 @@ def _curve(rows: list[Row], label: str) -> np.ndarray:
 
 
 def accuracy_at(curve: np.ndarray, gap: float) -> float:
-    """Accuracy on the straight line between a curve's points; NaN outside of it."""
+    """Return the accuracy by linear interpolation between the points of a curve, NaN outside."""
     return float(np.interp(gap, curve[:, 0], curve[:, 1], left=np.nan, right=np.nan))
 
 

@@ -1,4 +1,4 @@
-"""Fair classification, one setting at a time: the criterion of the switch, the softmax parameter α."""
+"""Fair classification, sweeps over one setting: the criterion of the switch, α, and the server's optimizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, narrow_panels, tolerance
 from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.study import Point, StudyTask, answer_rows, averages, curve_rows, lasts, mean
+from softswitch_experiments.paper.study import (
+    Point,
+    StudyTask,
+    answer_rows,
+    averages,
+    curve_rows,
+    last_iterates,
+    mean,
+    values_of,
+)
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
 from softswitch_experiments.tasks.paper_settings import steps
 
@@ -22,11 +31,11 @@ ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0)
 
 
 def criterion(scale: Scale) -> Outcome:
-    """What the switch looks at: softmax mean, maximum, mean, or the constraint on all clients' data put together."""
-    rules = {name: softmax(1.0, criterion=name) for name in CRITERIA}
-    found = STUDY.runs(rules, FULL, scale)
-    ends, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", found, scale, "criterion", line="none")
-    worst = {name: mean(points, "worst_constraint") for name, points in ends.items()}
+    """Compare criteria of the switch: softmax mean, maximum, mean, or the constraint on pooled data."""
+    methods = {name: softmax(1.0, criterion=name) for name in CRITERIA}
+    runs = STUDY.run(methods, FULL, scale)
+    last, gaps, figure, tables = _show("Adult: the switch's criterion (α = 1)", runs, scale, "criterion", line="none")
+    worst = {name: mean(points, "worst_constraint") for name, points in last.items()}
     claims = (
         Claim(
             "the pooled criterion keeps the gap on all data put together within the tolerance, not the worst client's",
@@ -40,37 +49,37 @@ def criterion(scale: Scale) -> Outcome:
         ),
         Claim(
             "the more pessimistic the criterion, the larger F: pooled < softmax < max",
-            mean(ends["pooled"], "worst_objective")
-            < mean(ends["softmax"], "worst_objective")
-            < mean(ends["max"], "worst_objective"),
-            ", ".join(f"{name} {mean(points, 'worst_objective'):.3f}" for name, points in ends.items()),
+            mean(last["pooled"], "worst_objective")
+            < mean(last["softmax"], "worst_objective")
+            < mean(last["max"], "worst_objective"),
+            ", ".join(f"{name} {mean(points, 'worst_objective'):.3f}" for name, points in last.items()),
         ),
     )
     return Outcome(figure, tables, claims)
 
 
 def alpha(scale: Scale) -> Outcome:
-    """α from the mean towards the maximum."""
+    """Sweep α from the mean towards the maximum."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0))
-    rules = {f"{a:g}": softmax(a) for a in alphas}
-    found = STUDY.runs(rules, FULL, scale)
-    ends, _, figure, tables = _show("Adult: what α does (softmax criterion)", found, scale, "α")
-    first, last = ends[f"{alphas[0]:g}"], ends[f"{alphas[-1]:g}"]
+    methods = {f"{a:g}": softmax(a) for a in alphas}
+    runs = STUDY.run(methods, FULL, scale)
+    last, _, figure, tables = _show("Adult: what α does (softmax criterion)", runs, scale, "α")
+    smallest, largest = last[f"{alphas[0]:g}"], last[f"{alphas[-1]:g}"]
     claims = [
         Claim(
             f"every α meets G <= {TOLERANCE} on IID clients",
-            max(mean(points, "worst_constraint") for points in ends.values()) <= TOLERANCE,
-            ", ".join(f"{mean(points, 'worst_constraint'):.3f} at α = {a}" for a, points in ends.items()),
+            max(mean(points, "worst_constraint") for points in last.values()) <= TOLERANCE,
+            ", ".join(f"{mean(points, 'worst_constraint'):.3f} at α = {a}" for a, points in last.items()),
         ),
         Claim(
             "the largest α is more cautious than the smallest: smaller G, larger F",
-            mean(last, "worst_constraint") < mean(first, "worst_constraint")
-            and mean(last, "worst_objective") > mean(first, "worst_objective"),
-            ", ".join(f"F {mean(points, 'worst_objective'):.3f} at α = {a}" for a, points in ends.items()),
+            mean(largest, "worst_constraint") < mean(smallest, "worst_constraint")
+            and mean(largest, "worst_objective") > mean(smallest, "worst_objective"),
+            ", ".join(f"F {mean(points, 'worst_objective'):.3f} at α = {a}" for a, points in last.items()),
         ),
     ]
     if not scale.quick:
-        zero, one = (mean(ends[a], "worst_objective") for a in ("0", "1"))
+        zero, one = (mean(last[a], "worst_objective") for a in ("0", "1"))
         claims.append(
             Claim(
                 "the paper's α = 1 is far from the mean (α = 0): F differs by 1% or more",
@@ -82,15 +91,15 @@ def alpha(scale: Scale) -> Outcome:
 
 
 def optimizer(scale: Scale) -> Outcome:
-    """The server's optimiser: the paper's step size of 0.001 makes sense with Adam, not with plain SGD."""
-    rules = {
+    """Compare Adam and plain SGD on the server."""
+    methods = {
         "Adam, 0.001": SOFTMAX,
         "SGD, 0.001": replace(SOFTMAX, optimizer=optax.sgd),
         "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, **steps(0.1)),
     }
-    found = STUDY.runs(rules, FULL, scale, evaluations=scale.pick(50, 4))
+    runs = STUDY.run(methods, FULL, scale, evaluations=scale.pick(50, 4))
     figure, axes = narrow_panels(1, 2, "Adult: the server's optimiser and step size")
-    for colour, (label, results) in zip((BLUE, VERMILLION, GREEN), found.items(), strict=True):
+    for colour, (label, results) in zip((BLUE, VERMILLION, GREEN), runs.items(), strict=True):
         for panel, name in zip(axes[0], ("objective", "constraint"), strict=True):
             curves = [getattr(result.history.full, name) for result in results]
             band(panel, results[0].history.full_rounds, curves, colour, label)
@@ -98,8 +107,8 @@ def optimizer(scale: Scale) -> Outcome:
         panel.set(title=f"{word}, worst client, training rows", xlabel="round", ylim=(0, None))
     tolerance(axes[0, 1], TOLERANCE)
     legend(figure, axes.flat, columns=4)
-    ends = {label: lasts(results, STUDY.tasks(scale.seeds)) for label, results in found.items()}
-    adam, slow, fast = (mean(points, "worst_objective") for points in ends.values())
+    last = {label: last_iterates(results, STUDY.tasks(scale.seeds)) for label, results in runs.items()}
+    adam, slow, fast = (mean(points, "worst_objective") for points in last.values())
     claims = (
         Claim(
             "plain SGD with a step of 0.001 hardly moves: F stays above 0.6",
@@ -108,43 +117,46 @@ def optimizer(scale: Scale) -> Outcome:
         ),
         Claim("Adam is better than SGD with a step of 0.1 too", adam < fast, f"F {fast:.3f} against {adam:.3f}"),
     )
-    curves = [row for label, results in found.items() for row in curve_rows(results, optimizer=label)]
-    answers = [row for label, points in ends.items() for row in answer_rows(points, optimizer=label)]
+    curves = [row for label, results in runs.items() for row in curve_rows(results, optimizer=label)]
+    answers = [row for label, points in last.items() for row in answer_rows(points, optimizer=label)]
     return Outcome(figure, {"curves": curves, "answers": answers}, claims)
 
 
 def _show(
-    title: str, found: Mapping[str, tuple[Result, ...]], scale: Scale, label: str, line: str = "-"
+    title: str, runs: Mapping[str, tuple[Result, ...]], scale: Scale, symbol: str, line: str = "-"
 ) -> tuple[dict[str, list[Point]], dict[str, np.ndarray], Figure, dict[str, list[Row]]]:
-    """Last iterate and average over the settings, as figure and tables; also the gap on all data put together."""
-    own = STUDY.tasks(scale.seeds)
-    ends = {name: lasts(results, own) for name, results in found.items()}
-    kept = {name: averages(results) for name, results in found.items()}
+    """Return last iterates, pooled gaps, figure and tables over the settings."""
+    tasks = STUDY.tasks(scale.seeds)
+    last = {name: last_iterates(results, tasks) for name, results in runs.items()}
+    average = {name: averages(results) for name, results in runs.items()}
     pooled = {
-        name: np.array([_pooled_gap(result, task) for result, task in zip(results, own, strict=True)])
-        for name, results in found.items()
+        name: np.array([_pooled_gap(result, task) for result, task in zip(results, tasks, strict=True)])
+        for name, results in runs.items()
     }
     figure, axes = narrow_panels(1, 2, title)
     objective, constraint = axes[0]
-    places = np.arange(len(found))
+    places = np.arange(len(runs))
     for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):
-        for iterates, colour, what in ((ends, BLUE, "last iterate"), (kept, GREEN, "average of feasible iterates")):
-            values = [[getattr(point, name) for point in points] for points in iterates.values()]
-            dots(panel, places, values, colour, what, line)
-        panel.set(title=f"{word}, worst client, training rows", xlabel=label, xticks=places, xticklabels=list(found))
+        for iterates, colour, label in (
+            (last, BLUE, "last iterate"),
+            (average, GREEN, "average of feasible iterates"),
+        ):
+            values = [values_of(points, name) for points in iterates.values()]
+            dots(panel, places, values, colour, label, line)
+        panel.set(title=f"{word}, worst client, training rows", xlabel=symbol, xticks=places, xticklabels=list(runs))
     dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", line)
     tolerance(constraint, TOLERANCE)
     legend(figure, axes.flat, columns=4)
     rows: list[Row] = []
-    for name in found:
-        for iterate, points in (("last", ends[name]), ("average", kept[name])):
+    for name in runs:
+        for iterate, points in (("last", last[name]), ("average", average[name])):
             rows += answer_rows(points, setting=name, iterate=iterate)
     gaps = [
         {"setting": name, "seed": seed, "pooled_gap": float(gap)}
         for name, values in pooled.items()
         for seed, gap in enumerate(values)
     ]
-    return ends, pooled, figure, {"answers": rows, "pooled": gaps}
+    return last, pooled, figure, {"answers": rows, "pooled": gaps}
 
 
 def _pooled_gap(result: Result, task: StudyTask) -> float:

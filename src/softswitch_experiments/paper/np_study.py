@@ -1,4 +1,4 @@
-"""The Neyman–Pearson study: breast cancer over 20 clients, with the paper's settings."""
+"""The Neyman–Pearson study: breast cancer over 20 clients, with the settings of the paper."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.penalty import Penalty
 from softswitch.methods.primal_dual import PrimalDual
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch_experiments.paper.study import Grid, Study, Way
+from softswitch_experiments.paper.study import Grid, Scheme, Study
 from softswitch_experiments.tasks.neyman_pearson import BreastCancer, breast_cancer
 from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, SOFTMAX_SWITCH, steps
 
 CLIENTS, TOLERANCE, ALPHA = 20, 0.1, 6400.0
 HELD_OUT_SPLIT = 42
-"""The seed of the split into training and test rows, the same for all runs; a run's seed deals rows to clients."""
-FULL = Way("E = 1, m = n", 1, 1.0)
-PARTIAL = Way("E = 5, m/n = 0.5", 5, 0.5)
+"""Seed of the split into training and test rows, the same for all runs. The seed of a run splits rows over clients."""
+FULL = Scheme("E = 1, m = n", 1, 1.0)
+PARTIAL = Scheme("E = 5, m/n = 0.5", 5, 0.5)
 STEP, BASELINE_STEP = 0.5, 0.1
 COMMON: dict[str, Any] = {"tolerance": TOLERANCE, **MEAN_SWITCH}
-"""Of all methods but Softmax SGM."""
+"""Settings of all methods except Softmax SGM."""
 
 
 def softmax(alpha: float, step: float = STEP, alpha_scale: str = "raw") -> SoftmaxSGM:
-    """The paper's method with another α, step size or unit of α."""
+    """Return the paper's method with another α, step size or unit of α."""
     return SoftmaxSGM(alpha=alpha, tolerance=TOLERANCE, **steps(step), **SOFTMAX_SWITCH | {"alpha_scale": alpha_scale})
 
 
@@ -31,14 +31,14 @@ SOFTMAX = softmax(ALPHA)
 AVERAGE = AverageSGM(**steps(STEP), **COMMON)
 
 
-def _task(seed: int, concentration: float | None = None) -> BreastCancer:
+def _make_task(seed: int, concentration: float | None = None) -> BreastCancer:
     return breast_cancer(CLIENTS, seed=seed, split_seed=HELD_OUT_SPLIT, concentration=concentration)
 
 
 STUDY = Study(
     title="Neyman–Pearson, breast cancer, 20 clients",
-    task=_task,
-    rules={
+    make_task=_make_task,
+    methods={
         "Softmax SGM": SOFTMAX,
         "Penalty": Penalty(penalty=2.5, **steps(BASELINE_STEP), **COMMON),
         "Primal-dual": PrimalDual(multiplier=2.5, dual_step_size=0.01, **steps(BASELINE_STEP), **COMMON),

@@ -1,8 +1,10 @@
-"""One setting at a time: the softmax parameter α, the local steps E, the share of clients m/n."""
+"""Sweeps over one setting: the softmax parameter α, the local steps E, the share of clients m/n."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,93 +22,103 @@ from softswitch.support.plotting import (
     tolerance,
 )
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.np_speed import course_rows, courses, speed_claims
 from softswitch_experiments.paper.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
-from softswitch_experiments.paper.study import Point, Way, answer_rows, averages, curve_rows, gradient_evaluations, mean
+from softswitch_experiments.paper.study import (
+    Point,
+    Scheme,
+    answer_rows,
+    averages,
+    curve_rows,
+    gradient_evaluations,
+    half_interval,
+    mean,
+    values_of,
+)
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0, 6400.0)
 STEPS = (1, 2, 5, 10, 20)
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 Swept = Mapping[float, tuple[Result, ...]]
+CHECKPOINTS = (25, 50, 100, 200, 400)
+"""Numbers of rounds after which w̄ is evaluated. A shorter run is the beginning of a longer one with the same seed."""
 
 
 def alpha_sensitivity(scale: Scale) -> Outcome:
-    """α from the plain mean to nearly the maximum, with full and with partial participation."""
+    """Sweep α from the plain mean to nearly the maximum, with full and with partial participation."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0, 6400.0))
-    rules = {f"{a:g}": softmax(a) for a in alphas}
-    figure, axes = narrow_panels(len(STUDY.ways(scale)), 3, "Softmax SGM: what α does")
+    methods = {f"{a:g}": softmax(a) for a in alphas}
+    figure, axes = narrow_panels(len(STUDY.schemes(scale)), 3, "Softmax SGM: what α does")
     rows: list[Row] = []
     ends: list[Row] = []
     claims: list[Claim] = []
-    for row, way in zip(axes, STUDY.ways(scale), strict=True):
-        found = STUDY.runs(rules, way, scale, evaluations=scale.pick(100, 10))
-        swept = {a: found[f"{a:g}"] for a in alphas}
-        _draw_curves(row[:2], swept, "α", way.name)
-        # A logarithmic axis that has room for α = 0.
-        _draw_answers(row[2], swept, f"α  ({way.name})")
-        row[2].set_xscale("symlog", linthresh=1, linscale=0.5)
+    for row, scheme in zip(axes, STUDY.schemes(scale), strict=True):
+        runs = STUDY.run(methods, scheme, scale, evaluations=scale.pick(100, 10))
+        swept = {a: runs[f"{a:g}"] for a in alphas}
+        _draw_curves(row[:2], swept, "α", scheme.name)
+        _draw_answers(row[2], swept, f"α  ({scheme.name})")
+        row[2].set_xscale("symlog", linthresh=1, linscale=0.5)  # logarithmic, with α = 0
         row[2].set(
             xlim=(-0.3, 2 * alphas[-1]), xticks=[0, 1, 10, 100, 1000], xticklabels=["0", "1", "10", "100", "1000"]
         )
-        more, at = _tables(swept, "alpha", way=way.name)
+        more, at = _tables(swept, "alpha", scheme=scheme.name)
         rows, ends = rows + more, ends + at
-        claims += _alpha_claims(swept, way)
+        claims += _alpha_claims(swept, scheme)
     legend(figure, axes.flat, columns=5)
     return Outcome(figure, {"curves": rows, "answers": ends}, tuple(claims))
 
 
 def local_steps(scale: Scale) -> Outcome:
-    """E, with half of the clients in a round; the quick version has one point, and compiles nothing for it."""
+    """Sweep E with half of the clients per round; the quick version has one point."""
     steps, share = scale.pick((STEPS, 0.5), ((1,), 1.0))
-    swept = _swept({float(e): Way(f"E = {e}", e, share) for e in steps}, scale)
+    swept = _sweep({float(e): Scheme(f"E = {e}", e, share) for e in steps}, scale)
     points = _points(swept)
-    met = [mean(own, "worst_constraint") <= TOLERANCE for own in points.values()]
-    levels = [mean(own, "worst_objective") for own in points.values()]
+    met = [mean(one, "worst_constraint") <= TOLERANCE for one in points.values()]
+    levels = [mean(one, "worst_objective") for one in points.values()]
     claims = [
         Claim(
             f"the method is robust to E: G(w̄) <= {TOLERANCE} for every E",
             all(met),
-            _said(points, "worst_constraint", "E"),
+            _describe(points, "worst_constraint", "E"),
         )
     ]
     if len(points) > 1:
-        told = _said(points, "worst_objective", "E")
-        claims.append(Claim("and F(w̄) differs by less than a quarter", max(levels) <= 1.25 * min(levels), told))
+        measured = _describe(points, "worst_objective", "E")
+        claims.append(Claim("and F(w̄) differs by less than a quarter", max(levels) <= 1.25 * min(levels), measured))
     return _one_sweep(f"Softmax SGM: local steps E (m/n = {share:g})", swept, "E", claims)
 
 
 def participation(scale: Scale) -> Outcome:
-    """m/n, with five local steps; the quick version has one point, and compiles nothing for it."""
+    """Sweep m/n with five local steps; the quick version has one point."""
     shares, steps = scale.pick((SHARES, 5), ((1.0,), 1))
-    ways = {r: Way(f"m/n = {r:g}", steps, r) for r in shares}
-    swept = _swept(ways, scale)
+    schemes = {r: Scheme(f"m/n = {r:g}", steps, r) for r in shares}
+    swept = _sweep(schemes, scale)
     points = _points(swept)
     least, most = points[shares[0]], points[shares[-1]]
-    comparable = len(points) > 1
     claims = [
         Claim(
             "more clients a round bring G(w̄) down, within the seeds' standard error",
             _falls(points),
-            _said(points, "worst_constraint", "m/n"),
+            _describe(points, "worst_constraint", "m/n"),
         ),
         Claim(
             f"few clients a round hinder strict satisfaction: G(w̄) > {TOLERANCE} with the fewest, met with all",
             mean(least, "worst_constraint") > TOLERANCE >= mean(most, "worst_constraint"),
-            _said(points, "violating", "m/n", "clients violating: "),
+            _describe(points, "violating", "m/n", "clients violating: "),
         ),
     ]
     title = f"Softmax SGM: share of clients m/n (E = {steps})"
-    if not comparable:
+    if len(points) == 1:
         return _one_sweep(title, swept, "m/n", [])
-    on_the_way = {r: courses(way, scale, swept[r]) for r, way in ways.items()}
-    outcome = _one_sweep(title, swept, "m/n", [*claims, *speed_claims(on_the_way)])
-    return Outcome(outcome.figure, {**outcome.tables, "courses": course_rows(on_the_way, "m/n")}, outcome.claims)
+    progress = {r: measure_progress(scheme, scale, swept[r]) for r, scheme in schemes.items()}
+    outcome = _one_sweep(title, swept, "m/n", [*claims, *speed_claims(progress)])
+    return Outcome(outcome.figure, {**outcome.tables, "progress": progress_rows(progress, "m/n")}, outcome.claims)
 
 
-def _swept(values: Mapping[float, Way], scale: Scale) -> Swept:
-    """The paper's method in each of the given ways."""
-    rules = {"": SOFTMAX}
-    return {value: STUDY.runs(rules, way, scale, evaluations=scale.pick(100, 10))[""] for value, way in values.items()}
+def _sweep(values: Mapping[float, Scheme], scale: Scale) -> Swept:
+    evaluations = scale.pick(100, 10)
+    return {
+        value: STUDY.run({"": SOFTMAX}, scheme, scale, evaluations=evaluations)[""] for value, scheme in values.items()
+    }
 
 
 def _one_sweep(title: str, swept: Swept, symbol: str, claims: Sequence[Claim]) -> Outcome:
@@ -145,27 +157,27 @@ def _draw_curves(axes: Sequence[Axes], swept: Swept, symbol: str, where: str) ->
 def _draw_answers(panel: Axes, swept: Swept, label: str) -> None:
     points = _points(swept)
     for name, word, colour in (("worst_objective", "F(w̄)", BLUE), ("worst_constraint", "G(w̄)", VERMILLION)):
-        values = [[getattr(point, name) for point in own] for own in points.values()]
+        values = [values_of(one, name) for one in points.values()]
         dots(panel, list(points), values, colour, word)
     tolerance(panel, TOLERANCE)
     panel.set(title="at the answer", xlabel=label, ylim=(0, None))
 
 
-def _alpha_claims(swept: Swept, way: Way) -> list[Claim]:
+def _alpha_claims(swept: Swept, scheme: Scheme) -> list[Claim]:
     points = _points(swept)
     return [
         Claim(
-            f"{way.name}: α = 1 violates, G(w̄) > 0.3",
+            f"{scheme.name}: α = 1 violates, G(w̄) > 0.3",
             mean(points[1.0], "worst_constraint") > 0.3,
             f"{mean(points[1.0], 'worst_constraint'):.3f}",
         ),
         Claim(
-            f"{way.name}: G(w̄) falls as α grows, within the seeds' standard error",
+            f"{scheme.name}: G(w̄) falls as α grows, within the seeds' standard error",
             _falls(points),
-            _said(points, "worst_constraint", "α"),
+            _describe(points, "worst_constraint", "α"),
         ),
         Claim(
-            f"{way.name}: the paper's α = 6400 meets G(w̄) <= {TOLERANCE}",
+            f"{scheme.name}: the paper's α = 6400 meets G(w̄) <= {TOLERANCE}",
             mean(points[6400.0], "worst_constraint") <= TOLERANCE,
             f"{mean(points[6400.0], 'worst_constraint'):.3f}",
         ),
@@ -173,11 +185,11 @@ def _alpha_claims(swept: Swept, way: Way) -> list[Claim]:
 
 
 def _falls(points: Mapping[float, list[Point]]) -> bool:
-    """Whether G falls from the first value to the last by more than the standard error, and no step rises by more.
+    """Return whether G falls from first to last by more than the standard error, and no step rises by more.
 
     The standard error is that of a difference of two independent means over seeds.
     """
-    values = np.array([[point.worst_constraint for point in own] for own in points.values()])
+    values = np.array([values_of(one, "worst_constraint") for one in points.values()])
     seeds = values.shape[1]
     variance = values.var(axis=1, ddof=min(1, seeds - 1)) / seeds
     middle = values.mean(axis=1)
@@ -185,8 +197,103 @@ def _falls(points: Mapping[float, list[Point]]) -> bool:
     return bool(steady.all() and middle[0] - middle[-1] > np.sqrt(variance[0] + variance[-1]))
 
 
-def _said(points: Mapping[float, list[Point]], name: str, symbol: str, before: str = "") -> str:
-    return before + ", ".join(f"{mean(own, name):.3g} at {symbol} = {value:g}" for value, own in points.items())
+def _describe(points: Mapping[float, list[Point]], name: str, symbol: str, prefix: str = "") -> str:
+    return prefix + ", ".join(f"{mean(one, name):.3g} at {symbol} = {value:g}" for value, one in points.items())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The answer w̄ of a seed after several numbers of rounds."""
+
+    rounds: np.ndarray
+    gradients: np.ndarray
+    objective: np.ndarray
+    constraint: np.ndarray
+
+    def until_met(self, cost: str = "rounds") -> float:
+        """Return the rounds or gradients until G(w̄) stays within the tolerance, infinite if it does not."""
+        met = self.constraint <= TOLERANCE
+        stays = np.logical_and.accumulate(met[::-1])[::-1]
+        return float(getattr(self, cost)[np.argmax(stays)]) if stays.any() else float("inf")
+
+
+def measure_progress(scheme: Scheme, scale: Scale, whole: Sequence[Result]) -> list[Progress]:
+    """Return one per seed: shorter runs, and the whole one at the end."""
+    quiet = Scale(scale.seeds, scale.quick, scale.progress)
+    runs = [STUDY.run({"": SOFTMAX}, scheme, quiet, rounds=rounds)[""] for rounds in CHECKPOINTS]
+    return [
+        Progress(
+            np.array([len(r.history) for r in seed]),
+            np.array([r.history.gradient_evaluations[-1] for r in seed]),
+            np.array([r.worst_objective for r in seed]),
+            np.array([r.worst_constraint for r in seed]),
+        )
+        for seed in zip(*runs, whole, strict=True)
+    ]
+
+
+def progress_rows(progress: Mapping[float, Sequence[Progress]], symbol: str) -> list[Row]:
+    """Return a row per share of clients, seed and number of rounds."""
+    return [
+        {symbol: value, "seed": seed, "rounds": k, "gradient_evaluations": spent, "F": f, "G": g}
+        for value, seeds in progress.items()
+        for seed, one in enumerate(seeds)
+        for k, spent, f, g in zip(one.rounds, one.gradients, one.objective, one.constraint, strict=True)
+    ]
+
+
+def speed_claims(progress: Mapping[float, Sequence[Progress]]) -> list[Claim]:
+    """Test whether more clients are faster: rounds and gradients to feasibility, and F after equal rounds."""
+    shares = list(progress)
+    claims = []
+    for cost, word in (("rounds", "rounds"), ("gradients", "gradient evaluations")):
+        spent = np.array([[one.until_met(cost) for one in seeds] for seeds in progress.values()])
+        sooner = [bool(_not_later(b, a).all()) for a, b in pairwise(spent)]
+        strictly = _beyond_interval(spent[0], spent[-1])
+        measured = ", ".join(f"{_format_median(s)} at m/n = {r:g}" for r, s in zip(shares, spent, strict=True))
+        claims.append(
+            Claim(
+                f"higher participation accelerates convergence: fewer {word} until G(w̄) <= {TOLERANCE} for good, "
+                "at no seed more with the next larger share",
+                all(sooner) and strictly,
+                f"median over seeds {measured}",
+            )
+        )
+    for at in (100, CHECKPOINTS[-1]):
+        objective = np.array([[_objective_at(one, at) for one in seeds] for seeds in progress.values()])
+        lower = objective[0] - objective[-1]
+        measured = ", ".join(f"{f.mean():.3f} at m/n = {r:g}" for r, f in zip(shares, objective, strict=True))
+        claims.append(
+            Claim(
+                f"higher participation accelerates convergence: a lower F(w̄) after {at} rounds with all clients "
+                "than with the fewest",
+                bool(lower.mean() > half_interval(lower)),
+                f"{measured}; lower by {lower.mean():.3f} ± {half_interval(lower):.3f} (95%, paired)",
+            )
+        )
+    return claims
+
+
+def _objective_at(progress: Progress, rounds: int) -> float:
+    return float(progress.objective[list(progress.rounds).index(rounds)])
+
+
+def _not_later(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (first <= second) | (np.isinf(first) & np.isinf(second))
+
+
+def _beyond_interval(first: np.ndarray, last: np.ndarray) -> bool:
+    """Return whether the first exceeds the last by more than the paired interval; values may be infinite."""
+    finite = np.isfinite(first) & np.isfinite(last)
+    if not finite.all():
+        return bool((first[~finite] > last[~finite]).all() and (first[finite] >= last[finite]).all())
+    fall = first - last
+    return bool(fall.mean() > half_interval(fall))
+
+
+def _format_median(spent: np.ndarray) -> str:
+    middle = float(np.median(spent))
+    return "never" if np.isinf(middle) else f"{middle:,.0f}"
 
 
 ALPHA = Experiment("alpha-sensitivity", "Softmax SGM over α: from the plain mean to the maximum", alpha_sensitivity)

@@ -1,4 +1,4 @@
-"""Safe reinforcement learning, planet by planet."""
+"""Safe reinforcement learning by client and by planet."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, NARROW, VERMILLION, legend, panels
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, runs
+from softswitch_experiments.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, run_setting
 from softswitch_experiments.paper.study import half_interval
 
 
 def run(scale: Scale) -> Outcome:
-    """Every client's constraint and return over the last rounds, both methods."""
-    methods = {CRPO: runs(PRIMARY, 0.0, scale), SOFTMAX: runs(PRIMARY, ALPHA, scale)}
+    """Measure every client's constraint and return over the last rounds with both methods."""
+    methods = {CRPO: run_setting(PRIMARY, 0.0, scale), SOFTMAX: run_setting(PRIMARY, ALPHA, scale)}
     names = methods[CRPO][0].names
     figure, axes = panels(2, 1, f"Safe RL, client by client ({PRIMARY.name})", width=NARROW, height=2.6)
-    measured = {method: [_last(result) for result in results] for method, results in methods.items()}
+    measured = {method: [_last_means(result) for result in results] for method, results in methods.items()}
     rows: list[Row] = []
     for i, (method, colour) in enumerate(zip(methods, (VERMILLION, BLUE), strict=True)):
         for panel, name in zip(axes[:, 0], ("constraint", "return"), strict=True):
-            values = np.array([own[name] for own in measured[method]])
+            values = np.array([one[name] for one in measured[method]])
             panel.errorbar(
                 np.arange(len(names)) + 0.16 * (i - 0.5),
                 values.mean(axis=0),
@@ -32,8 +32,8 @@ def run(scale: Scale) -> Outcome:
                 capsize=3,
             )
         rows += [
-            {"method": method, "seed": result.seed, "client": client, **{key: float(own[key][c]) for key in own}}
-            for result, own in zip(methods[method], measured[method], strict=True)
+            {"method": method, "seed": result.seed, "client": client, **{key: float(one[key][c]) for key in one}}
+            for result, one in zip(methods[method], measured[method], strict=True)
             for c, client in enumerate(names)
         ]
     axes[0, 0].axhline(0, color="black", linestyle="--", linewidth=1, label="budget")
@@ -43,8 +43,8 @@ def run(scale: Scale) -> Outcome:
     return Outcome(figure, {"clients": rows}, tuple(_claims(names, measured)))
 
 
-def _last(result: Result) -> dict[str, np.ndarray]:
-    """Each client's means over the last rounds."""
+def _last_means(result: Result) -> dict[str, np.ndarray]:
+    """Return each client's means over the last rounds."""
     clients = result.history.per_client
     assert clients is not None
     return {
@@ -55,7 +55,7 @@ def _last(result: Result) -> dict[str, np.ndarray]:
 
 
 def _claims(names: tuple[str, ...], measured: dict[str, list[dict[str, np.ndarray]]]) -> list[Claim]:
-    mean = {method: np.mean([own["constraint"] for own in runs], axis=0) for method, runs in measured.items()}
+    mean = {method: np.mean([one["constraint"] for one in runs], axis=0) for method, runs in measured.items()}
     worst = {method: int(values.argmax()) for method, values in mean.items()}
     return [
         Claim(
@@ -71,24 +71,24 @@ def _claims(names: tuple[str, ...], measured: dict[str, list[dict[str, np.ndarra
         Claim(
             "with Softmax SGM no cart is above its budget on average, with Parallel CRPO some are",
             not (mean[SOFTMAX] > 0).any() and bool((mean[CRPO] > 0).any()),
-            "; ".join(f"{method}: {_above(names, values)}" for method, values in mean.items()),
+            "; ".join(f"{method}: {_list_violating(names, values)}" for method, values in mean.items()),
         ),
-        *planet_claims(names, {method: np.array([own["return"] for own in runs]) for method, runs in measured.items()}),
+        *planet_claims(names, {method: np.array([one["return"] for one in runs]) for method, runs in measured.items()}),
     ]
 
 
-def _above(names: tuple[str, ...], constraint: np.ndarray) -> str:
+def _list_violating(names: tuple[str, ...], constraint: np.ndarray) -> str:
     return ", ".join(f"{names[c]} +{constraint[c]:.1f}" for c in np.flatnonzero(constraint > 0)) or "none"
 
 
 def planet_claims(names: tuple[str, ...], returns: dict[str, np.ndarray]) -> list[Claim]:
-    """Who gains and who pays: returns (seeds × carts) planet by planet, and in how many seeds all of it is lost."""
+    """Test which planets gain or lose return; returns are seeds × carts."""
     planets = list(dict.fromkeys(name.split()[0] for name in names))
-    own = {planet: [name.split()[0] == planet for name in names] for planet in planets}
-    levels = {m: {p: values[:, own[p]].mean(axis=1) for p in planets} for m, values in returns.items()}
+    members = {planet: [name.split()[0] == planet for name in names] for planet in planets}
+    levels = {m: {p: values[:, members[p]].mean(axis=1) for p in planets} for m, values in returns.items()}
     gains = {p: levels[SOFTMAX][p] - levels[CRPO][p] for p in planets}
     poorest = min(planets, key=lambda p: levels[CRPO][p].mean())
-    said = {
+    described = {
         p: f"{p} {levels[CRPO][p].mean():.0f} → {levels[SOFTMAX][p].mean():.0f}, "
         f"{gains[p].mean():+.0f} ± {half_interval(gains[p]):.0f} (95%, paired)"
         for p in planets
@@ -99,12 +99,12 @@ def planet_claims(names: tuple[str, ...], returns: dict[str, np.ndarray]) -> lis
         Claim(
             "the planet with the smallest return gains from Softmax SGM",
             bool(gains[poorest].mean() > half_interval(gains[poorest])),
-            said[poorest],
+            described[poorest],
         ),
         Claim(
             "no planet loses return by it, beyond the 95% interval",
             not any(gains[p].mean() < -half_interval(gains[p]) for p in planets),
-            "; ".join(said[p] for p in planets if p != poorest)
+            "; ".join(described[p] for p in planets if p != poorest)
             + f"; all carts' mean return is less than half of Parallel CRPO's in {halved} of {seeds} seeds",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Safe reinforcement learning: Softmax SGM against Parallel CRPO, seed by seed."""
+"""Safe reinforcement learning: Softmax SGM against Parallel CRPO, paired by seed, and a sweep over α."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, VERMILLION, band, legend, narrow_panels
+from softswitch.support.plotting import BLUE, VERMILLION, band, dots, legend, narrow_panels
 from softswitch.support.text import mean_and_spread
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.safe_rl_study import (
@@ -21,57 +21,56 @@ from softswitch_experiments.paper.safe_rl_study import (
     SECONDARY,
     SOFTMAX,
     CartSetting,
+    count_violations,
+    is_violated,
     last_return,
     run_rows,
-    runs,
-    violated,
-    violations,
+    run_setting,
     worst_return,
 )
 from softswitch_experiments.paper.study import half_interval
 
 SMOOTH = 10
-"""Returns are drawn as means over so many rounds."""
+"""Number of rounds over which the drawn returns are averaged."""
 LEVEL = 0.05
 SWAPS = 2**14
+ALPHAS = (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 1.0)
+QUICK_ALPHAS = (0.0, 0.05, 1.0)
+COLLAPSED = 30.0
+"""Return below which the policy lets the pole fall."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods on the same seeds: the first minus the second.
+    """Values of two methods on the same seeds."""
 
-    Attributes:
-        ours: the first's numbers, one a seed.
-        theirs: the second's.
-    """
-
-    ours: np.ndarray
-    theirs: np.ndarray
+    softmax: np.ndarray
+    crpo: np.ndarray
 
     @property
     def difference(self) -> float:
-        """The mean difference."""
-        return float((self.ours - self.theirs).mean())
+        """Mean difference."""
+        return float((self.softmax - self.crpo).mean())
 
     @property
     def half_interval(self) -> float:
-        """Half of its 95% interval (Student's t)."""
-        return half_interval(self.ours - self.theirs)
+        """Half of the 95% interval (Student's t) of the mean difference."""
+        return half_interval(self.softmax - self.crpo)
 
     @property
     def smaller(self) -> int:
-        """In how many pairs the first is smaller."""
-        return int((self.ours < self.theirs).sum())
+        """Number of pairs in which the first is smaller."""
+        return int((self.softmax < self.crpo).sum())
 
     @cached_property
     def p(self) -> float:
-        """The two-sided sign-flip test: all ways to swap the members of pairs, or ``SWAPS`` of them for many pairs."""
-        if len(self.ours) < 2:
+        """P-value of the two-sided sign-flip test over all swaps of pairs, or over ``SWAPS`` random ones."""
+        if len(self.softmax) < 2:
             return 1.0
-        from scipy import stats  # takes half a second to import
+        from scipy import stats  # slow to import
 
         test = stats.permutation_test(
-            (self.ours, self.theirs),
+            (self.softmax, self.crpo),
             lambda x, y, axis: (x - y).mean(axis=axis),
             permutation_type="samples",
             vectorized=True,
@@ -85,26 +84,26 @@ class Paired:
         return f"{self.difference:.1f} ± {self.half_interval:.1f}, p = {self.p:.2g}"
 
 
-def paired(measure: Callable[[Result], float], ours: Sequence[Result], theirs: Sequence[Result]) -> Paired:
-    """A number of both methods' runs, seed by seed."""
-    return Paired(*(np.array([measure(result) for result in results], dtype=float) for results in (ours, theirs)))
+def pair_values(measure: Callable[[Result], float], softmax: Sequence[Result], crpo: Sequence[Result]) -> Paired:
+    """Return a measurement of the runs of both methods."""
+    return Paired(*(np.array([measure(result) for result in results], dtype=float) for results in (softmax, crpo)))
 
 
 def run(scale: Scale) -> Outcome:
-    """Worst-client return and cumulative violations against rounds, in three settings, and the paired comparison."""
+    """Draw worst return and cumulative violations in three settings, and compare the methods by paired tests."""
     figure, axes = narrow_panels(3, 2, "CartPole on three planets: one policy, ten budgets", height=2.2)
     tables: dict[str, list[Row]] = {"comparison": [], "runs": [], "curves": []}
     claims: list[Claim] = []
     settings = (PRIMARY, SECONDARY, DRAWN)
     for i, setting in enumerate(settings if scale.quick else (*settings, REFERENCE)):
-        methods = {CRPO: runs(setting, 0.0, scale), SOFTMAX: runs(setting, ALPHA, scale)}
+        methods = {CRPO: run_setting(setting, 0.0, scale), SOFTMAX: run_setting(setting, ALPHA, scale)}
         if i < len(axes):
             _draw(axes[i], setting, methods)
         for method, results in methods.items():
             tables["runs"] += run_rows(results, setting=setting.name, method=method)
             tables["curves"] += _curve_rows(setting, method, results)
-        counts = paired(violations, methods[SOFTMAX], methods[CRPO])
-        returns = paired(last_return, methods[SOFTMAX], methods[CRPO])
+        counts = pair_values(count_violations, methods[SOFTMAX], methods[CRPO])
+        returns = pair_values(last_return, methods[SOFTMAX], methods[CRPO])
         tables["comparison"] += [
             _comparison_row(setting, "rounds in violation", counts),
             _comparison_row(setting, "worst return", returns),
@@ -124,7 +123,7 @@ def _draw(row: np.ndarray, setting: CartSetting, methods: dict[str, tuple[Result
         smooth = np.array([curve[:whole].reshape(-1, SMOOTH).mean(axis=1) for curve in curves])
         label = method if method == CRPO else f"{method}, α = {ALPHA:g}"
         band(returns, np.arange(0, whole, SMOOTH) + SMOOTH / 2, smooth, colour, label)
-        band(counts, np.arange(len(curves[0])), [np.cumsum(violated(result)) for result in results], colour, label)
+        band(counts, np.arange(len(curves[0])), [np.cumsum(is_violated(result)) for result in results], colour, label)
     returns.set(title=f"{setting.name}: worst client's return", ylim=(0, None))
     counts.set(title="rounds in violation so far", ylim=(0, None))
 
@@ -137,13 +136,13 @@ def _curve_rows(setting: CartSetting, method: str, results: Sequence[Result]) ->
     ]
 
 
-def _comparison_row(setting: CartSetting, what: str, pair: Paired) -> Row:
+def _comparison_row(setting: CartSetting, measure: str, pair: Paired) -> Row:
     return {
         "setting": setting.name,
-        "measure": what,
-        "seeds": len(pair.ours),
-        "softmax": mean_and_spread(pair.ours),
-        "parallel_crpo": mean_and_spread(pair.theirs),
+        "measure": measure,
+        "seeds": len(pair.softmax),
+        "softmax": mean_and_spread(pair.softmax),
+        "parallel_crpo": mean_and_spread(pair.crpo),
         "difference": pair.difference,
         "low": pair.difference - pair.half_interval,
         "high": pair.difference + pair.half_interval,
@@ -153,25 +152,60 @@ def _comparison_row(setting: CartSetting, what: str, pair: Paired) -> Row:
 
 
 def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim]:
-    pairs = len(counts.ours)
-    nearly_all = pairs - pairs // 10
-    told = f"{mean_and_spread(counts.ours)} against {mean_and_spread(counts.theirs)} rounds"
+    pairs = len(counts.softmax)
+    required = pairs - pairs // 10
+    rounds = f"{mean_and_spread(counts.softmax)} against {mean_and_spread(counts.crpo)} rounds"
     claims = [
         Claim(
-            f"{setting.name}: the worst client violates in fewer rounds in {nearly_all} of {pairs} pairs or more",
-            counts.smaller >= nearly_all,
-            f"in {counts.smaller} of {pairs}; {told}",
+            f"{setting.name}: the worst client violates in fewer rounds in {required} of {pairs} pairs or more",
+            counts.smaller >= required,
+            f"in {counts.smaller} of {pairs}; {rounds}",
         ),
         Claim(
             f"{setting.name}: no loss of the worst client's return is to be seen (the 95% interval reaches 0 or more)",
             returns.difference + returns.half_interval >= 0,
-            f"{mean_and_spread(returns.ours)} against {mean_and_spread(returns.theirs)}; difference {returns}",
+            f"{mean_and_spread(returns.softmax)} against {mean_and_spread(returns.crpo)}; difference {returns}",
         ),
     ]
-    if 2 / 2**pairs < LEVEL:  # with fewer pairs the test cannot say it
-        fewer = counts.difference < 0 and counts.p < LEVEL
-        claims.append(Claim(f"{setting.name}: sign-flip p < {LEVEL}", fewer, f"difference {counts}"))
+    if 2 / 2**pairs < LEVEL:  # fewer pairs cannot reach this level
+        held = counts.difference < 0 and counts.p < LEVEL
+        claims.append(Claim(f"{setting.name}: sign-flip p < {LEVEL}", held, f"difference {counts}"))
     return claims
+
+
+def run_alphas(scale: Scale) -> Outcome:
+    """Measure violations, return, and the share of rounds that improve the return, over α."""
+    runs = {alpha: run_setting(PRIMARY, alpha, scale) for alpha in scale.pick(ALPHAS, QUICK_ALPHAS)}
+    figure, axes = narrow_panels(1, 3, f"Safe RL over α ({PRIMARY.name})")
+    measures: dict[str, Callable[[Result], float]] = {
+        "rounds in violation": count_violations,
+        "worst client's return, last rounds": last_return,
+        "share of rounds that improve the return": lambda result: result.history.switch_share,
+    }
+    positions = np.arange(len(runs))
+    for panel, (title, measure) in zip(axes[0], measures.items(), strict=True):
+        dots(panel, positions, [[measure(result) for result in results] for results in runs.values()], BLUE)
+        panel.set(title=title, xlabel="α", xticks=positions, ylim=(0, None))
+        panel.set_xticklabels([f"{alpha:g}" for alpha in runs])
+    counts, returns = (
+        {alpha: float(np.mean([measure(result) for result in results])) for alpha, results in runs.items()}
+        for measure in (count_violations, last_return)
+    )
+    largest = max(runs)
+    claims = (
+        Claim(
+            f"α = {ALPHA:g} violates in fewer rounds than α = 0",
+            counts[ALPHA] < counts[0.0],
+            f"{counts[ALPHA]:.0f} against {counts[0.0]:.0f}",
+        ),
+        Claim(
+            f"a large α collapses into short episodes: at α = {largest:g} the worst return is below {COLLAPSED:g}",
+            returns[largest] < COLLAPSED,
+            ", ".join(f"{value:.0f} at α = {alpha:g}" for alpha, value in returns.items()),
+        ),
+    )
+    rows: list[Row] = [row for alpha, results in runs.items() for row in run_rows(results, alpha=alpha)]
+    return Outcome(figure, {"runs": rows}, claims)
 
 
 EXPERIMENT = Experiment(
@@ -179,5 +213,11 @@ EXPERIMENT = Experiment(
     "safe RL: worst-client return and violations, Softmax SGM and Parallel CRPO",
     run,
     seeds=10,
+    group="safe-rl",
+)
+ALPHA_EXPERIMENT = Experiment(
+    "safe-rl-alpha",
+    "safe RL over α: fewer violations, then a collapse into short episodes",
+    run_alphas,
     group="safe-rl",
 )

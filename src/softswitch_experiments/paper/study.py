@@ -1,4 +1,4 @@
-"""A study: a task with the paper's settings and methods, and the numbers that experiments take from its runs."""
+"""A study: a task with the settings and methods of the paper, and the values that experiments read from its runs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ from softswitch.support.text import mean_and_spread
 from softswitch_experiments.paper.experiment import Row, Scale
 from softswitch_experiments.tasks.paper_settings import RUN
 
+Runs = dict[str, tuple[Result, ...]]
+"""Results of each method, one per seed."""
+
 
 class StudyTask(Protocol):
-    """A problem with its clients' training and test rows."""
+    """A problem with training and test data."""
 
     @property
     def problem(self) -> Problem:
-        """What to solve."""
+        """The problem."""
         ...
 
     @property
     def train(self) -> ClientData:
-        """What to train on."""
+        """Training data."""
         ...
 
     @property
     def test(self) -> ClientData:
-        """Rows held out."""
+        """Test data."""
         ...
 
 
 @dataclass(frozen=True)
-class Way:
-    """How clients take part."""
+class Scheme:
+    """Number of local steps, and share of the clients that participate in a round."""
 
     name: str
     local_steps: int
@@ -51,23 +54,23 @@ class Way:
 
 @dataclass(frozen=True)
 class Grid:
-    """The settings to try of one method.
+    """Settings of one method to try.
 
     Attributes:
-        symbol: the setting along the x-axis.
-        values: its values.
-        paper: its value in the paper.
-        rule: makes the rule from value, second value and step size.
-        other: the second setting, beside the step size, where there is one.
-        others: its values.
+        symbol: Setting on the x-axis.
+        values: Its values.
+        paper: Its value in the paper.
+        make: Function that returns the method for a value, a second value and a step size.
+        second: Second setting, if there is one.
+        second_values: Its values.
     """
 
     symbol: str
     values: tuple[float, ...]
     paper: float
-    rule: Callable[[float, float, float], Method]
-    other: str = ""
-    others: tuple[float, ...] = (0.0,)
+    make: Callable[[float, float, float], Method]
+    second: str = ""
+    second_values: tuple[float, ...] = (0.0,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,25 +78,25 @@ class Study:
     """A task of the paper.
 
     Attributes:
-        title: for figures.
-        task: makes the task for a seed and, as keywords, a variant of it.
-        rules: the methods at the paper's settings.
-        full: every client in every round.
-        partial: some clients, several local steps.
+        title: Title for figures.
+        make_task: Function that returns the task for a seed and, as keywords, a variant.
+        methods: Methods at the settings of the paper.
+        full: Scheme with all clients in every round.
+        partial: Scheme with some clients and several local steps.
         tolerance: ε.
         rounds: K.
-        quick_rounds: K in quick versions.
-        batch_size: rows a batch.
-        grids: what to try of each method.
-        steps: step sizes of the grids.
-        tuning_seeds: on how many seeds settings are chosen.
+        quick_rounds: K of the quick version.
+        batch_size: Rows per batch.
+        grids: Settings of each method to try.
+        steps: Step sizes of the grids.
+        tuning_seeds: Number of seeds for tuning.
     """
 
     title: str
-    task: Callable[..., StudyTask]
-    rules: Mapping[str, Method]
-    full: Way
-    partial: Way
+    make_task: Callable[..., StudyTask]
+    methods: Mapping[str, Method]
+    full: Scheme
+    partial: Scheme
     tolerance: float
     rounds: int
     quick_rounds: int
@@ -101,26 +104,26 @@ class Study:
     grids: Mapping[str, Grid]
     steps: tuple[float, ...]
     tuning_seeds: int
-    _made: dict[Any, StudyTask] = field(default_factory=dict)
+    _cache: dict[Any, StudyTask] = field(default_factory=dict)
 
-    def ways(self, scale: Scale) -> tuple[Way, ...]:
-        """Both ways to take part; the quick version shows the first."""
+    def schemes(self, scale: Scale) -> tuple[Scheme, ...]:
+        """Return both schemes, or the first for the quick version."""
         return (self.full,) if scale.quick else (self.full, self.partial)
 
     def tasks(self, seeds: int, first: int = 0, /, **variant: Any) -> list[StudyTask]:
-        """One task a seed, from the seed ``first`` on, each made once."""
-        found = []
+        """Return one task per seed, from the seed ``first`` on."""
+        tasks = []
         for seed in range(first, first + seeds):
             key = (seed, *sorted(variant.items()))
-            if key not in self._made:
-                self._made[key] = self.task(seed, **variant)
-            found.append(self._made[key])
-        return found
+            if key not in self._cache:
+                self._cache[key] = self.make_task(seed, **variant)
+            tasks.append(self._cache[key])
+        return tasks
 
-    def runs(
+    def run(
         self,
-        rules: Mapping[str, Method],
-        way: Way,
+        methods: Mapping[str, Method],
+        scheme: Scheme,
         scale: Scale,
         *,
         variant: Mapping[str, Any] | None = None,
@@ -128,38 +131,38 @@ class Study:
         first: int = 0,
         keep: bool = True,
         **options: Any,
-    ) -> dict[str, tuple[Result, ...]]:
-        """Every rule with every seed, from the seed ``first`` on, each seed on its own task.
+    ) -> Runs:
+        """Run every method with every seed, from the seed ``first`` on, each seed on its own task.
 
-        ``evaluations`` says how often a run looks at all data, test rows included; 0: never, and then tasks whose
-        clients differ in size share their programs. Runs are written down unless ``keep`` says otherwise.
+        Each run evaluates all data, with test rows, ``evaluations`` times. Without evaluations, tasks with clients of
+        different sizes share their compiled programs. With ``keep``, the runs are written to the output folder.
         """
-        own = self.tasks(scale.seeds, first, **(variant or {}))
+        tasks = self.tasks(scale.seeds, first, **(variant or {}))
         rounds = self.quick_rounds if scale.quick else self.rounds
         settings = RUN | {
             "rounds": rounds,
-            "local_steps": way.local_steps,
-            "participation": way.participation,
+            "local_steps": scheme.local_steps,
+            "participation": scheme.participation,
             "batch_size": self.batch_size,
             "eval_every": max(1, rounds // evaluations) if evaluations else 0,
-            "held_out": [task.test for task in own] if evaluations else None,
+            "held_out": [task.test for task in tasks] if evaluations else None,
             "progress": scale.progress,
         }
-        found = sweep(
-            [task.problem for task in own],
-            [task.train for task in own],
-            rules,
+        runs = sweep(
+            [task.problem for task in tasks],
+            [task.train for task in tasks],
+            methods,
             seeds=range(first, first + scale.seeds),
             **group_options(**settings | options),
         )
-        for label, results in found if keep else ():
-            scale.add_runs(" ".join([label, way.name, *map(str, (variant or {}).values())]), results)
-        return dict(found)
+        for label, results in runs if keep else ():
+            scale.add_runs(" ".join([label, scheme.name, *map(str, (variant or {}).values())]), results)
+        return dict(runs)
 
 
 @dataclass(frozen=True)
 class Point:
-    """An iterate of a run, on all training data: every client's f_i and its largest g_i."""
+    """An iterate of a run on all training data: f_i of every client, and its largest g_i."""
 
     objective: np.ndarray
     constraint: np.ndarray
@@ -177,93 +180,98 @@ class Point:
 
     @property
     def mean_objective(self) -> float:
-        """The mean of f_i over the clients that have one."""
+        """Mean of f_i over the clients that have one."""
         return float(self.objective[np.isfinite(self.objective)].mean())
 
     @property
     def mean_constraint(self) -> float:
-        """The mean of g_i over the clients that have one."""
+        """Mean of g_i over the clients that have one."""
         return float(self.constraint[np.isfinite(self.constraint)].mean())
 
     @property
     def violating(self) -> int:
-        """How many clients are above the tolerance."""
+        """Number of clients above the tolerance."""
         return int((self.constraint > self.tolerance).sum())
 
 
 def averages(results: Sequence[Result]) -> list[Point]:
-    """w̄, the average of the feasible iterates, of every seed's run."""
+    """Return w̄, the average of the feasible iterates, for every seed."""
     return [Point(r.client_objective, r.client_constraint.max(axis=1), r.method.tolerance) for r in results]
 
 
-def lasts(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
-    """The last iterate of every seed's run."""
-    return [at(result.last, result, task) for result, task in zip(results, own, strict=True)]
+def last_iterates(results: Sequence[Result], tasks: Sequence[StudyTask]) -> list[Point]:
+    """Return the last iterate for every seed."""
+    return [evaluate_point(result.last, result, task) for result, task in zip(results, tasks, strict=True)]
 
 
-def at(params: Params, result: Result, task: StudyTask) -> Point:
-    """Any parameters on a task's training data."""
+def evaluate_point(params: Params, result: Result, task: StudyTask) -> Point:
+    """Return the values of parameters on the training data of a task."""
     objective, constraint = evaluate(task.problem, task.train, params)
     return Point(objective, constraint.max(axis=1), result.method.tolerance)
 
 
-def answers(results: Sequence[Result], own: Sequence[StudyTask]) -> list[Point]:
-    """What a user takes home, one a seed: w̄ from a switching method, the last iterate from the others."""
-    return averages(results) if results[0].method.switches else lasts(results, own)
+def answers(results: Sequence[Result], tasks: Sequence[StudyTask]) -> list[Point]:
+    """Return w̄ for a switching method and the last iterate for any other, for every seed."""
+    return averages(results) if results[0].method.switches else last_iterates(results, tasks)
+
+
+def values_of(points: Sequence[Point], name: str) -> list[float]:
+    """Return an attribute of every point."""
+    return [getattr(point, name) for point in points]
 
 
 def mean(points: Sequence[Point], name: str) -> float:
-    """The mean over seeds of a point's number."""
-    return float(np.mean([getattr(point, name) for point in points]))
+    """Return the mean of an attribute over seeds."""
+    return float(np.mean(values_of(points, name)))
 
 
-def paired(points: Sequence[Point], others: Sequence[Point], name: str) -> tuple[float, float]:
-    """The mean over seeds of the first minus the second, and half its 95% interval: seeds share split and draws."""
-    differences = [getattr(a, name) - getattr(b, name) for a, b in zip(points, others, strict=True)]
+def paired_difference(points: Sequence[Point], others: Sequence[Point], name: str) -> tuple[float, float]:
+    """Return the mean of the first minus the second over seeds, and half its 95% interval."""
+    differences = [a - b for a, b in zip(values_of(points, name), values_of(others, name), strict=True)]
     return float(np.mean(differences)), half_interval(differences)
 
 
-def half_interval(differences: Sequence[float] | np.ndarray) -> float:
-    """Half of the 95% interval (Student's t) of a mean; infinite for a single number."""
-    if len(differences) < 2:
+def half_interval(values: Sequence[float] | np.ndarray) -> float:
+    """Return half of the 95% interval (Student's t) of a mean, infinite for a single number."""
+    if len(values) < 2:
         return float("inf")
-    from scipy import stats  # takes half a second to import
+    from scipy import stats  # slow to import
 
-    return float(stats.t(len(differences) - 1).isf(0.025) * stats.sem(differences))
-
-
-def said(points: Sequence[Point], name: str) -> str:
-    """Mean ± standard deviation over seeds."""
-    return mean_and_spread([getattr(point, name) for point in points])
+    return float(stats.t(len(values) - 1).isf(0.025) * stats.sem(values))
 
 
-def reached(points: Sequence[Point]) -> str:
-    """F and G, in words."""
-    return f"F {said(points, 'worst_objective')}, G {said(points, 'worst_constraint')}"
+def format_mean(points: Sequence[Point], name: str) -> str:
+    """Return mean ± standard deviation over seeds."""
+    return mean_and_spread(values_of(points, name))
+
+
+def format_point(points: Sequence[Point]) -> str:
+    """Return F and G as text."""
+    return f"F {format_mean(points, 'worst_objective')}, G {format_mean(points, 'worst_constraint')}"
 
 
 def gradient_evaluations(result: Result) -> np.ndarray:
-    """How many gradients led to each evaluated iterate: those of the rounds before it."""
-    done = np.concatenate([[0], result.history.gradient_evaluations])
-    return done[result.history.full_rounds]
+    """Return the number of gradients before each evaluated iterate."""
+    cumulative = np.concatenate([[0], result.history.gradient_evaluations])
+    return cumulative[result.history.full_rounds]
 
 
 def curve_rows(results: Sequence[Result], **labels: Any) -> list[Row]:
-    """A row a seed and evaluated round: the worst and the mean client on training and test rows."""
+    """Return a row per seed and evaluated round: the worst and the mean client on training and test data."""
     rows = []
     for result in results:
-        history, spent = result.history, gradient_evaluations(result)
+        history, gradients = result.history, gradient_evaluations(result)
         for i, k in enumerate(history.full_rounds):
-            row: Row = {"round": int(k), "gradient_evaluations": spent[i]}
-            for part, seen in (("train", history.full), ("test", history.held_out)):
-                if seen is not None:
-                    row |= {f"{part}_{name}": float(values[i]) for name, values in seen._asdict().items()}
+            row: Row = {"round": int(k), "gradient_evaluations": gradients[i]}
+            for part, curves in (("train", history.full), ("test", history.held_out)):
+                if curves is not None:
+                    row |= {f"{part}_{name}": float(values[i]) for name, values in curves._asdict().items()}
             rows.append({**labels, "seed": result.seed, **row})
     return rows
 
 
 def answer_rows(points: Sequence[Point], **labels: Any) -> list[Row]:
-    """A row a seed: what an answer reaches on the training data."""
+    """Return a row per seed: the values of an answer on the training data."""
     names = ("worst_objective", "worst_constraint", "mean_objective", "mean_constraint", "violating")
     return [
         {**labels, "seed": seed, **{name: getattr(point, name) for name in names}} for seed, point in enumerate(points)

@@ -1,4 +1,4 @@
-"""Rounds in violation: how many of a run's iterates have a client above the tolerance."""
+"""Rounds in violation: iterates of a run with a client above the tolerance."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Violations:
     """How often G(w_k) = max_i g_i(w_k) was above the tolerance.
 
     Attributes:
-        evaluated: in how many rounds w_k was looked at on all training rows.
-        violated: how many of those had G(w_k) above the tolerance.
-        late_evaluated: how many of those rounds lie in the second half of the run.
-        late_violated: how many of these had.
+        evaluated: Number of rounds in which w_k was evaluated on all training rows.
+        violated: Number of these with G(w_k) above the tolerance.
+        late_evaluated: Evaluated rounds in the second half of the run.
+        late_violated: Number of these with G(w_k) above the tolerance.
         rounds: K.
-        reported: in how many rounds the largest report was above the tolerance: of the round's participants, on
-            batches, whose maximum lies above the truth for many clients and misses those not drawn.
-        first_met: the first round looked at in which G(w_k) was within it; None: never.
+        reported: Rounds in which the largest report was above the tolerance. Reports come from the participants'
+            batches: their maximum is biased upwards, and misses clients that were not drawn.
+        first_met: First evaluated round with G(w_k) within the tolerance, if any.
     """
 
     evaluated: int
@@ -38,12 +38,12 @@ class Violations:
 
     @property
     def share(self) -> float:
-        """Of the rounds that were looked at, the share in violation."""
+        """Share of the evaluated rounds in violation."""
         return self.violated / self.evaluated
 
 
-def violations(result: Result) -> Violations:
-    """Count the rounds in violation of a run that looked at all data now and then."""
+def count_violations(result: Result) -> Violations:
+    """Count the rounds in violation of a run with evaluations."""
     history, tolerance = result.history, result.method.tolerance
     above, late = history.full.constraint > tolerance, history.full_rounds >= len(history) / 2
     met = history.full_rounds[~above]
@@ -59,40 +59,38 @@ def violations(result: Result) -> Violations:
 
 
 def violation_rows(results: Sequence[Result], **labels: Any) -> list[Row]:
-    """A row a seed."""
-    rows = []
-    for result in results:
-        found = violations(result)
-        rows.append({**labels, "seed": result.seed, **vars(found), "violated_share": found.share})
-    return rows
+    """Return a row per seed."""
+    counts = [(result.seed, count_violations(result)) for result in results]
+    return [{**labels, "seed": seed, **vars(count), "violated_share": count.share} for seed, count in counts]
 
 
-def fewer_violations(way: str, found: Mapping[str, Sequence[Result]], own: str, others: Sequence[str]) -> list[Claim]:
-    """Whether one method's iterates violate in fewer rounds than each of the others', beyond the paired interval."""
-    shares = {label: [violations(result).share for result in found[label]] for label in (own, *others)}
+def fewer_violations(
+    scheme: str, runs: Mapping[str, Sequence[Result]], method: str, others: Sequence[str]
+) -> list[Claim]:
+    """Test whether a method has fewer rounds in violation than each of the others, beyond the paired interval."""
+    shares = {
+        label: np.array([count_violations(result).share for result in runs[label]]) for label in (method, *others)
+    }
     claims = []
     for other in others:
-        more = np.array(shares[other]) - np.array(shares[own])
-        told = f"{_share(shares[own])} of the iterates against {_share(shares[other])}"
-        told += f", more by {more.mean():.2f} ± {half_interval(more):.2f} (95%, paired)"
+        more = shares[other] - shares[method]
+        measured = (
+            f"{shares[method].mean():.0%} of the iterates against {shares[other].mean():.0%}, more by "
+            f"{more.mean():.2f} ± {half_interval(more):.2f} (95%, paired)"
+        )
         held = bool(more.mean() > half_interval(more))
-        claims.append(Claim(f"{way}: {own} has fewer rounds in violation than {other}", held, told))
+        claims.append(Claim(f"{scheme}: {method} has fewer rounds in violation than {other}", held, measured))
     return claims
 
 
-def met_early(way: str, results: Sequence[Result]) -> Claim:
-    """Whether every seed's iterate has been within the tolerance after a tenth of the rounds."""
-    counted = [violations(result) for result in results]
-    held = all(v.first_met is not None and v.first_met <= v.rounds / 10 for v in counted)
-    first = ", ".join("never" if v.first_met is None else str(v.first_met) for v in counted)
+def met_early(scheme: str, results: Sequence[Result]) -> Claim:
+    """Test whether the iterate of every seed was within the tolerance in the first tenth of the rounds."""
+    counts = [count_violations(result) for result in results]
+    late = np.mean([count.late_violated / count.late_evaluated for count in counts])
+    first = ", ".join("never" if count.first_met is None else str(count.first_met) for count in counts)
     return Claim(
-        f"{way}: Softmax SGM comes to feasibility rapidly, "
+        f"{scheme}: Softmax SGM comes to feasibility rapidly, "
         f"G(w_k) <= {results[0].method.tolerance:g} in the first tenth",
-        held,
-        f"first in round {first} of {counted[0].rounds}; "
-        f"{np.mean([v.late_violated / v.late_evaluated for v in counted]):.0%} of the later half in violation",
+        all(count.first_met is not None and count.first_met <= count.rounds / 10 for count in counts),
+        f"first in round {first} of {counts[0].rounds}; {late:.0%} of the later half in violation",
     )
-
-
-def _share(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.0%}"
