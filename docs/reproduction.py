@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from softswitch_experiments.paper import EXPERIMENTS
-from softswitch_experiments.paper.durations import record_durations
+from softswitch_experiments.paper.batch import record_durations
 from softswitch_experiments.paper.inventory import ADDITIONAL_EXPERIMENTS, ITEMS, Item, Outputs, Verdict, combine
 from softswitch_experiments.paper.outputs import read_outputs
 

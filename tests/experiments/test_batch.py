@@ -15,9 +15,8 @@ import small_experiments
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch_experiments.paper import EXPERIMENTS, batch, durations, outputs, sources
-from softswitch_experiments.paper.batch import Batch
-from softswitch_experiments.paper.durations import estimate_makespan, format_duration
+from softswitch_experiments.paper import EXPERIMENTS, batch, outputs, sources
+from softswitch_experiments.paper.batch import Batch, estimate_makespan, format_duration
 from softswitch_experiments.paper.outputs import Saved
 from softswitch_experiments.paper.workers import Failed
 
@@ -244,24 +243,22 @@ def test_times_by_hand(tmp_path, monkeypatch):
     assert estimate_makespan([], 2) == 0
     assert [format_duration(s) for s in (3.4, 99, 100, 3900, 7000)] == ["3 s", "99 s", "2 min", "65 min", "1 h 57 min"]
     known = {"full": {"first": 100.0, "second": 40.0}, "quick": {"first": 2.0}}
-    monkeypatch.setattr(durations, "load_durations", lambda: known)
+    monkeypatch.setattr(batch, "load_durations", lambda: known)
     first = SMALL["first"]
-    assert durations.estimate_seconds(first, first.scale(20), tmp_path) == 200
-    assert durations.estimate_seconds(first, first.scale(quick=True), tmp_path) == 2
-    assert durations.estimate_seconds(SMALL["slow"], first.scale(), tmp_path) == 70, (
-        "the median of those that are known"
-    )
+    assert batch.estimate_seconds(first, first.scale(20), tmp_path) == 200
+    assert batch.estimate_seconds(first, first.scale(quick=True), tmp_path) == 2
+    assert batch.estimate_seconds(SMALL["slow"], first.scale(), tmp_path) == 70, "the median of those that are known"
     (tmp_path / "first").mkdir()
     told = {"seconds": 30, "seeds": 3, "quick": False}
     (tmp_path / "first" / "claims.json").write_text(json.dumps(told))
-    assert durations.estimate_seconds(first, first.scale(6), tmp_path) == 60, "what it took here before counts more"
+    assert batch.estimate_seconds(first, first.scale(6), tmp_path) == 60, "what it took here before counts more"
     own = batch_of("second", "first", out=tmp_path, jobs=2)
     assert own.names == ["first", "second"], "the longest first"
     assert own.remaining() == 100
 
 
 def test_every_experiment_has_its_time_in_the_table():
-    for version in durations.load_durations().values():
+    for version in batch.load_durations().values():
         assert set(version) <= set(EXPERIMENTS)
 
 

@@ -48,8 +48,7 @@ def paper(
     'all' can be interrupted: called again, it keeps what is finished and goes on with the rest.
     """
     from softswitch_experiments.paper import EXPERIMENTS
-    from softswitch_experiments.paper.batch import Batch
-    from softswitch_experiments.paper.durations import format_duration
+    from softswitch_experiments.paper.batch import Batch, format_duration
 
     console = Console()
     if name is None:
@@ -93,7 +92,7 @@ INTERRUPTED = 130
 
 def _plan_lines(batch: Batch) -> list[str]:
     """What is there, what is to be run, and for how long."""
-    from softswitch_experiments.paper.durations import format_duration
+    from softswitch_experiments.paper.batch import format_duration
 
     lines = []
     if batch.reused:
@@ -108,7 +107,7 @@ def _plan_lines(batch: Batch) -> list[str]:
 
 def _follow(batch: Batch, console: Console) -> tuple[list[Saved], list[str]]:
     """Run what is to be run, tell of each as it is done, and how long the rest will take."""
-    from softswitch_experiments.paper.durations import format_duration
+    from softswitch_experiments.paper.batch import format_duration
     from softswitch_experiments.paper.outputs import Saved
 
     count, written, failed = len(batch.names), [], []

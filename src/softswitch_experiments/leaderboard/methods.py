@@ -160,25 +160,10 @@ METHODS: tuple[BenchMethod, ...] = (
     BenchMethod("softmax SGM", "the paper's method", _softmax_sgm(), {"alpha": ALPHA}),
     BenchMethod("softmax SGM, remembering", "with a server's memory", _softmax_sgm(), {"alpha": ALPHA}, remembers=True),
     BenchMethod(
-        "softmax SGM, corrected",
-        "with a memory that is corrected",
-        _softmax_sgm(),
-        {"alpha": ALPHA},
-        corrects=True,
+        "softmax SGM, corrected", "with a memory that is corrected", _softmax_sgm(), {"alpha": ALPHA}, corrects=True
     ),
-    BenchMethod(
-        "softmax SGM, corrected, optimistic",
-        "both",
-        _optimistic,
-        OPTIMISTIC,
-        corrects=True,
-    ),
-    BenchMethod(
-        "softmax SGM, optimistic",
-        "arXiv 2505.09146",
-        _optimistic,
-        OPTIMISTIC,
-    ),
+    BenchMethod("softmax SGM, corrected, optimistic", "both", _optimistic, OPTIMISTIC, corrects=True),
+    BenchMethod("softmax SGM, optimistic", "arXiv 2505.09146", _optimistic, OPTIMISTIC),
     BenchMethod(
         "softmax SGM, proximal",
         "about a proximal centre, arXiv 1908.02734",

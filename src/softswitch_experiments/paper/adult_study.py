@@ -52,11 +52,7 @@ def _make_task(seed: int, by: str | None = None, strata: str | None = None, hidd
 STUDY = Study(
     title="Fair classification, Adult, 10 clients",
     make_task=_make_task,
-    methods={
-        "Softmax SGM": SOFTMAX,
-        "Penalty": penalty(10.0),
-        "Primal-dual": primal_dual(10.0, 0.01),
-    },
+    methods={"Softmax SGM": SOFTMAX, "Penalty": penalty(10.0), "Primal-dual": primal_dual(10.0, 0.01)},
     full=FULL,
     partial=PARTIAL,
     tolerance=TOLERANCE,
@@ -66,14 +62,7 @@ STUDY = Study(
     grids={
         "Softmax SGM": Grid("α", (0.1, 1, 10, 100), 1, lambda alpha, _, step: softmax(alpha, step, criterion="pooled")),
         "Penalty": Grid("ρ", (0.1, 1, 10, 100), 10, lambda rho, _, step: penalty(rho, step)),
-        "Primal-dual": Grid(
-            "μ₀",
-            (0.1, 1, 10, 100),
-            10,
-            primal_dual,
-            "η_d",
-            (0.01, 0.1, 1.0),
-        ),
+        "Primal-dual": Grid("μ₀", (0.1, 1, 10, 100), 10, primal_dual, "η_d", (0.01, 0.1, 1.0)),
     },
     steps=(0.001,),
     tuning_seeds=2,

@@ -83,13 +83,7 @@ def _fewer_than_crpo(scale: Scale) -> float:
 
 
 PARTS = (
-    Part(
-        "Neyman–Pearson",
-        "F, worst client",
-        "G, worst client",
-        _neyman_pearson,
-        lambda scale: np_study.TOLERANCE,
-    ),
+    Part("Neyman–Pearson", "F, worst client", "G, worst client", _neyman_pearson, lambda scale: np_study.TOLERANCE),
     Part(
         "Adult, a client an occupation",
         "F, worst client",
@@ -97,13 +91,7 @@ PARTS = (
         _adult,
         lambda scale: adult_study.TOLERANCE,
     ),
-    Part(
-        "safe RL",
-        "steps lost, worst client",
-        "rounds in violation",
-        _safe_rl,
-        _fewer_than_crpo,
-    ),
+    Part("safe RL", "steps lost, worst client", "rounds in violation", _safe_rl, _fewer_than_crpo),
 )
 
 

@@ -80,11 +80,7 @@ def find_optimum(clients: ClientData) -> float:
             "fun": lambda v: LEVEL - losses(v[:d], 1),
             "jac": lambda v: -np.pad(slopes(v[:d], 1), ((0, 0), (0, 1))),
         },
-        {
-            "type": "ineq",
-            "fun": lambda v: RADIUS**2 - v[:d] @ v[:d],
-            "jac": lambda v: np.append(-2 * v[:d], 0.0),
-        },
+        {"type": "ineq", "fun": lambda v: RADIUS**2 - v[:d] @ v[:d], "jac": lambda v: np.append(-2 * v[:d], 0.0)},
     ]
     solution = optimize.minimize(
         lambda v: v[d],

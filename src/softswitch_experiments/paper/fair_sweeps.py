@@ -137,10 +137,7 @@ def _show(
     objective, constraint = axes[0]
     places = np.arange(len(runs))
     for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):
-        for iterates, colour, label in (
-            (last, BLUE, "last iterate"),
-            (average, GREEN, "average of feasible iterates"),
-        ):
+        for iterates, colour, label in ((last, BLUE, "last iterate"), (average, GREEN, "average of feasible iterates")):
             values = [values_of(points, name) for points in iterates.values()]
             dots(panel, places, values, colour, label, line)
         panel.set(title=f"{word}, worst client, training rows", xlabel=symbol, xticks=places, xticklabels=list(runs))

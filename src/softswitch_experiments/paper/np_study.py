@@ -50,12 +50,7 @@ STUDY = Study(
     quick_rounds=200,
     batch_size=32,
     grids={
-        "Softmax SGM": Grid(
-            "α",
-            (1, 10, 100, 1000, 6400, 64000),
-            6400,
-            lambda alpha, _, step: softmax(alpha, step),
-        ),
+        "Softmax SGM": Grid("α", (1, 10, 100, 1000, 6400, 64000), 6400, lambda alpha, _, step: softmax(alpha, step)),
         "Penalty": Grid(
             "ρ",
             (0.5, 1, 2.5, 4, 5.5, 7.5, 10, 15, 25, 50, 100),

@@ -111,8 +111,5 @@ def planet_claims(names: tuple[str, ...], returns: dict[str, np.ndarray]) -> lis
 
 
 EXPERIMENT = Experiment(
-    "safe-rl-clients",
-    "safe RL: return and constraint of every client, planet by planet",
-    run,
-    group="safe-rl",
+    "safe-rl-clients", "safe RL: return and constraint of every client, planet by planet", run, group="safe-rl"
 )

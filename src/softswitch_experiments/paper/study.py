@@ -4,43 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from softswitch.data.client_data import ClientData
 from softswitch.engine.sweep import sweep
 from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import evaluate
 from softswitch.oracles.options import group_options
 from softswitch.problem.parameters import Params
-from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support.text import mean_and_spread
 from softswitch_experiments.paper.experiment import Row, Scale
+from softswitch_experiments.tasks.fair_classification import Adult
+from softswitch_experiments.tasks.neyman_pearson import BreastCancer
 from softswitch_experiments.tasks.paper_settings import RUN
 
+StudyTask = BreastCancer | Adult
 Runs = dict[str, tuple[Result, ...]]
 """Results of each method, one per seed."""
-
-
-class StudyTask(Protocol):
-    """A problem with training and test data."""
-
-    @property
-    def problem(self) -> Problem:
-        """The problem."""
-        ...
-
-    @property
-    def train(self) -> ClientData:
-        """Training data."""
-        ...
-
-    @property
-    def test(self) -> ClientData:
-        """Test data."""
-        ...
 
 
 @dataclass(frozen=True)

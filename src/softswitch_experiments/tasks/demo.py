@@ -136,15 +136,9 @@ def draw_figure(demo: Demo) -> Figure:
     rounds.set_ylim(bottom=TOLERANCE / 5)
     clients.set_ylim(bottom=0)
     rounds.set(
-        xlabel="round",
-        ylabel="worst client's constraint G(w)",
-        title="While training (all data; range over seeds)",
+        xlabel="round", ylabel="worst client's constraint G(w)", title="While training (all data; range over seeds)"
     )
-    clients.set(
-        xlabel="client, worst first",
-        ylabel="constraint at the answer",
-        title="Each client at the answer",
-    )
+    clients.set(xlabel="client, worst first", ylabel="constraint at the answer", title="Each client at the answer")
     clients.set_xticks([1, 5, 10, 15, 20])
     clients.legend(frameon=False)
     return figure

@@ -84,10 +84,7 @@ def breast_cancer(
     features, benign = load_breast_cancer(return_X_y=True)
     labels = 1 - benign
     train, test = train_test_split(
-        np.arange(len(labels)),
-        test_size=0.2,
-        random_state=seed if split_seed is None else split_seed,
-        stratify=labels,
+        np.arange(len(labels)), test_size=0.2, random_state=seed if split_seed is None else split_seed, stratify=labels
     )
     if concentration is None:
         owners = [split_iid(labels[part], clients, seed=seed) for part in (train, test)]

@@ -17,12 +17,7 @@ SOFTMAX_SWITCH: dict[str, Any] = MEAN_SWITCH | {"criterion": "softmax", "alpha_s
 """For Softmax SGM: the same on the softmax mean, α per unit of f and g."""
 ANSWER: dict[str, Any] = {"average_last": 1.0, "answer": "average", "memory": None}
 """The answer is w̄, the average of all feasible iterates. The server has no client memory."""
-RUN: dict[str, Any] = ANSWER | {
-    "local_steps": 1,
-    "participation": 1.0,
-    "value_batch_size": "same",
-    "replace": True,
-}
+RUN: dict[str, Any] = ANSWER | {"local_steps": 1, "participation": 1.0, "value_batch_size": "same", "replace": True}
 """All clients in every round, one local step, and the same batch size for reports and gradients, with replacement."""
 
 

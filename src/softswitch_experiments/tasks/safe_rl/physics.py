@@ -29,11 +29,7 @@ class Physics(NamedTuple):
     half_length: Float[Array, "*clients"] | float
 
 
-PLANETS = {
-    "earth": Physics(9.8, 0.1, 0.5),
-    "mars": Physics(3.7, 0.2, 0.8),
-    "jupiter": Physics(20.0, 0.5, 0.2),
-}
+PLANETS = {"earth": Physics(9.8, 0.1, 0.5), "mars": Physics(3.7, 0.2, 0.8), "jupiter": Physics(20.0, 0.5, 0.2)}
 
 
 def step(
