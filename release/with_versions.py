@@ -1,4 +1,4 @@
-"""A part of the tests with other versions of dependencies than the pinned ones."""
+"""Run a part of the tests with other versions of the dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from release.environments import Environment
 from release.versions import EXTRAS
 
-TESTS = (
+TESTS: tuple[str, ...] = (
     "tests/support",
     "tests/problem",
     "tests/methods",
@@ -29,21 +29,20 @@ TESTS = (
     "tests/experiments/test_neyman_pearson.py",
 )
 WITH_TORCH = ("tests/support/test_functions.py", "tests/methods/test_weighting.py")
-"""Of these, what needs PyTorch, which is left out."""
-"""From many folders something: what touches JAX, pandas, SciPy, scikit-learn, matplotlib, Flower and the terminal."""
+"""Tests that need PyTorch, which is not installed."""
 
 
-def run_tests(folder: Path, wheel: Path, sdist: Path, what: Sequence[str]) -> str:
-    """Install the wheel with these, and run the tests of the source archive against it, not against its sources."""
+def run_tests(folder: Path, wheel: Path, sdist: Path, packages: Sequence[str]) -> str:
+    """Install the wheel with these packages, and run the tests of the source archive against it."""
     environment = Environment(folder)
-    environment.install(f"{wheel}[{','.join(EXTRAS)}]", *what)
+    environment.install(f"{wheel}[{','.join(EXTRAS)}]", *packages)
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = folder.glob("softswitch-*")
     shutil.rmtree(unpacked / "src")
     (folder / "versions.txt").write_text(environment.run("python", "-m", "pip", "freeze", "--all"), encoding="utf-8")
-    # Other versions warn of other things: a warning is no error here.
-    words = ("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-o", "filterwarnings=default", *TESTS)
-    without = [f"--ignore={name}" for name in WITH_TORCH]
-    said = environment.run("python", *words, *without, folder=unpacked)
-    return said.strip().splitlines()[-1]
+    # Other versions may emit other warnings, which are not errors here.
+    arguments = ("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-o", "filterwarnings=default", *TESTS)
+    ignored = [f"--ignore={name}" for name in WITH_TORCH]
+    output = environment.run("python", *arguments, *ignored, folder=unpacked)
+    return output.strip().splitlines()[-1]

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from release.licences import is_allowed
-from release.versions import EXTRAS, oldest_pins, pinned
+from release.versions import EXTRAS, oldest_pins, pin_oldest
 from release.with_versions import TESTS, WITH_TORCH
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +29,9 @@ def test_every_dependency_is_pinned_to_its_lower_bound():
 
 
 def test_a_dependency_needs_a_lower_bound():
-    assert pinned("flwr[simulation]>=1.41,<1.43") == "flwr[simulation]==1.41"
+    assert pin_oldest("flwr[simulation]>=1.41,<1.43") == "flwr[simulation]==1.41"
     with pytest.raises(ValueError, match="no lower bound"):
-        pinned("numpy<3")
+        pin_oldest("numpy<3")
 
 
 @pytest.mark.parametrize(
