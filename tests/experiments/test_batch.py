@@ -1,4 +1,4 @@
-"""Many experiments: on several processes, some of which fail; interrupted, killed, and gone on with."""
+"""Batches of experiments: several processes, failures, interruptions, kills and continued runs."""
 
 import json
 import os
@@ -125,10 +125,10 @@ app()
 """
 
 
-def start(out, writing):
+def start(out, writing, jobs):
     path = os.pathsep.join([str(HERE), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "WRITING": str(writing)}
-    command = [sys.executable, "-c", PROGRAM, "paper", "all", "--quick", "--out", str(out), "--jobs", "2"]
+    command = [sys.executable, "-c", PROGRAM, "paper", "all", "--quick", "--out", str(out), "--jobs", str(jobs)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -147,7 +147,8 @@ def gone(process):
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_killed_interrupted_and_gone_on_with(tmp_path, log):
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_interrupted_and_continued(tmp_path, log, jobs):
     out = tmp_path / "out"
 
     def processes():
@@ -156,7 +157,7 @@ def test_killed_interrupted_and_gone_on_with(tmp_path, log):
     def in_the_midst():
         return "writing" in log() and (out / "first").exists() and (out / "second").exists()
 
-    program = start(out, writing=600)
+    program = start(out, 600, jobs)
     until(in_the_midst)
     assert list(out.glob(".slow.*.tmp"))
     program.kill()  # the program alone: its processes have to notice
@@ -167,7 +168,7 @@ def test_killed_interrupted_and_gone_on_with(tmp_path, log):
 
     (tmp_path / "log").write_text("")
     shutil.rmtree(out / "second")  # one alone would run in the program itself, which waits until it is written
-    program = start(out, writing=600)
+    program = start(out, 600, jobs)
     until(in_the_midst)
     program.send_signal(signal.SIGINT)
     said, _ = program.communicate(timeout=300)
@@ -176,7 +177,7 @@ def test_killed_interrupted_and_gone_on_with(tmp_path, log):
     assert all(map(gone, processes()))
     assert not list(out.glob(".*"))
 
-    program = start(out, writing=0)
+    program = start(out, 0, jobs)
     said, _ = program.communicate(timeout=300)
     assert program.returncode == 0
     assert "Kept, from the same code and settings: first, second" in said

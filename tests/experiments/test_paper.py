@@ -1,4 +1,4 @@
-"""softswitch paper: what it writes and says, in its quick version; and that claims can fail."""
+"""softswitch paper: outputs of the quick versions, and claims that can fail."""
 
 import csv
 import json
@@ -22,6 +22,7 @@ from softswitch_experiments.paper import (
     fair_frontier,
     fair_noniid,
     np_sweeps,
+    safe_rl_study,
     tuning,
 )
 from softswitch_experiments.paper.np_study import FULL, STUDY
@@ -32,17 +33,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Runs each experiment once, in its quick version."""
+    """Run each experiment once, in its quick version, and return its folder and what it printed."""
     out, printed = tmp_path_factory.mktemp("results"), {}
 
-    def of(name):
+    def run(name):
         if name not in printed:
             done = CliRunner().invoke(app, ["paper", name, "--quick", "--seeds", "1", "--out", str(out)])
             assert done.exit_code == 0, done.output
             printed[name] = done.output
         return out / name, printed[name]
 
-    return of
+    return run
 
 
 def test_list_and_refusal():
@@ -56,7 +57,7 @@ def test_list_and_refusal():
 
 
 SAFE_RL = [name for name in EXPERIMENTS if name.startswith("safe-rl")]  # these share their runs
-
+SMALL_CARTS = {"horizon": 15, "gradient_episodes": 2, "estimation_episodes": 2, "evaluation_episodes": 2}
 
 SLOW = (
     "alpha-scale",
@@ -68,6 +69,7 @@ SLOW = (
     "fair-frontier",
     "fair-optimizer",
     "fair-criterion",
+    "fair-tuning",
 )
 ALONE = [
     pytest.param([name], marks=[pytest.mark.slow] if name in SLOW else [], id=name)
@@ -76,10 +78,20 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("names", [*ALONE, pytest.param(SAFE_RL, id="safe-rl")])
+@pytest.mark.parametrize("names", [*ALONE, pytest.param(SAFE_RL, id="safe-rl", marks=pytest.mark.slow)])
 def test_figure_numbers_and_claims_are_written(written, names):
     for name in names:
         is_written(name, *written(name))
+
+
+def test_safe_rl_figures_with_few_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(safe_rl_study, "_cache", {})
+    monkeypatch.setattr(safe_rl_study, "QUICK", SMALL_CARTS)
+    monkeypatch.setattr(safe_rl_study, "QUICK_ROUNDS", 10)
+    for name in SAFE_RL:
+        done = CliRunner().invoke(app, ["paper", name, "--quick", "--seeds", "1", "--out", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+        is_written(name, tmp_path / name, done.output)
 
 
 def is_written(name, folder, printed):
@@ -267,7 +279,7 @@ def test_the_gallery_shows_every_experiment():
 def test_runs_are_written_and_can_be_reported_on(written, tmp_path):
     folder, _ = written("np-comparison")
     runs = find_runs(folder / "runs")
-    assert {run.about["rule"].split("(")[0] for run in runs} == {"SoftmaxSGM", "Penalty", "PrimalDual"}
+    assert {run.about["method"].split("(")[0] for run in runs} == {"SoftmaxSGM", "Penalty", "PrimalDual"}
     page = write_report([runs[0].folder], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "softswitch paper np-comparison --seeds 1 --quick" in page
     assert "heat-0" not in page  # reports of single clients were not recorded

@@ -137,18 +137,29 @@ def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_alone):
     np.testing.assert_allclose(direction, flat(carts.start) - flat(local), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.as_users_compile
-def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
+def run_crpo_and_zero():
     carts = cartpole(budgets=[8.0, 9.0, 10.0], **SMALL)
-    average, zero = (
+    return [
         calls.solve_federation(carts, rule, rounds=12, seed=5, eval_every=0, record_clients=True)
         for rule in (ss.AverageSGM(threshold=1.0, **COMMON), ss.SoftmaxSGM(alpha=0.0, threshold=1.0, **COMMON))
-    )
-    np.testing.assert_array_equal(flat(average.last), flat(zero.last))
-    np.testing.assert_array_equal(average.history.criterion, zero.history.criterion)
+    ]
+
+
+def test_parallel_crpo_is_softmax_sgm_at_zero():
+    average, zero = run_crpo_and_zero()
+    np.testing.assert_allclose(flat(average.last), flat(zero.last), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(average.history.criterion, zero.history.criterion, rtol=1e-4, atol=1e-5)
     reports = average.history.per_client
     np.testing.assert_allclose(average.history.criterion, reports.constraint[:, :, 0].mean(axis=1), rtol=1e-4)
     assert 0 < average.history.feasible_rounds < 12
+
+
+@pytest.mark.slow
+@pytest.mark.as_users_compile
+def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
+    average, zero = run_crpo_and_zero()
+    np.testing.assert_array_equal(flat(average.last), flat(zero.last))
+    np.testing.assert_array_equal(average.history.criterion, zero.history.criterion)
 
 
 @pytest.mark.slow
