@@ -106,5 +106,5 @@ def test_columns_by_name_and_value():
         find_column(TABLE, "ward", "data.client")
     values = pd.Series([1, 0, 1], name="y")
     np.testing.assert_array_equal(match_value(values, "1", "data.positive"), [True, False, True])
-    with pytest.raises(ValueError, match=r"data.positive must single out .* 7 is the value of no row; values are 1, 0"):
+    with pytest.raises(ValueError, match=r"data.positive must be .* 7 is the value of no row; values are 1, 0"):
         match_value(values, 7, "data.positive")

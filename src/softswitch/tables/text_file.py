@@ -1,4 +1,4 @@
-"""How a file of text columns is written: its encoding, its separator and its decimal sign, found by looking."""
+"""Detection of a text file's encoding, separator and decimal sign, and size limits of untrusted files."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from xml.parsers import expat
 from softswitch.support.files import cap, check_members, check_size, refuse_size, refuse_trap
 
 TABLE = 1 << 36
-"""The cap of a table in bytes, unpacked: 64 GiB."""
+"""Largest uncompressed size of a table in bytes: 64 GiB."""
 HARMLESS = 1 << 30
-"""A packed table may become this large however small it is; beyond, only so many times as large as it is."""
-MEMORY = 1 << 28
-"""So many bytes may unpacking .xz take for itself; its own strongest setting takes a quarter of it."""
+"""Uncompressed size up to which the compression ratio is not limited."""
+XZ_MEMORY = 1 << 28
+"""Memory limit of .xz decompression in bytes."""
 BLOCK = 1 << 18
-MOST_CELLS = 1 << 26
-"""A sheet is as wide as its widest row and as long as its last; so many cells it may have, empty ones counted."""
-ROUGHLY = 8
-"""Bytes that a cell takes in memory at least."""
+MAX_CELLS = 1 << 26
+"""Largest number of cells of an Excel sheet, including empty ones."""
+CELL_BYTES = 8
+"""Smallest size of a cell in memory."""
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked; reading them raises where they are more than the cap."""
+    """Open a file for reading uncompressed bytes; reading raises an error beyond the size limit."""
     ending = path.suffix.lower()
     check_size(path, TABLE)
     if ending == ".zip":
-        return io.BufferedReader(_Capped(_from_zip(path), path))
-    opened: dict[str, Any] = {".gz": gzip.open, ".xz": _Unxz, ".bz2": bz2.open}
-    if ending not in opened:
+        return io.BufferedReader(_LimitedStream(_open_zip(path), path))
+    openers: dict[str, Any] = {".gz": gzip.open, ".xz": _XzFile, ".bz2": bz2.open}
+    if ending not in openers:
         return path.open("rb")
-    return io.BufferedReader(_Capped(opened[ending](path), path), BLOCK)
+    return io.BufferedReader(_LimitedStream(openers[ending](path), path), BLOCK)
 
 
-class _Capped(io.RawIOBase):
-    """A stream that counts what it gives, and ends where that is too much."""
+class _LimitedStream(io.RawIOBase):
+    """A stream that raises an error when it has returned too many bytes."""
 
     def __init__(self, stream: Any, path: Path) -> None:
         self._stream, self._path, self._packed = stream, path, path.stat().st_size
@@ -69,31 +69,31 @@ class _Capped(io.RawIOBase):
         super().close()
 
 
-class _Unxz:
-    """The bytes of an .xz file; Python's own stream has no limit to the memory that a file may ask for."""
+class _XzFile:
+    """The uncompressed bytes of an .xz file, with a memory limit that ``lzma.open`` lacks."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
-        self._unpacker: lzma.LZMADecompressor | None = None
+        self._decompressor: lzma.LZMADecompressor | None = None
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most ``size`` bytes; none at the end."""
         while True:
-            if self._unpacker is None or self._unpacker.eof:
-                padding = b"" if self._unpacker is None else b"\0"  # between streams
-                packed = b"" if self._unpacker is None else self._unpacker.unused_data.lstrip(padding)
+            if self._decompressor is None or self._decompressor.eof:
+                padding = b"" if self._decompressor is None else b"\0"  # between streams
+                packed = b"" if self._decompressor is None else self._decompressor.unused_data.lstrip(padding)
                 while not packed and (part := self._file.read(BLOCK)):
                     packed = part.lstrip(padding)
                 if not packed:
-                    if self._unpacker is None:
+                    if self._decompressor is None:
                         raise lzma.LZMAError("it is empty")
                     return b""
-                self._unpacker = lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=MEMORY)
+                self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=XZ_MEMORY)
             else:
-                packed = self._file.read(BLOCK) if self._unpacker.needs_input else b""
-                if not packed and self._unpacker.needs_input:
+                packed = self._file.read(BLOCK) if self._decompressor.needs_input else b""
+                if not packed and self._decompressor.needs_input:
                     raise EOFError("it ends early")
-            if content := self._unpacker.decompress(packed, size):
+            if content := self._decompressor.decompress(packed, size):
                 return content
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class _Unxz:
         self._file.close()
 
 
-def _from_zip(path: Path) -> IO[bytes]:
+def _open_zip(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
     try:
         check_members(path, archive.infolist(), TABLE, HARMLESS)
@@ -110,99 +110,86 @@ def _from_zip(path: Path) -> IO[bytes]:
             raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
         return archive.open(names[0])
     except BaseException:
-        archive.close()  # else it is closed whenever Python comes to it
+        archive.close()
         raise
 
 
-_PLACE = re.compile(r"([A-Za-z]{1,3})(\d{1,12})")
+_REFERENCE = re.compile(r"([A-Za-z]{1,3})(\d{1,12})")
 
 
 def check_workbook(path: Path) -> None:
-    """Raise where an Excel file unpacks to too much, or a cell far out would make its sheet huge."""
+    """Raise if an Excel file is too large uncompressed, or a sheet has too many cells."""
     check_size(path, TABLE)
     with zipfile.ZipFile(path) as archive:
         check_members(path, archive.infolist(), TABLE, HARMLESS)
-        for member in archive.namelist():  # a sheet may have any name
+        for member in archive.namelist():  # sheets can have any name
             with archive.open(member) as stream, suppress(expat.ExpatError):
                 _check_sheet(path, stream)
 
 
 def _check_sheet(path: Path, stream: IO[bytes]) -> None:
-    parser, extent = expat.ParserCreate(), _Extent(path)
-    parser.StartElementHandler = extent.see
+    """Raise if the extent of a sheet is too large; a cell without a reference follows the previous one."""
+    row = column = rows = columns = 0
+
+    def start_element(name: str, attributes: dict[str, str]) -> None:
+        nonlocal row, column, rows, columns
+        kind, reference = name.rpartition(":")[2], attributes.get("r")
+        if kind == "row":
+            row, column = row + 1 if reference is None else _row_number(reference), 0
+        elif kind == "c":
+            column += 1
+            if reference is not None and (match := _REFERENCE.fullmatch(reference)):
+                column = 0
+                for letter in match[1].upper():
+                    column = 26 * column + ord(letter) - 64
+                rows = max(rows, int(match[2]))
+            columns, rows = max(columns, column), max(rows, row)
+        if rows * columns > MAX_CELLS:
+            raise ValueError(
+                f"{path} has a sheet of {rows:,} rows and {columns:,} columns, more than {MAX_CELLS:,} cells; remove "
+                "cells far from the table, or save the sheet as CSV"
+            )
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start_element
     while part := stream.read(BLOCK):
         parser.Parse(part, False)
 
 
-class _Extent:
-    """How far out the cells of a sheet stand; whatever has no place of its own comes after what was before it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._row = self._column = self._wide = self._long = 0
-
-    def see(self, name: str, attributes: dict[str, str]) -> None:
-        """Look at an element; raise where the sheet becomes too large by it."""
-        kind, place = name.rpartition(":")[2], attributes.get("r")
-        if kind == "row":
-            self._row = self._row + 1 if place is None else _whole(place)
-            self._column = 0
-        elif kind == "c":
-            self._column += 1
-            if place is not None and (found := _PLACE.fullmatch(place)):
-                self._column = 0
-                for letter in found[1].upper():
-                    self._column = 26 * self._column + ord(letter) - 64
-                self._long = max(self._long, int(found[2]))
-            self._wide, self._long = max(self._wide, self._column), max(self._long, self._row)
-        if self._wide * self._long > MOST_CELLS:
-            raise ValueError(
-                f"{self._path} has a sheet of {self._long:,} rows and {self._wide:,} columns, more than "
-                f"{MOST_CELLS:,} cells; remove what stands far from the table, or save the sheet as CSV"
-            )
-
-
-def _whole(number: str) -> int:
-    """The number of a row; 0 where it is none."""
+def _row_number(reference: str) -> int:
     try:
-        return int(float(number))
+        return int(float(reference))
     except (ValueError, OverflowError):
         return 0
 
 
 def check_parquet(path: Path) -> None:
-    """Raise where a Parquet file becomes too much in memory."""
+    """Raise if a Parquet file is too large in memory."""
     import pyarrow.parquet as pq
 
     check_size(path, TABLE)
-    about = pq.read_metadata(path)
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    unpacked = max(ROUGHLY * about.num_rows * about.num_columns, sum(group.total_byte_size for group in groups))
-    if unpacked > (most := cap(TABLE)):
-        refuse_size(path, unpacked, most, "unpacked")
-    refuse_trap(path, unpacked, path.stat().st_size, most, TABLE, HARMLESS)
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    size = max(CELL_BYTES * metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups))
+    if size > (most := cap(TABLE)):
+        refuse_size(path, size, most, "unpacked")
+    refuse_trap(path, size, path.stat().st_size, most, TABLE, HARMLESS)
 
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 DECIMALS = {".": "point", ",": "comma"}
-PACKED = (".gz", ".xz", ".bz2", ".zip")
-UNPACKING = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""What a packed file that is damaged raises."""
-LOOKED_AT = 1 << 18
-"""So many characters of a file are looked at to find its separator and its decimal sign."""
-FEWEST_POINTS = 0.1
-"""Cells with a decimal point are fewer than this share of those with a decimal comma, where the comma is the sign."""
+COMPRESSED = (".gz", ".xz", ".bz2", ".zip")
+COMPRESSION_ERRORS = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError)
+"""Errors of damaged compressed files."""
+SAMPLE = 1 << 18
+"""Number of characters used to detect separator and decimal sign."""
+MAX_POINTS_SHARE = 0.1
+"""Largest ratio of cells with a decimal point to cells with a decimal comma in a file with decimal commas."""
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How a file of text columns is written.
-
-    Attributes:
-        encoding: by its Python name.
-        separator: between cells.
-        decimal: the decimal sign.
-    """
+    """Format of a text file: encoding (its Python name), separator and decimal sign."""
 
     encoding: str
     separator: str
@@ -215,46 +202,44 @@ class TextFormat:
 
 
 def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextFormat:
-    """How a file is written; what is given is not looked for."""
+    """Return the format of a text file; values other than "auto" are not detected."""
     try:
-        encoding = _encoding(path) if encoding == "auto" else _known_encoding(encoding)
-    except UNPACKING as error:
+        encoding = _detect_encoding(path) if encoding == "auto" else _check_encoding(encoding)
+    except COMPRESSION_ERRORS as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
     if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
         raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
     rows = first_rows(path, encoding, separator) if separator != "auto" else None
     if rows is None:
-        tried = {sign: first_rows(path, encoding, sign) for sign in SEPARATORS}
-        separator = max(SEPARATORS, key=lambda sign: _agreement(tried[sign]))
-        rows = tried[separator]
+        candidates = {sign: first_rows(path, encoding, sign) for sign in SEPARATORS}
+        separator = max(SEPARATORS, key=lambda sign: _agreement(candidates[sign]))
+        rows = candidates[separator]
     if decimal == "auto":
-        decimal = _decimal([cell for _, row in rows[1:] for cell in row], separator)
+        decimal = _detect_decimal([cell for _, row in rows[1:] for cell in row], separator)
     return TextFormat(encoding, separator, decimal)
 
 
 def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, list[str]]]:
-    """The rows that the beginning of the file has, each with the number of the line where it ends; no empty lines."""
+    """Return the first non-empty rows, each with the number of its last line."""
     try:
         with io.TextIOWrapper(open_bytes(path), encoding=encoding, newline="") as stream:
-            text = stream.read(LOOKED_AT)
-            whole = not stream.read(1)
+            text = stream.read(SAMPLE)
+            is_complete = not stream.read(1)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not written in {encoding}: {error.reason} at byte {error.start}") from error
     except UnicodeError as error:
         raise ValueError(f"{path} is not written in {encoding}: {error}") from error
-    except UNPACKING as error:
+    except COMPRESSION_ERRORS as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    rows = []
     try:
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise ValueError(f"{path} could not be read as a table: {error}") from error
-    return rows if whole or len(rows) < 2 else rows[:-1]
+    return rows if is_complete or len(rows) < 2 else rows[:-1]
 
 
-def _known_encoding(name: str) -> str:
-    """An encoding of text by its Python name, or raise."""
+def _check_encoding(name: str) -> str:
     try:
         "a".encode(name)
         return codecs.lookup(name).name
@@ -262,7 +247,7 @@ def _known_encoding(name: str) -> str:
         raise ValueError(f"data.encoding must name an encoding, but is {name!r}") from error
 
 
-def _encoding(path: Path) -> str:
+def _detect_encoding(path: Path) -> str:
     with open_bytes(path) as stream:
         first = stream.read(4096)
     for mark, name in (
@@ -275,16 +260,16 @@ def _encoding(path: Path) -> str:
     if first.count(0) > len(first) // 5:
         return "utf-16-le" if first[1::2].count(0) >= first[::2].count(0) else "utf-16-be"
     for name in ("utf-8", "cp1252"):
-        if _can_be(path, name):
+        if _can_decode(path, name):
             return name
     return "latin-1"
 
 
-def _can_be(path: Path, encoding: str) -> bool:
+def _can_decode(path: Path, encoding: str) -> bool:
     decoder: Any = codecs.getincrementaldecoder(encoding)()
     with open_bytes(path) as stream:
         try:
-            while part := stream.read(LOOKED_AT):
+            while part := stream.read(SAMPLE):
                 decoder.decode(part)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
@@ -293,7 +278,7 @@ def _can_be(path: Path, encoding: str) -> bool:
 
 
 def _agreement(rows: list[tuple[int, list[str]]]) -> tuple[float, int]:
-    """The share of rows with as many cells as the first one has, where it has several; and how many."""
+    """Return the share of rows with as many cells as the first row, and this number; 0 for a single column."""
     if not rows or len(rows[0][1]) < 2:
         return 0.0, 0
     cells = len(rows[0][1])
@@ -301,14 +286,14 @@ def _agreement(rows: list[tuple[int, list[str]]]) -> tuple[float, int]:
 
 
 _WITH_COMMA = re.compile(r"\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\D{0,3}")
-_DOUBTFUL = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\D{0,3}")
+_AMBIGUOUS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\D{0,3}")
 _WITH_POINT = re.compile(r"\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?\.\d+([eE][-+]?\d+)?\D{0,3}")
 
 
-def _decimal(cells: list[str], separator: str) -> str:
-    """Cells such as 1,5 against cells such as 1.5; in 1,234 the comma may stand for thousands as well."""
+def _detect_decimal(cells: list[str], separator: str) -> str:
+    """Compare the numbers of cells such as 1,5 and 1.5; the comma in 1,234 is ambiguous."""
     comma = [cell for cell in cells if "," in cell and _WITH_COMMA.fullmatch(cell)]
     point = sum(_WITH_POINT.fullmatch(cell) is not None for cell in cells if "." in cell)
-    doubtful = sum(_DOUBTFUL.fullmatch(cell) is not None for cell in comma)
-    sure = len(comma) - (doubtful if separator == "," or point else 0)
-    return "," if sure > 0 and point <= FEWEST_POINTS * len(comma) else "."
+    ambiguous = sum(_AMBIGUOUS.fullmatch(cell) is not None for cell in comma)
+    certain = len(comma) - (ambiguous if separator == "," or point else 0)
+    return "," if certain > 0 and point <= MAX_POINTS_SHARE * len(comma) else "."
