@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from softswitch.problem.choices import BINARY, LABEL_TYPES, MULTICLASS, NUMBER
@@ -223,100 +224,65 @@ def build_problem(
     return BuiltProblem(problem, entry.strata, functions)
 
 
-def _miss_rate(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import networks, rates
-    from softswitch.problem.ranges import ZERO_ONE
+def _binary_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
+    def build(options: BuildOptions) -> ProblemFunctions:
+        from softswitch.problem import fairness, rates
+        from softswitch.problem.networks import false_alarms, misses, objective, probability, row_scores
+        from softswitch.problem.ranges import ZERO_ONE
 
-    rate, cost = rates.miss_rate(networks.row_scores), rates.false_alarm_rate(networks.row_scores).constraint
-    return ProblemFunctions(networks.false_alarms, *rate, ZERO_ONE, cost, private_surrogate=networks.misses)
+        miss_rate, false_alarm_rate = rates.miss_rate(row_scores), rates.false_alarm_rate(row_scores)
+        if kind == "miss-rate":
+            cost = false_alarm_rate.constraint
+            return ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, cost, private_surrogate=misses)
+        if kind == "false-alarm-rate":
+            cost = miss_rate.constraint
+            return ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, cost, private_surrogate=false_alarms)
+        if kind == "error-rate":
+            rate = rates.error_rate(row_scores)
+            return ProblemFunctions(objective, *rate, ZERO_ONE, private_surrogate=objective)
+        if kind == "neyman-pearson":
+            return ProblemFunctions(false_alarms, misses, is_convex_if_linear=True)
+        if kind == "decision-parity":
+            return ProblemFunctions(objective, *rates.decision_parity(row_scores), ZERO_ONE)
+        if kind == "decision-opportunity":
+            return ProblemFunctions(objective, *rates.decision_opportunity(row_scores), ZERO_ONE)
+        if kind == "group-loss":
+            constraint = fairness.bounded_group_loss(probability, 0.0)
+            return ProblemFunctions(objective, constraint, range=fairness.cross_entropy_range())
+        gap = (fairness.demographic_parity if kind == "demographic-parity" else fairness.equal_opportunity)(probability)
+        return ProblemFunctions(objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
 
-
-def _false_alarm_rate(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import networks, rates
-    from softswitch.problem.ranges import ZERO_ONE
-
-    rate, cost = rates.false_alarm_rate(networks.row_scores), rates.miss_rate(networks.row_scores).constraint
-    return ProblemFunctions(networks.misses, *rate, ZERO_ONE, cost, private_surrogate=networks.false_alarms)
-
-
-def _error_rate(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import multiclass, networks, rates
-    from softswitch.problem.ranges import ZERO_ONE
-
-    if options.label.label_type == MULTICLASS:
-        return ProblemFunctions(multiclass.class_cross_entropy, *multiclass.class_error_rate(), ZERO_ONE)
-    rate = rates.error_rate(networks.row_scores)
-    return ProblemFunctions(networks.objective, *rate, ZERO_ONE, private_surrogate=networks.objective)
-
-
-def _class_miss_rate(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import multiclass
-    from softswitch.problem.ranges import ZERO_ONE
-
-    rates = multiclass.class_miss_rates(options.label.outputs)
-    return ProblemFunctions(multiclass.class_cross_entropy, *rates, ZERO_ONE)
+    return build
 
 
-def _decision_parity(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import networks, rates
-    from softswitch.problem.ranges import ZERO_ONE
-
-    return ProblemFunctions(networks.objective, *rates.decision_parity(networks.row_scores), ZERO_ONE)
-
-
-def _decision_opportunity(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import networks, rates
-    from softswitch.problem.ranges import ZERO_ONE
-
-    return ProblemFunctions(networks.objective, *rates.decision_opportunity(networks.row_scores), ZERO_ONE)
-
-
-def _neyman_pearson(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import networks
-
-    return ProblemFunctions(networks.false_alarms, networks.misses, is_convex_if_linear=True)
-
-
-def _demographic_parity(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import fairness, networks
-
-    gap = fairness.demographic_parity(networks.probability)
-    return ProblemFunctions(networks.objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
-
-
-def _equal_opportunity(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import fairness, networks
-
-    gap = fairness.equal_opportunity(networks.probability)
-    return ProblemFunctions(networks.objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
-
-
-def _gap_pieces(gap: PooledConstraint) -> tuple[Function, Function]:
+def _gap_pieces(gap: PooledConstraint) -> tuple[Function, ...]:
     """Return the difference of the groups' means and its negative; their maximum is the gap."""
     import jax.numpy as jnp
 
-    def difference(params: Any, batch: Any) -> Any:
-        (protected, protected_rows, rest, rest_rows) = gap.statistics(params, batch)
-        both = (protected_rows > 0) & (rest_rows > 0)
-        means = protected / jnp.where(both, protected_rows, 1) - rest / jnp.where(both, rest_rows, 1)
-        return both, means
+    def piece(sign: float, params: Any, batch: Any) -> Any:
+        protected, protected_rows, rest, rest_rows = gap.statistics(params, batch)
+        has_both = (protected_rows > 0) & (rest_rows > 0)
+        difference = protected / jnp.where(has_both, protected_rows, 1) - rest / jnp.where(has_both, rest_rows, 1)
+        return jnp.where(has_both, sign * difference, -jnp.inf)
 
-    def above(params: Any, batch: Any) -> Any:
-        both, value = difference(params, batch)
-        return jnp.where(both, value, -jnp.inf)
-
-    def below(params: Any, batch: Any) -> Any:
-        both, value = difference(params, batch)
-        return jnp.where(both, -value, -jnp.inf)
-
-    return above, below
+    return partial(piece, 1.0), partial(piece, -1.0)
 
 
-def _group_loss(options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import fairness, networks
+def _multiclass_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
+    def build(options: BuildOptions) -> ProblemFunctions:
+        from softswitch.problem import multiclass
+        from softswitch.problem.ranges import ZERO_ONE
 
-    constraint = fairness.bounded_group_loss(networks.probability, 0.0)
-    return ProblemFunctions(networks.objective, constraint, range=fairness.cross_entropy_range())
+        is_error = kind == "error-rate"
+        rate = multiclass.class_error_rate() if is_error else multiclass.class_miss_rates(options.label.outputs)
+        return ProblemFunctions(multiclass.class_cross_entropy, *rate, ZERO_ONE)
+
+    return build
+
+
+def _error_rate(options: BuildOptions) -> ProblemFunctions:
+    is_multiclass = options.label.label_type == MULTICLASS
+    return (_multiclass_problem if is_multiclass else _binary_problem)("error-rate")(options)
 
 
 def _number_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
@@ -341,29 +307,25 @@ def _custom(options: BuildOptions) -> ProblemFunctions:
 
 _LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive rows", "log loss of negative rows"
 
-register(
+for _kind in (
     ConstraintKind(
         "miss-rate",
-        _miss_rate,
+        _binary_problem("miss-rate"),
         ConstraintDescription("miss rate", _NEGATIVE_LOSS, is_share=True, is_nonnegative=True, cost="false_alarm_rate"),
         "at most {bound} of the rows with {positive} may be missed (classified otherwise).",
         strata="y",
         default_bound=0.05,
         has_one_class_objective=True,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "false-alarm-rate",
-        _false_alarm_rate,
+        _binary_problem("false-alarm-rate"),
         ConstraintDescription("false-alarm rate", _POSITIVE_LOSS, is_share=True, is_nonnegative=True, cost="miss_rate"),
         "at most {bound} of the rows without {positive} may be classified as {positive} (false alarms).",
         strata="y",
         default_bound=0.05,
         has_one_class_objective=True,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "error-rate",
         _error_rate,
@@ -372,89 +334,73 @@ register(
         label_types=(BINARY, MULTICLASS),
         strata="y",
         default_bound=0.05,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "class-miss-rate",
-        _class_miss_rate,
+        _multiclass_problem("class-miss-rate"),
         ConstraintDescription("worst class's miss rate", _LOSS, is_share=True, is_nonnegative=True),
         "at most {bound} of the rows of each {label} may be missed (classified otherwise).",
         label_types=(MULTICLASS,),
         strata="y",
         default_bound=0.5,
         constraint_names=lambda label, protected: [f"{value} missed" for value in label.values],
-    )
-)
-register(
+    ),
     ConstraintKind(
         "decision-parity",
-        _decision_parity,
+        _binary_problem("decision-parity"),
         ConstraintDescription("gap of decisions", _LOSS, is_share=True, is_nonnegative=True),
         "the share of rows classified as {positive} may differ by at most {points} between rows with {group} and all "
         "other rows.",
         strata="group",
         uses_groups=True,
         default_bound=0.05,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "decision-opportunity",
-        _decision_opportunity,
+        _binary_problem("decision-opportunity"),
         ConstraintDescription("gap of hit rates", _LOSS, is_share=True, is_nonnegative=True),
         "among rows with {positive}, the share classified as such may differ by at most {points} between rows with "
         "{group} and all other rows.",
         strata=("group", "y"),
         uses_groups=True,
         default_bound=0.05,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "neyman-pearson",
-        _neyman_pearson,
+        _binary_problem("neyman-pearson"),
         ConstraintDescription(_POSITIVE_LOSS, _NEGATIVE_LOSS, is_nonnegative=True, cost="false_alarm_rate"),
         "the mean log loss of the rows with {positive} may be at most {bound}. It measures misses, but is not a share "
         "of rows.",
         strata="y",
         has_one_class_objective=True,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "demographic-parity",
-        _demographic_parity,
+        _binary_problem("demographic-parity"),
         ConstraintDescription("gap of probabilities", _LOSS, is_share=True, is_nonnegative=True),
         "the mean predicted probability of {positive} may differ by at most {points} between rows with {group} and "
         "all other rows.",
         strata="group",
         uses_groups=True,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "equal-opportunity",
-        _equal_opportunity,
+        _binary_problem("equal-opportunity"),
         ConstraintDescription("gap of probabilities", _LOSS, is_share=True, is_nonnegative=True),
         "among rows with {positive}, the mean predicted probability of it may differ by at most {points} between rows "
         "with {group} and all other rows.",
         strata=("group", "y"),
         uses_groups=True,
-    )
-)
-register(
+    ),
     ConstraintKind(
         "group-loss",
-        _group_loss,
+        _binary_problem("group-loss"),
         ConstraintDescription("larger group's log loss", _LOSS, is_nonnegative=True),
         "the mean log loss may be at most {bound} for rows with {group}, and for all other rows.",
         strata="group",
         uses_groups=True,
         constraint_names=lambda label, protected: [f"log loss of {protected}", "log loss of others"],
-    )
-)
-register(
+    ),
     ConstraintKind(
         "mean-error",
         _number_problem("mean-error"),
@@ -463,9 +409,7 @@ register(
         label_types=(NUMBER,),
         default_bound=lambda labels: float(f"{0.1 * labels.std():.2g}"),
         constraint_names=lambda label, protected: ["too high on average", "too low on average"],
-    )
-)
-register(
+    ),
     ConstraintKind(
         "absolute-error",
         _number_problem("absolute-error"),
@@ -473,23 +417,20 @@ register(
         "the mean absolute error of {label} may be at most {bound}, in the unit of {label}.",
         label_types=(NUMBER,),
         default_bound=lambda labels: float(f"{0.75 * (labels - labels.median()).abs().mean():.2g}"),
-    )
-)
-register(
+    ),
     ConstraintKind(
         "coverage",
         _number_problem("coverage"),
         ConstraintDescription("share above the prediction", "loss", is_share=True, is_nonnegative=True),
         "at most {bound} of the rows may have {label} above its prediction.",
         label_types=(NUMBER,),
-    )
-)
-register(
+    ),
     ConstraintKind(
         CUSTOM,
         _custom,
         ConstraintDescription(),
         "{constraint} may be at most {bound}.",
         label_types=LABEL_TYPES,
-    )
-)
+    ),
+):
+    register(_kind)
