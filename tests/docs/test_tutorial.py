@@ -51,7 +51,7 @@ def test_the_tutorial(tmp_path):
     assert second.about["aim"]["answered"], second.about["aim"]
     assert second.about["aim"]["earlier_certificates"] == 1
     page = (first.folder / "report.html").read_text(encoding="utf-8")
-    assert "At every hospital at most 5% of the rows with diagnosis = malignant may be missed" in page
+    assert "At every hospital, at most 5% of the rows with diagnosis = malignant may be missed" in page
     assert page.count("<svg") == 6  # three charts, each for a wide page and for a phone's
     assert (tmp_path / "both.html").exists()
     predicted = pd.read_csv(tmp_path / "predicted.csv")

@@ -147,7 +147,9 @@ def test_every_client_is_told_what_the_model_does_on_held_out_rows(trained, home
     assert (told["constant_miss_rate"], told["constant_false_alarm_rate"]) == ([0] * 4, [1] * 4)
     free, own = (np.array(told[f"{model}_miss_rate"]) for model in ("unconstrained", "held_out"))
     assert (free > own + 0.2).all()
-    assert run.about["bounded"].startswith("At every hospital the mean log loss of the rows with diagnosis = malignant")
+    assert run.about["bounded"].startswith(
+        "At every hospital, the mean log loss of the rows with diagnosis = malignant"
+    )
 
 
 def test_the_model_predicts_in_python_and_by_command(trained, home):
@@ -315,7 +317,7 @@ def as_uninterrupted(resumed, whole):
 
 KILLED = """
 import os, signal, sys
-from softswitch.runs import checkpoints
+from softswitch.results import checkpoints
 from softswitch.tables import training
 
 checkpoints.Checkpoints.due = lambda self: True  # not only every ten seconds
@@ -346,7 +348,7 @@ def test_changed_data_is_not_resumed(home, tmp_path):
     (tmp_path / "cases.toml").write_text(SETTINGS.replace("600", "20"))
     run = training.train(tmp_path / "cases.toml")
     table.iloc[1:].to_csv(tmp_path / "cases.csv", index=False)
-    with pytest.raises(ValueError, match=r"cases.csv has changed since .* began; train anew"):
+    with pytest.raises(ValueError, match=r"cases.csv has changed since .*; start a new run"):
         training.resume(run.folder)
 
 
@@ -369,11 +371,11 @@ def test_changed_data_is_not_resumed(home, tmp_path):
             "task.objective must be 'module:function'",
         ),
         ("[task]", "[task]\nregret = true", "task.regret must be false for the kind 'neyman-pearson'"),
-        ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is none"),
-        ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not have 'hospital'"),
+        ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is not one"),
+        ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not contain 'hospital'"),
         ("[data]", "[data]\nheld_out = 1.0", "held_out must be a share"),
         ("rounds = 600", "rounds = 0", "rounds must be a whole number >= 1"),
-        ("rounds = 600", 'rounds = "many"', "run.rounds must be a whole number or \"auto\", but is 'many'"),
+        ("rounds = 600", 'rounds = "many"', "run.rounds must be an integer or \"auto\", but is 'many'"),
         ("rounds = 600", "value_batch_size = -1", "value_batch_size must be a whole number >= 1"),
         ("rounds = 600", "[method]\nmemory = 1.5", "smoothing must be a"),
         ("rounds = 600", "[method]\nslack = 0.5", "slack must be a finite number and >= 1, but is 0.5"),

@@ -164,7 +164,7 @@ def check_regret(kind: str, regret: bool) -> None:
     if regret and KINDS[kind].has_one_class_objective:
         raise ValueError(
             f"task.regret must be false for the kind {kind!r}: its objective is the loss of one class, which every "
-            "client can bring to 0 with a model of its own. Its regret would be the loss itself"
+            "client can bring to 0 alone. Its regret would be the loss itself"
         )
 
 

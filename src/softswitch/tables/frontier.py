@@ -79,7 +79,7 @@ class FrontierRun:
     """A frontier and its folder.
 
     Attributes:
-        folder: A folder of its own, or the run folder.
+        folder: A new folder, or the run folder.
         frontier: The frontier.
         earlier_certificates: Number of other models that the same rows have certified before.
     """

@@ -98,7 +98,7 @@ class TaskSection:
         "Quantile of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO
     )
     regret: bool = setting(
-        "true: minimise the regret of each client, its loss minus the smallest loss that a model of its own reaches.",
+        "true: minimise the regret of each client, its loss minus the smallest loss of a model for this client only.",
         False,
     )
     objective: str | None = setting("For kind 'custom': 'module:function' of (params, batch) to minimise.", None)
