@@ -176,7 +176,7 @@ def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch)
     np.testing.assert_array_equal(found.result.client_constraint, whole.result.client_constraint)
     assert found.certificate is not None
     assert not key.exists()
-    with pytest.raises(ValueError, match="is finished: .* privacy budget"):
+    with pytest.raises(ValueError, match=r"is finished: .* privacy budget"):
         training.resume(found.folder)
     other = trained[0].clients["constraint"]  # of the same seed, and another secret
     assert (np.abs(whole.result.client_constraint[:, 0] - other) > 1e-6).all()
@@ -188,7 +188,7 @@ def test_a_run_whose_secret_is_gone_cannot_go_on(tmp_path):
     assert noise_key(tmp_path) == words
     (tmp_path / "round-000000005.safetensors").touch()
     (tmp_path / "noise.key").unlink()
-    with pytest.raises(ValueError, match="noise.key is .*start a new run"):
+    with pytest.raises(ValueError, match=r"noise.key is .*start a new run"):
         noise_key(tmp_path)
 
 
