@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from benchmarks import flat
 from softswitch.certification.selection import CandidateForecast
 from softswitch.data.splits import DataSplit
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, HowTrained, ways
-from softswitch.engine.certified import prepare, solve_certified
+from softswitch.engine.certified import prepare as prepare_models
+from softswitch.methods.automatic import resolve_method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
+from softswitch.oracles.options import group_options
 from softswitch.problem.networks import moved_network
 from softswitch.results.certificate import Verdict
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
@@ -22,6 +25,12 @@ from softswitch.tables.constraints import build_problem
 
 PROBLEM = build_problem("miss-rate", 2).problem
 RULE = ss.Automatic(tolerance=0.1)
+
+
+def prepare(problem, split, method, **options):
+    return prepare_models(problem, split, resolve_method(method), **group_options(**options))
+
+
 RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
 
 
@@ -40,7 +49,7 @@ def parts(rows=900, seed=0):
 
 @pytest.fixture(scope="module")
 def found():
-    return solve_certified(PROBLEM, parts(), RULE, move=moved_network, **RUN)
+    return flat.solve_certified(PROBLEM, parts(), RULE, move=moved_network, **RUN)
 
 
 def test_a_model_is_certified_and_keeps_the_bound(found):
@@ -94,17 +103,17 @@ def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
 def test_the_rows_that_certify_choose_nothing():
     """With other labels in the last part, the same models are prepared in the same order."""
     own = parts()
-    flipped = {key: np.asarray(column) for key, column in own.certify.rows.columns.items()}
+    flipped = {key: np.asarray(column) for key, column in own.calibration.rows.columns.items()}
     flipped["x"] = -flipped["x"]
     other = own._replace(
-        certify=ss.ClientData.from_arrays(flipped, np.repeat(own.certify.names, own.certify.sizes), strata="y")
+        certify=ss.ClientData.from_arrays(flipped, np.repeat(own.calibration.names, own.calibration.sizes), strata="y")
     )
     one, two = (prepare(PROBLEM, each, RULE, move=moved_network, **RUN) for each in (own, other))
     assert len(one.path) == len(two.path)
     for a, b in zip(one.path, two.path, strict=True):
         np.testing.assert_array_equal(a.params[0]["w"], b.params[0]["w"])
         assert (a.scale, a.offset) == (b.scale, b.offset)
-    last = solve_certified(PROBLEM, other, RULE, move=moved_network, **RUN)
+    last = flat.solve_certified(PROBLEM, other, RULE, move=moved_network, **RUN)
     assert last.certificate.verdict is Verdict.VIOLATES
     assert not last.answered
     assert len(last.tested) == 1, "the first that fails ends it"
@@ -127,14 +136,14 @@ def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts
         return SimpleNamespace(verdict=verdict, after_tests=lambda many: (verdict, many))
 
     monkeypatch.setattr(certified, "certify", certify)
-    told = solve_certified(PROBLEM, parts(), RULE)
+    told = flat.solve_certified(PROBLEM, parts(), RULE)
     assert told.model.offset == answer
     assert "".join(asked) == verdicts[: verdicts.index("-") + 1] if "-" in verdicts else verdicts
     assert told.certificate[1] == len(told.tested) == answer + 1
 
 
 def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the_bound():
-    told = solve_certified(PROBLEM, parts(120), RULE, move=moved_network, **RUN)
+    told = flat.solve_certified(PROBLEM, parts(120), RULE, move=moved_network, **RUN)
     assert sorted(told.certifiability.uncertifiable) == [0, 1, 2]
     assert not told.answered
     words = str(told)
@@ -149,7 +158,7 @@ def test_a_run_that_is_stopped_looks_at_no_row_that_certifies(monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(certified, "certify", never)
-    told = solve_certified(PROBLEM, parts(), RULE, callbacks=[lambda chunk: True], **RUN)
+    told = flat.solve_certified(PROBLEM, parts(), RULE, callbacks=[lambda chunk: True], **RUN)
     assert told.certificate is None
     assert not told.answered
     assert "did not come to its end" in str(told)
@@ -166,8 +175,8 @@ def test_a_lost_margin_is_found_again():
         {"x": x, "y": y}, np.arange(rows) % 2, alike=("y",), choosing=0.2, held_out=0.4, strata="y"
     )
     told = prepare(problem, own, ss.Automatic(tolerance=0.15), move=moved_network, **RUN)
-    _, first = ss.evaluate(problem, own.certify, told.first.params)
-    _, chosen = ss.evaluate(problem, own.certify, told.best.params)
+    _, first = ss.evaluate(problem, own.calibration, told.first.params)
+    _, chosen = ss.evaluate(problem, own.calibration, told.best.params)
     assert first.max() > 0.15, "on the rows that it learnt from it is within"
     assert chosen.max() < first.max()
     assert chosen.mean() <= 0.15
@@ -175,13 +184,13 @@ def test_a_lost_margin_is_found_again():
 
 
 def test_without_a_move_models_are_chosen_among_iterates():
-    told = solve_certified(PROBLEM, parts(), RULE, **RUN)
+    told = flat.solve_certified(PROBLEM, parts(), RULE, **RUN)
     assert all((one.scale, one.offset) == (1.0, 0.0) for one in told.tested)
 
 
 def test_parts_are_wanted():
-    with pytest.raises(TypeError, match="parts"):
-        solve_certified(PROBLEM, ss.ClientData.from_list([{"x": jnp.zeros(3)}]), RULE)
+    with pytest.raises(TypeError, match="split"):
+        flat.solve_certified(PROBLEM, ss.ClientData.from_list([{"x": jnp.zeros(3)}]), RULE)
 
 
 def test_where_nothing_keeps_the_bound_other_rows_decide():

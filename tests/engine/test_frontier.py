@@ -289,7 +289,7 @@ def test_bounds_that_are_none(bounds, said, parts):
 
 
 def test_other_bad_input(parts):
-    with pytest.raises(TypeError, match="parts must be a Parts"):
+    with pytest.raises(TypeError, match="split must be a DataSplit"):
         flat.frontier(PROBLEM, parts.train, [0.1])
     with pytest.raises(ValueError, match="confidence must be"):
         flat.frontier(PROBLEM, parts, [0.1], confidence=1.0)

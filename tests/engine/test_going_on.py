@@ -119,7 +119,7 @@ def test_what_took_its_time_is_not_run_again(tmp_path):
 
 def test_another_tolerance_is_refused(tmp_path):
     solve(tmp_path, rounds=100)
-    with pytest.raises(ValueError, match="is of another request: its rule is"):
+    with pytest.raises(ValueError, match="is of another request: its method is"):
         solve(tmp_path, method=ss.Automatic(tolerance=0.06), rounds=100)
 
 

@@ -641,8 +641,11 @@ def test_what_does_not_go_together_is_refused():
         with pytest.raises(ValueError, match=why):
             fl.SwitchingStrategy(RULE, secure=secure, **settings)
     for method, why in (
-        (ss.SoftmaxSGM(step_size=0.1, tolerance=0.1, robust=1), "robust=1 compares"),
-        (ss.SoftmaxSGM(step_size=0.1, tolerance=0.1, at_clients=Compression(up=TopK(0.5))), "secure or Compression"),
+        (ss.SoftmaxSGM(alpha=100.0, step_size=0.1, tolerance=0.1, robust=1), "robust=1 compares"),
+        (
+            ss.SoftmaxSGM(alpha=100.0, step_size=0.1, tolerance=0.1, at_clients=Compression(up=TopK(0.5))),
+            "secure or Compression",
+        ),
     ):
         with pytest.raises(ValueError, match=why):
             run(FaultyGrid(app_of(), SITES), method=method)
