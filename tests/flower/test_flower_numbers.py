@@ -14,7 +14,7 @@ from member_clients import grid_of, key, kinds, start
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_intervals
-from softswitch.flower.reported_intervals import IntervalLimits, read_intervals
+from softswitch.flower.remote import IntervalLimits, read_intervals
 from softswitch.results.certificate import Interval, IntervalMethod, Verdict
 from softswitch.results.history import ClientOutcome
 

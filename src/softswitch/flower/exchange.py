@@ -98,14 +98,7 @@ def poll_intervals() -> Iterator[float]:
 def exchange(
     grid: Grid, messages: Sequence[Message], timeout: float, quorum: int | None = None
 ) -> list[Message | NoReply]:
-    """Send messages and wait for the replies; return them in the order of the messages.
-
-    Args:
-        grid: Flower's grid.
-        messages: One message for each client.
-        timeout: Seconds to wait.
-        quorum: Stop waiting after this many replies that are not refusals. Default: wait for all.
-    """
+    """Send messages and wait for the replies, or for a quorum that are not refusals; return them in order."""
     results: list[Message | NoReply] = [NoReply("the message could not be sent")] * len(messages)
     pending, replies = PendingMessages(grid, timeout), 0
     pending.send(dict(enumerate(messages)))

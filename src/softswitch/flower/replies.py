@@ -17,7 +17,6 @@ from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction
 from softswitch.flower.compression import parse_direction
 from softswitch.flower.exchange import NoReply
-from softswitch.flower.reported_intervals import ValueLimits
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_protocol import parse_key
 from softswitch.flower.secure_server import MaskedUpdate
@@ -26,12 +25,15 @@ from softswitch.methods.compressors import Compressor
 from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
 from softswitch.privacy.account import PrivacyAccount
+from softswitch.problem.ranges import Range, each_range, ends, function_ranges
 from softswitch.results.certificate import Certificate
 from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 
 logger = logging.getLogger("softswitch.flower")
+RANGE_SLACK = 1e-5
+"""Tolerance for rounding at a client, relative to a range or to its ends."""
 
 
 def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
@@ -54,6 +56,55 @@ def pool_statistics(value: Callable[[Any], Any], sums: Sequence[np.ndarray] | np
         logger.warning("the pooled constraint could not be computed: %s", error)
         return None
     return pooled
+
+
+def _with_slack(bounds: Range) -> tuple[float, float, float]:
+    low, high = ends(bounds)
+    return low, high, RANGE_SLACK * max(high - low, abs(low), abs(high))
+
+
+def value_range(bounds: Range) -> tuple[float, float]:
+    """Return the range of a mean of rows, or of a gap between two means, with tolerance for rounding."""
+    low, high, slack = _with_slack(bounds)
+    return min(low, 0.0) - slack, max(high, high - low) + slack
+
+
+class ValueLimits:
+    """Checks of reported values against known ranges."""
+
+    def __init__(
+        self,
+        objective_range: Range | None,
+        constraint_range: Range | Sequence[Range | None] | None,
+        statistics_range: Range | Sequence[Range | None] | None,
+        constraints: int,
+    ) -> None:
+        self._ranges = function_ranges(objective_range, constraint_range, constraints)
+        self._statistics_range: Any = statistics_range
+
+    def check(self, values: wire.Values) -> wire.Values:
+        """Return the values, or raise ``InvalidMessageError``; −∞ marks a missing function."""
+        for value, bounds in zip((values.objective, *values.constraint), self._ranges, strict=True):
+            if bounds is not None and value != -math.inf:
+                low, high = value_range(bounds)
+                if not low <= value <= high:
+                    raise wire.InvalidMessageError(
+                        f"it reports {value:g}, outside the range {ends(bounds)} of single rows"
+                    )
+        if values.statistics is not None and self._statistics_range is not None:
+            try:
+                ranges = each_range(self._statistics_range, len(values.statistics), "statistics_range")
+            except ValueError as error:
+                raise wire.InvalidMessageError(str(error)) from error
+            for value, bounds in zip(values.statistics, ranges, strict=True):
+                if bounds is None:
+                    continue
+                low, high, slack = _with_slack(bounds)
+                if not low - slack <= value <= high + slack:
+                    raise wire.InvalidMessageError(
+                        f"a statistic is {value:g}, outside the range {(low, high)} of single rows"
+                    )
+        return values
 
 
 class PrivacyReport(NamedTuple):

@@ -205,13 +205,8 @@ class Roster:
     def refresh(self, grid: Grid, min_clients: int, wait: float, *, all_expected: bool = False) -> None:
         """Update who is connected; wait up to ``wait`` seconds for ``min_clients`` clients.
 
-        If only nodes that have not introduced themselves are connected, these have the time of a report.
-
-        Args:
-            grid: Flower's grid.
-            min_clients: Number of clients to wait for.
-            wait: Seconds to wait.
-            all_expected: Whether to wait for all expected clients and for all greeted nodes.
+        If ``all_expected``, wait for all expected clients and for all greeted nodes. If only nodes that have not
+        introduced themselves are connected, these have the time of a report.
         """
         deadline = time.monotonic() + wait
         greeting_deadline = time.monotonic() + max(wait, self._timeout if min_clients else 0.0)

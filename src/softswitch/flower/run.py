@@ -58,17 +58,9 @@ class FlowerRun:
     """One run, from the first contact with clients to its result.
 
     Attributes:
-        settings: The settings of the run.
-        grid: Flower's grid, with ``exchange`` as its ``send_and_receive``.
-        roster: The clients and their nodes.
-        clients: All clients, for evaluations outside of the rounds.
-        events: The event log.
-        reader: The reader of replies.
         held: Which parameters clients have, if messages are compressed; else None.
         before: Which clients have the previous iterate, if they report there too; else None.
-        aggregator: The secure aggregation, if any; else None.
-        server: The server's state.
-        restarts: The restart cycles of a method without a step size; else None.
+        restarts: The restart cycles of an automatic method; else None.
         identity: What the run depends on, as text.
         metrics: The metrics of every round for Flower.
     """

@@ -59,14 +59,7 @@ class _Unmasking(NamedTuple):
 
 
 class SecureAggregator:
-    """Secure aggregation of the directions of one run.
-
-    Args:
-        secure: The settings.
-        clip_norm: The largest norm of a direction.
-        shapes: The shapes of the parameters.
-        events: The event log.
-    """
+    """Secure aggregation of the directions of one run."""
 
     def __init__(
         self, secure: SecureAggregation, clip_norm: float, shapes: Mapping[str, wire.ArraySpec], events: EventLog
@@ -111,10 +104,7 @@ class SecureAggregator:
     ) -> SecureMean | None:
         """Return the weighted mean direction; None, with a warning, if the masks cannot be removed.
 
-        Args:
-            k: The round.
-            updates: The updates that arrived, by place.
-            ask: Sends a message to each of these clients, by place, and returns their replies.
+        ``ask`` sends a message to each of these clients, by place, and returns their replies.
         """
         try:
             return self._aggregate(k, updates, ask)

@@ -91,8 +91,6 @@ class ServerState:
     """The server's state and its part of a round, as in the compiled engine.
 
     Attributes:
-        method: The method.
-        state: The method's state.
         averaging_from: The first round that may join the average.
         direction_size: The norm of the last round's direction; None if it was void.
         record: The history so far; None before the first round.
@@ -255,10 +253,7 @@ class ServerState:
         """Return the clients of this round, out of the connected ones; by need if the server has memory.
 
         With all clients connected they are those of the compiled engine, if that draws no rows.
-
-        Args:
-            connected: The indices of the connected clients.
-            known: Number of clients, connected or not.
+        ``known`` is the number of clients, connected or not.
         """
         if not connected:
             return []
@@ -319,16 +314,8 @@ class ServerState:
     ) -> Record:
         """End the round: step along the directions that arrived, or change nothing if too few did.
 
-        Args:
-            clients: The indices of the round's clients.
-            outcomes: Their outcomes; changed to void if the round is.
-            reports: Their reports.
-            decided: What ``decide`` returned.
-            directions: The directions by place in ``clients``, or their mean with secure aggregation.
-            full: F and G on all data, if they were evaluated.
-            rows: Numbers of rows of the reports and of the gradients.
-            traffic: Numbers of bytes up and down, if messages are compressed.
-            epsilon: The privacy budget that each client has spent; NaN if it reports none.
+        ``outcomes`` are changed to void if the round is. ``decided`` is what ``decide`` returned. Directions are by
+        place in ``clients``. ``rows`` counts those of reports and of gradients, ``traffic`` the bytes up and down.
         """
         reports = with_extra(self.state, self.method, reports)
         trusted = reports if self.method.robust is None else _trim(reports, self.method.robust)

@@ -159,17 +159,7 @@ def solve_over_flower(
 ) -> Result:
     """Solve a problem as ``solve`` does, with every client as a ``JaxClient`` behind Flower's messages.
 
-    Args:
-        problem: As for ``solve``.
-        clients: As for ``solve``.
-        method: The method.
-        engine: "grid" or "ray".
-        sampling: As for ``solve``.
-        settings: The settings of the run.
-        seed: As for ``solve``.
-        logging: As for ``solve``.
-        checkpoints: As for ``solve``.
-        identity: What a run of the compiled engine depends on, as text.
+    ``engine`` is "grid" or "ray". ``identity`` is what a run of the compiled engine depends on, as text.
     """
     names = [normalize_name(str(name)) for name in clients.names]
     first = initial_arrays(problem.start)

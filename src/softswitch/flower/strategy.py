@@ -52,34 +52,25 @@ class _Outvoted(Exception):  # noqa: N818
 
 
 class _OpenRound(NamedTuple):
-    """A round between its two exchanges.
-
-    Attributes:
-        clients: The indices of the round's clients.
-        outcomes: Their outcomes so far.
-        reports: Their reports.
-        decided: The method's decision and its state after it; None if the round is void.
-        updating: The places in ``clients`` of those asked for a direction.
-        full: F and G on all data, if they were evaluated.
-    """
+    """A round between its two exchanges."""
 
     clients: list[int]
     outcomes: np.ndarray
     reports: Reports
-    decided: tuple[Decision, Any] | None
-    updating: list[int]
+    decided: tuple[Decision, Any] | None  # the method's decision and its state after it; None if the round is void
+    updating: list[int]  # the places in ``clients`` of those asked for a direction
     full: ClientSummary
 
 
 class SwitchingStrategy(Strategy):
     """A softswitch method as a Flower strategy, for use in any ServerApp.
 
-        strategy = SwitchingStrategy(SoftmaxSGM(tolerance=0.1))
+        strategy = SwitchingStrategy(Automatic(tolerance=0.1))
         strategy.start(grid, initial_arrays(parameters(module)), num_rounds=100)
         strategy.result        # softswitch's Result: status, history, diagnostics, values at every client
 
-    A method without a ``step_size`` is tuned during the run, as by ``solve``. The choices are logged, and they are in
-    ``result.restarts`` and in checkpoints. With a ``step_size``, all defaults are those of the paper.
+    The settings of an ``Automatic`` method are chosen during the run, as by ``solve``. The choices are logged, and they
+    are in ``result.restarts`` and in checkpoints.
 
     The clients must use ``client_app``. ``start`` returns the arrays of the answer, not of the last iterate.
 
