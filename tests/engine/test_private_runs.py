@@ -18,7 +18,7 @@ from softswitch.oracles import evaluation
 from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.privacy import oracle as private_oracle_module
-from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.accountant import compute_epsilon
 from softswitch.privacy.oracle import PrivateOracle
 from softswitch.privacy.releases import Drawing
 from softswitch.problem.fairness import demographic_parity, gap_sides, side_of_rows
@@ -108,7 +108,7 @@ def test_reports_and_directions_have_the_noise_that_is_counted(settings):
 def test_a_run_counts_all_that_left_and_keeps_to_its_budget(result):
     account = result.privacy
     assert account.releases == ((30, 30, 1, 0),) * 3
-    assert account.epsilon == (epsilon_of(account.releases[0], account.noise, Drawing("poisson", 1.0), 1e-4),) * 3
+    assert account.epsilon == (compute_epsilon(account.releases[0], account.noise, Drawing("poisson", 1.0), 1e-4),) * 3
     assert 3.95 < account.worst_epsilon <= 4
     spent = result.history.per_client.epsilon
     assert spent.shape == (30, 3)
@@ -211,7 +211,7 @@ def test_the_budget_ends_a_run_whose_noise_is_given():
     assert 1 < rounds < 400
     assert found.privacy.worst_epsilon <= 4
     more = found.privacy.releases[0].after(1)
-    assert epsilon_of(more, found.privacy.noise, Drawing("poisson", 1.0), 1e-4) > 4
+    assert compute_epsilon(more, found.privacy.noise, Drawing("poisson", 1.0), 1e-4) > 4
     assert f"spent after {rounds} of 400 rounds" in found.status.message
     with pytest.raises(ValueError, match="does not allow a single round"):
         flat.solve(PROBLEM, CLIENTS, RULE, privacy=dataclasses.replace(privacy, noise=0.01), rounds=10, progress=False)
@@ -224,7 +224,7 @@ def test_clients_that_are_asked_less_often_spend_less():
     assert asked.sum() == 12
     assert [own.reports for own in found.privacy.releases] == asked.tolist()
     for own, spent in zip(found.privacy.releases, found.privacy.epsilon, strict=True):
-        assert spent == epsilon_of(own, found.privacy.noise, Drawing("poisson", 1.0), 1e-4)
+        assert spent == compute_epsilon(own, found.privacy.noise, Drawing("poisson", 1.0), 1e-4)
     assert found.privacy.worst_epsilon < 4  # noise is for a client that is asked in every round
 
 

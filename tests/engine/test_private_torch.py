@@ -134,7 +134,7 @@ def test_layers_that_mix_rows_are_refused(layer, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"optimizer": torch.optim.Adam}, "optimizer must be left out with privacy"),
+        ({"optimizer": torch.optim.Adam}, "optimizer must be None with privacy"),
         ({"batch_size": 4}, "batch_size must be left out with privacy"),
         ({"held_out": data_sets()}, "held_out must be left out with privacy"),
         ({"eval_every": 2}, "eval_every must be left out with privacy"),

@@ -18,8 +18,8 @@ from softswitch.flower import messages as wire
 from softswitch.flower import private_client
 from softswitch.flower.replies import PrivacyReports
 from softswitch.methods.messages import LocalLoss
-from softswitch.privacy.accountant import epsilon_of
-from softswitch.privacy.clipping import clipped_sum
+from softswitch.privacy.accountant import compute_epsilon
+from softswitch.privacy.clipping import sum_clipped_values
 from softswitch.privacy.releases import Drawing, Releases
 from softswitch.results.history import ClientOutcome
 from softswitch.results.trackers.prometheus import PrometheusTracker
@@ -135,8 +135,8 @@ def test_without_noise_and_clipping_a_private_client_is_the_client(make, tmp_pat
 def test_a_sum_is_that_of_the_compiled_engine():
     values = np.array([[1.0, -np.inf], [-np.inf, 3.0], [3.0, 4.0], [np.nan, 1e308], [np.inf, 0.0]])
     shortened = np.array([[1.0, 0], [0, 2], [2 * 0.6, 2 * 0.8], [0, 2], [2, 0]])
-    np.testing.assert_allclose(clipped_sum(values, 2.0, 2), shortened.sum(axis=0), rtol=1e-12)
-    np.testing.assert_array_equal(clipped_sum(np.zeros((0, 2)), 2.0, 2), np.zeros(2))
+    np.testing.assert_allclose(sum_clipped_values(values, 2.0, 2), shortened.sum(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(sum_clipped_values(np.zeros((0, 2)), 2.0, 2), np.zeros(2))
 
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
@@ -223,17 +223,21 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
         assert counted == (6, 6, 1, 0)
     account = strategy.result.privacy
     levels = json.loads((tmp_path / "0.json").read_text())["levels"]
-    assert account.epsilon == pytest.approx([epsilon_of(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3)
+    assert account.epsilon == pytest.approx(
+        [compute_epsilon(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3
+    )
     assert account.worst_epsilon <= 5
     assert "ε = " in strategy.result.explain()
     # How much noise is on what they tell of the answer, by public numbers: as in a compiled run.
     sizes = np.array([[(rows(i)["y"] == label).sum() for label in (0, 1)] for i in range(3)])
     np.testing.assert_allclose(account.deviations, levels[2] * privacy.clip_value / sizes)
     largest = levels[2] * privacy.clip_value / sizes[:, 1].min()
-    noise = f"values on clients' data are of clipped rows, with noise of a deviation of up to {largest:.2g}"
+    noise = (
+        f"values of clients are computed on clipped rows, with noise with a standard deviation of up to {largest:.2g}"
+    )
     assert strategy.result.status.message.endswith(f"; {noise}")
     # By each client's own word, after every round.
-    by_round = [epsilon_of(Releases(k, k), tuple(levels), Drawing("poisson", 1.0), 1e-3) for k in range(1, 7)]
+    by_round = [compute_epsilon(Releases(k, k), tuple(levels), Drawing("poisson", 1.0), 1e-3) for k in range(1, 7)]
     np.testing.assert_allclose(strategy.result.history.per_client.epsilon, np.outer(by_round, np.ones(3)))
     # Twice the same question: two answers, both counted.
     client = factory(Context(1, 100, {"partition-id": 0}, RecordDict(), {}))
@@ -289,8 +293,8 @@ def test_a_run_goes_on_without_those_whose_budget_is_spent(tmp_path):
     assert np.isfinite(spent[:2, 0]).all()
     assert np.isnan(spent[2:, 0]).all()  # it refuses, and says nothing
     assert np.isnan(spent[:, 1]).all()
-    assert "1 of 2 clients promise nothing" in str(strategy.result.privacy)
-    assert "; values of clients that keep their rows private are of clipped rows" in strategy.result.status.message
+    assert "1 of 2 clients are not private" in str(strategy.result.privacy)
+    assert "; values of private clients are computed on clipped rows" in strategy.result.status.message
     assert strategy.result.privacy.deviations[1] == (None, None)
 
 
@@ -323,9 +327,9 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
     files = [json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2)]
     assert [file["releases"] for file in files] == [[7, 7, 1, 0]] * 2
     levels = tuple(files[0]["levels"])
-    counted = [epsilon_of(Releases(k, k), levels, Drawing("poisson", 1.0), 1e-3) for k in (1, 2, 3, 5, 6, 7)]
+    counted = [compute_epsilon(Releases(k, k), levels, Drawing("poisson", 1.0), 1e-3) for k in (1, 2, 3, 5, 6, 7)]
     np.testing.assert_allclose(result.history.per_client.epsilon, np.outer(counted, np.ones(2)))
-    assert result.privacy.epsilon == pytest.approx([epsilon_of(Releases(7, 7, 1), levels, ALL_ROWS, 1e-3)] * 2)
+    assert result.privacy.epsilon == pytest.approx([compute_epsilon(Releases(7, 7, 1), levels, ALL_ROWS, 1e-3)] * 2)
     assert f'softswitch_epsilon{{run="softswitch"}} {counted[-1]!r}' in numbers.read_text()
     # All is spent: a third run learns nothing new, but what was spent is still known.
     again = run()
@@ -346,7 +350,7 @@ def test_what_clients_say_of_their_noise_is_looked_at():
     again = PrivacyReports(2)
     again.restore(json.loads(json.dumps(told(0.5, math.inf).to_dict())))
     assert again.account(["a", "b"]).deviations == ((0.5, None), (None, None))
-    assert told().account(["a"]).of_values == "values on clients' data are of clipped rows, with noise"
+    assert told().account(["a"]).value_note == "values of clients are computed on clipped rows, with noise"
     for wrong in ((0.5,), (0.5, -1.0), (0.5, math.nan)):
         with pytest.raises(wire.InvalidMessageError, match="it must report 2 deviations of its noise"):
             told(*wrong)
@@ -481,7 +485,7 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
 
 def test_an_optimizer_of_local_steps_is_refused(tmp_path):
     client = torch_client(0, optimizer=torch.optim.Adam)
-    with pytest.raises(ValueError, match="optimizer must be left out with privacy: a local step is a plain one"):
+    with pytest.raises(ValueError, match="optimizer must be None with privacy"):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
 
 

@@ -8,7 +8,7 @@ import pytest
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch.flower.private_client import SpentBudget
-from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.accountant import compute_epsilon
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 
 ALL_ROWS = Drawing("poisson", 1.0)
@@ -45,7 +45,7 @@ def test_with_noise_and_a_budget_rounds_leave_enough_for_their_directions_and_th
     assert rounds > 5
     levels = NoiseLevels(*json.loads((tmp_path / "spent").read_text())["levels"])
     another = told.after(1, steps)
-    assert epsilon_of(told, levels, ALL_ROWS, 1e-5) <= 1 < epsilon_of(another, levels, ALL_ROWS, 1e-5)
+    assert compute_epsilon(told, levels, ALL_ROWS, 1e-5) <= 1 < compute_epsilon(another, levels, ALL_ROWS, 1e-5)
 
 
 def test_a_budget_that_allows_no_round_is_refused_before_anything_is_told(tmp_path):

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from softswitch.engine.private import spent_by_rounds
-from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
+from softswitch.privacy.accountant import calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
 
@@ -32,7 +32,7 @@ def gaussian_epsilon(releases, levels, delta, weakened=1.0):
 def test_all_rows_cost_what_the_closed_form_says(rounds, noise, delta):
     releases = Releases(rounds, 2 * rounds, 1, 1)
     levels = NoiseLevels(2 * noise, noise * math.sqrt(rounds), 5.0, 7.0)
-    found, wanted = epsilon_of(releases, levels, ALL_ROWS, delta), gaussian_epsilon(releases, levels, delta)
+    found, wanted = compute_epsilon(releases, levels, ALL_ROWS, delta), gaussian_epsilon(releases, levels, delta)
     assert wanted <= found + 1e-6 <= wanted * 1.002 + 2e-3
 
 
@@ -40,7 +40,7 @@ def test_all_rows_cost_what_the_closed_form_says(rounds, noise, delta):
 def test_a_person_of_five_rows_has_more_than_five_times_the_epsilon(epsilon, times):
     """Five rows change a sum by five clips: noise of a fifth. The page says so, rounded."""
     privacy, planned = RecordPrivacy(epsilon=epsilon), Releases(100, 100, 1)
-    levels = levels_for(privacy, planned, ALL_ROWS)
+    levels = calibrate_noise(privacy, planned, ALL_ROWS)
     together = gaussian_epsilon(planned, levels, privacy.delta, weakened=5.0)
     assert together > 5 * epsilon
     assert round(together / epsilon) == times
@@ -67,7 +67,7 @@ def delta_at(epsilon, losses):
 @pytest.mark.parametrize(("rate", "noise", "times"), [(0.1, 1.0, 20), (0.3, 2.0, 50), (0.02, 0.8, 60), (0.5, 4.0, 30)])
 def test_drawn_rows_cost_what_simulated_losses_say(rate, noise, times):
     delta, generator = 0.02, np.random.default_rng(0)
-    epsilon = epsilon_of(Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("poisson", rate), delta)
+    epsilon = compute_epsilon(Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("poisson", rate), delta)
     found = [delta_at(epsilon, losses) for losses in losses_of_drawn(rate, noise, times, 60_000, generator)]
     worst, error = max(found)
     assert abs(worst - delta) < 4 * error + 2e-4
@@ -79,7 +79,7 @@ def test_one_draw_costs_what_the_integral_says(rate, noise):
     without = norm.pdf(x, 0, noise)
     there = (1 - rate) * without + rate * norm.pdf(x, 1, noise)
     for delta in (1e-3, 1e-5):
-        epsilon = epsilon_of(Releases(reports=1), NoiseLevels(noise, 1, 1, 1), Drawing("poisson", rate), delta)
+        epsilon = compute_epsilon(Releases(reports=1), NoiseLevels(noise, 1, 1, 1), Drawing("poisson", rate), delta)
         excess = [
             np.trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x) for p, q in ((there, without), (without, there))
         ]
@@ -90,7 +90,9 @@ def test_one_draw_costs_what_the_integral_says(rate, noise):
 def test_a_fixed_number_of_rows_costs_at_least_what_one_replaced_row_shows(rows, taken, noise, times):
     """A row that adds C replaced by one that takes off C: the stated ε must not be below what that alone costs."""
     rate, delta, generator = taken / rows, 0.02, np.random.default_rng(0)
-    epsilon = epsilon_of(Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("fixed", rate, rows, taken), delta)
+    epsilon = compute_epsilon(
+        Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("fixed", rate, rows, taken), delta
+    )
     shape = (60_000, times)
     told = noise * generator.normal(size=shape) + (generator.random(shape) < rate)
 
@@ -105,7 +107,7 @@ def test_a_fixed_number_of_rows_costs_at_least_what_one_replaced_row_shows(rows,
 
 def test_all_of_a_fixed_number_cost_twice_the_distance():
     releases, levels = Releases(10, 10, 1), NoiseLevels(30.0, 20.0, 9.0, 1.0)
-    found = epsilon_of(releases, levels, Drawing("fixed", 1.0, 50, 50), 1e-5)
+    found = compute_epsilon(releases, levels, Drawing("fixed", 1.0, 50, 50), 1e-5)
     exact = gaussian_epsilon(releases, levels, 1e-5, weakened=2.0)
     assert found == pytest.approx(exact, abs=1e-6)
 
@@ -114,11 +116,11 @@ def test_all_of_a_fixed_number_cost_twice_the_distance():
 def test_the_noise_found_spends_the_budget_and_not_more(settings):
     privacy = RecordPrivacy(epsilon=2.0, delta=1e-4, **settings)
     planned, drawing = Releases.planned(privacy, 40, 2), Drawing.of(privacy, 500)
-    levels = levels_for(privacy, planned, drawing)
-    assert 1.98 < epsilon_of(planned, levels, drawing, 1e-4) <= 2.0
+    levels = calibrate_noise(privacy, planned, drawing)
+    assert 1.98 < compute_epsilon(planned, levels, drawing, 1e-4) <= 2.0
     assert planned == (40, 80, 1, 0 if privacy.public_sizes else 1)
-    assert rounds_within(privacy, levels, drawing, 40, 2) == 40
-    assert rounds_within(privacy, levels, drawing, 400, 2) in (40, 41)
+    assert count_affordable_rounds(privacy, levels, drawing, 40, 2) == 40
+    assert count_affordable_rounds(privacy, levels, drawing, 400, 2) in (40, 41)
 
 
 def test_what_rounds_cost_is_never_told_too_small():
@@ -128,9 +130,9 @@ def test_what_rounds_cost_is_never_told_too_small():
     assert told[0] == 0
     assert (np.diff(told) >= 0).all()
     for rounds in (1, 7, 50, 100):
-        own = epsilon_of(Releases.planned(privacy, rounds, 1, 0), levels, ALL_ROWS, privacy.delta)
+        own = compute_epsilon(Releases.planned(privacy, rounds, 1, 0), levels, ALL_ROWS, privacy.delta)
         assert own <= told[rounds] <= 1.5 * own
-    assert told[100] == epsilon_of(Releases.planned(privacy, 100, 1, 0), levels, ALL_ROWS, privacy.delta)
+    assert told[100] == compute_epsilon(Releases.planned(privacy, 100, 1, 0), levels, ALL_ROWS, privacy.delta)
 
 
 @pytest.mark.parametrize(
@@ -155,5 +157,7 @@ def test_settings_that_make_no_sense_are_refused(settings, said):
 @pytest.mark.parametrize("drawing", [Drawing("poisson", 1.0), Drawing("poisson", 0.5), Drawing("fixed", 0.5, 10, 5)])
 def test_hardly_any_noise_is_counted_as_hardly_any(drawing):
     """ε grows as 1/noise² there: no overflow makes it small."""
-    found = [epsilon_of(Releases(1, 1, 1), NoiseLevels(*[noise] * 4), drawing, 1e-5) for noise in (1e-9, 1e-6, 1e-3)]
+    found = [
+        compute_epsilon(Releases(1, 1, 1), NoiseLevels(*[noise] * 4), drawing, 1e-5) for noise in (1e-9, 1e-6, 1e-3)
+    ]
     assert found[0] > 1e5 * found[1] > 1e10 * found[2] > 1e15

@@ -14,7 +14,7 @@ from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.options import Sampling
-from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.accountant import compute_epsilon
 from softswitch.privacy.oracle import NoiseDeviations, _judged
 from softswitch.privacy.releases import Releases
 
@@ -72,7 +72,7 @@ def found_in(canary, settings, rounds, weaken):
 
     # With other keys for the runs with it: all runs are independent.
     keys = jax.random.split(jax.random.key(int(canary)), RUNS)
-    stated = epsilon_of(Releases.planned(privacy, rounds, 1), levels, plan.drawings[0], DELTA)
+    stated = compute_epsilon(Releases.planned(privacy, rounds, 1), levels, plan.drawings[0], DELTA)
     return np.asarray(jax.jit(lambda keys: jax.lax.map(run, keys, batch_size=250))(keys)), stated
 
 

@@ -8,9 +8,9 @@ import pytest
 import softswitch as ss
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.losses import Losses
-from softswitch.privacy.clipping import row_mix
-from softswitch.privacy.draws import capacity_for, each_by_itself, so_many
-from softswitch.privacy.jax_clipping import summed_gradients, summed_values
+from softswitch.privacy.clipping import mix_row_losses
+from softswitch.privacy.draws import draw_fixed_sample, draw_poisson_sample, poisson_capacity
+from softswitch.privacy.jax_clipping import sum_clipped_gradients, sum_clipped_values
 from softswitch_experiments.tasks.neyman_pearson import constraint, objective
 
 CLIP, SLOPE = 1.5, 2.0
@@ -42,8 +42,8 @@ def test_sums_are_those_of_a_plain_loop():
     x, y, counted = rows()
     w = np.array([2.0, -1.0, 0.5])
     batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "weight": jnp.zeros(len(x))}
-    values = summed_values(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), CLIP)
-    slopes = summed_gradients(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), jnp.array([1.0, 2.0]), SLOPE)
+    values = sum_clipped_values(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), CLIP)
+    slopes = sum_clipped_gradients(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), jnp.array([1.0, 2.0]), SLOPE)
     for found, wanted in zip((values, slopes), by_hand(w, x, y, counted), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
@@ -57,10 +57,10 @@ def test_no_row_changes_a_sum_by_more_than_the_clip(row):
         y[0] = label
         batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "weight": jnp.zeros(len(x))}
         both = [jnp.ones(len(x), bool).at[0].set(there) for there in (True, False)]
-        with_row, without = (summed_values(LOSSES, w, batch, counted, CLIP) for counted in both)
+        with_row, without = (sum_clipped_values(LOSSES, w, batch, counted, CLIP) for counted in both)
         assert np.linalg.norm(with_row - without) <= CLIP * (1 + 1e-5)
         mix = jnp.array([1.0, 2.0])
-        with_row, without = (summed_gradients(LOSSES, w, batch, counted, mix, SLOPE) for counted in both)
+        with_row, without = (sum_clipped_gradients(LOSSES, w, batch, counted, mix, SLOPE) for counted in both)
         assert np.linalg.norm(with_row - without) <= SLOPE * (1 + 1e-5)
 
 
@@ -68,9 +68,11 @@ def test_a_mixture_of_functions_is_the_local_loss():
     """Σ m_j h_j with means over different rows is a sum over rows times one number."""
     loss = LocalLoss(0.5, jnp.array([2.0, 0.0]), 3.0, 0.1)
     counts = jnp.array([10.0, 4.0, 0.0])
-    mix, scale = row_mix(loss, jnp.array([0.2, 0.5]), counts)  # the first g is above the tolerance, the second absent
+    mix, scale = mix_row_losses(
+        loss, jnp.array([0.2, 0.5]), counts
+    )  # the first g is above the tolerance, the second absent
     np.testing.assert_allclose(mix * scale, [0.5 / 10, (2 + 3) / 4, 0], rtol=1e-6)
-    assert row_mix(loss._replace(objective=0.0), jnp.array([0.0, 0.5]), jnp.array([10.0, 0.0, 0.0]))[1] == 0
+    assert mix_row_losses(loss._replace(objective=0.0), jnp.array([0.0, 0.5]), jnp.array([10.0, 0.0, 0.0]))[1] == 0
 
 
 def store(sizes=(50, 20)):
@@ -81,8 +83,8 @@ def store(sizes=(50, 20)):
 def test_rows_are_drawn_each_by_itself_with_the_rate():
     """Every row as often as the rate says, pairs as often as independent ones, none of another client."""
     data, rate, times = store(), 0.3, 8000
-    capacity = capacity_for(rate, 50)
-    draw = jax.vmap(lambda key: each_by_itself(data, jnp.int32(1), 50, capacity, key, rate))
+    capacity = poisson_capacity(rate, 50)
+    draw = jax.vmap(lambda key: draw_poisson_sample(data, jnp.int32(1), 50, capacity, key, rate))
     drawn = draw(jax.random.split(jax.random.key(0), times))
     places = np.where(drawn.counted, drawn.indices, -1)
     there = np.stack([(places == row).any(axis=1) for row in range(70)], axis=1)
@@ -98,7 +100,7 @@ def test_rows_are_drawn_each_by_itself_with_the_rate():
 
 def test_so_many_rows_are_a_uniform_set():
     data, times = store(), 6000
-    draw = jax.vmap(lambda key: so_many(data, jnp.int32(1), 50, 8, key, jnp.int32(6)))
+    draw = jax.vmap(lambda key: draw_fixed_sample(data, jnp.int32(1), 50, 8, key, jnp.int32(6)))
     drawn = draw(jax.random.split(jax.random.key(1), times))
     places = np.where(drawn.counted, drawn.indices, -1)
     assert (np.sort(places, axis=1)[:, 2:] >= 50).all()  # six of the second client's own, and two that do not count
@@ -111,5 +113,5 @@ def test_more_rows_than_there_is_room_for_are_practically_never_drawn():
     from scipy.stats import binom
 
     for rate, width in ((0.001, 1000), (0.1, 1000), (0.5, 100), (0.01, 100_000)):
-        assert binom.sf(capacity_for(rate, width), width, rate) < 1e-20
-    assert capacity_for(0.9, 50) == 50
+        assert binom.sf(poisson_capacity(rate, width), width, rate) < 1e-20
+    assert poisson_capacity(0.9, 50) == 50

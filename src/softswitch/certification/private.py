@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from softswitch.certification.binomial import clopper_pearson_upper
 from softswitch.certification.intervals import ErrorLevels, unknown_interval
-from softswitch.privacy.accountant import epsilon_of, levels_for
+from softswitch.privacy.accountant import calibrate_noise, compute_epsilon
 from softswitch.privacy.noise import secret_normals
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
@@ -130,8 +130,8 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
         budget = RecordPrivacy(
             epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, evaluation_share=1e-6, sampling="poisson"
         )
-        multiplier = levels_for(budget, Releases(steps=1), ALL_ROWS).step
-    spent = epsilon_of(Releases(evaluations=1), NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)
+        multiplier = calibrate_noise(budget, Releases(steps=1), ALL_ROWS).step
+    spent = compute_epsilon(Releases(evaluations=1), NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)
     if privacy.noise is not None and privacy.epsilon is not None and spent > privacy.epsilon:
         raise ValueError(
             f"noise = {privacy.noise:g} spends ε = {spent:.3g} on one certificate, more than epsilon = "

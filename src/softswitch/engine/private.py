@@ -27,12 +27,12 @@ from softswitch.oracles.federation import Federation
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.privacy.account import PrivacyAccount
-from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
+from softswitch.privacy.accountant import calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.checks import given_batches, refuse_options
-from softswitch.privacy.draws import capacity_for
+from softswitch.privacy.draws import poisson_capacity
 from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 from softswitch.privacy.oracle import PrivateOracle, with_secret
-from softswitch.privacy.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
+from softswitch.privacy.releases import SIZE_THRESHOLD, Drawing, NoiseLevels, Releases, count_drawn_rows
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import each_range, ends
@@ -168,7 +168,8 @@ def spent_by_rounds(
     """
     points = sorted({0, 1, rounds, *(math.ceil(rounds ** (i / POINTS)) for i in range(POINTS)), *_even(rounds)})
     found = [
-        epsilon_of(Releases.planned(privacy, many, local_steps, 0), levels, drawing, privacy.delta) for many in points
+        compute_epsilon(Releases.planned(privacy, many, local_steps, 0), levels, drawing, privacy.delta)
+        for many in points
     ]
     at = np.searchsorted(points, np.arange(rounds + 1))
     return np.maximum.accumulate(np.asarray(found))[at]
@@ -324,8 +325,8 @@ def planned(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSettings,
     """
     drawings, rounds = tuple(Drawing.of(privacy, int(rows)) for rows in sizes), settings.rounds
     worst = dearest(drawings)
-    levels = levels_for(privacy, Releases.planned(privacy, rounds, local_steps), worst)
-    within = rounds_within(privacy, levels, worst, rounds, local_steps)
+    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps), worst)
+    within = count_affordable_rounds(privacy, levels, worst, rounds, local_steps)
     if not within:
         raise ValueError(
             f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: raise the "
@@ -368,9 +369,9 @@ def private_oracle(
     key = with_secret(jax.random.key(seed), words)
     counts = told_sizes(plan, counts, key)
     width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
-    taken = np.array([rows_taken(privacy.rate, int(rows)) for rows in clients.sizes])
+    taken = np.array([count_drawn_rows(privacy.rate, int(rows)) for rows in clients.sizes])
     fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
-    capacity = width if everything else int(taken.max()) if fixed else capacity_for(privacy.rate, width)
+    capacity = width if everything else int(taken.max()) if fixed else poisson_capacity(privacy.rate, width)
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
     a_client = capacity * (4 * clients.rows.row_bytes) + 8 * width + 3 * parameters
     dtype = jnp.result_type(float)
@@ -412,7 +413,7 @@ def told_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarray:
         return counts
     deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # one row may concern all functions
     noised = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, FOR_SIZES), counts.shape))
-    return np.where(noised > TOO_FEW * deviation, noised, 0)
+    return np.where(noised > SIZE_THRESHOLD * deviation, noised, 0)
 
 
 def _charged(result: Result, oracle: NoisyOracle, plan: PrivatePlan) -> Result:
@@ -427,7 +428,8 @@ def _charged(result: Result, oracle: NoisyOracle, plan: PrivatePlan) -> Result:
     judged = not np.isnan(result.client_objective).all()  # else the run was interrupted, and may go on
     releases = [Releases.planned(privacy, int(many), steps, int(judged)) for many in rounds]
     spent = [
-        epsilon_of(own, levels, drawing, privacy.delta) for own, drawing in zip(releases, plan.drawings, strict=True)
+        compute_epsilon(own, levels, drawing, privacy.delta)
+        for own, drawing in zip(releases, plan.drawings, strict=True)
     ]
     account = PrivacyAccount(
         epsilon=tuple(spent),
@@ -445,7 +447,7 @@ def _charged(result: Result, oracle: NoisyOracle, plan: PrivatePlan) -> Result:
             tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.evaluation_deviations
         ),
     )
-    noisy = account.of_values if judged else "the answer is judged once, at the end of the run: its checkpoints go on"
+    noisy = account.value_note if judged else "the answer is judged once, at the end of the run: its checkpoints go on"
     status = replace(result.status, message=f"{result.status.message}; {noisy}")
     if plan.uses_regret > plan.settings.rounds:
         spent_after = f"after {plan.settings.rounds} of {plan.uses_regret} rounds"

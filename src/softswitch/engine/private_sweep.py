@@ -9,7 +9,7 @@ from softswitch.engine.private import PrivatePlan, dearest, solve_privately
 from softswitch.engine.request import RunSettings
 from softswitch.methods.base import Method
 from softswitch.oracles.options import Logging, Sampling
-from softswitch.privacy.accountant import epsilon_of
+from softswitch.privacy.accountant import compute_epsilon
 from softswitch.privacy.checks import check_private
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
@@ -88,5 +88,5 @@ def _together(spent: Iterable[tuple[Result, PrivatePlan]], delta: float) -> Tota
         kind, runs = (plan.levels, dearest(plan.drawings)), runs + 1
         most = [max(kinds) for kinds in zip(*result.privacy.releases, strict=True)]
         releases[kind] = Releases(*map(sum, zip(releases.get(kind, Releases()), most, strict=True)))
-    epsilon = sum(epsilon_of(own, levels, drawing, delta) for (levels, drawing), own in releases.items())
+    epsilon = sum(compute_epsilon(own, levels, drawing, delta) for (levels, drawing), own in releases.items())
     return TotalPrivacy(epsilon, delta * len(releases), runs)

@@ -18,9 +18,9 @@ from softswitch.oracles.torch_functions import ModuleFunctions, parameters
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch.privacy.clipping import PLAIN_STEPS
 from softswitch.privacy.noisy_reports import NoiseDeviations
-from softswitch.privacy.releases import rows_taken
+from softswitch.privacy.releases import count_drawn_rows
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.privacy.torch_oracle import PrivateTorchOracle, buffers_kept, mixes_rows, row_values
+from softswitch.privacy.torch_oracle import PrivateTorchOracle, describe_row_mixing, evaluate_rows, preserve_buffers
 from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.results.checkpoints import Checkpoints
@@ -79,7 +79,7 @@ def private_torch_oracle(
     privacy, start = plan.privacy, parameters(functions.module)
     levels, fixed = plan.levels, privacy.sampling == "fixed" and privacy.rate < 1
     counts = told_sizes(plan, np.array([_concerned(functions, own, start) for own in rows]), jax.random.key(seed))
-    taken = np.array([rows_taken(privacy.rate, len(own)) for own in rows])
+    taken = np.array([count_drawn_rows(privacy.rate, len(own)) for own in rows])
     return PrivateTorchOracle(
         functions,
         rows,
@@ -104,11 +104,11 @@ def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.
 
     def whole(params: Mapping[str, np.ndarray]) -> np.ndarray:
         functions.load(params)
-        with buffers_kept(functions.module):
+        with preserve_buffers(functions.module):
             return functions.values(rows.all_rows())
 
     try:
-        return count_rows_from_values(lambda params: row_values(functions, params, rows, everything), whole, start)
+        return count_rows_from_values(lambda params: evaluate_rows(functions, params, rows, everything), whole, start)
     finally:
         functions.load(start)
 
@@ -116,7 +116,7 @@ def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.
 def _check(functions: ModuleFunctions, rows: Sequence[TorchRows], privacy: Any) -> None:
     """Raise for what cannot be private."""
     checks.expect("privacy", privacy, RecordPrivacy)
-    if (why := mixes_rows(functions.module)) is not None:
+    if (why := describe_row_mixing(functions.module)) is not None:
         raise ValueError(why)
     if functions.optimizer is not None:
         raise ValueError(PLAIN_STEPS)

@@ -28,7 +28,7 @@ from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
-from softswitch.privacy.jax_clipping import summed_gradients, told_by_rows
+from softswitch.privacy.jax_clipping import evaluate_rows, sum_clipped_gradients
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -222,14 +222,14 @@ def _pad(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @partial(jax.jit, static_argnames="losses")
 def _row_values(rows: Rows, params: Params, indices: jax.Array, losses: Losses) -> jax.Array:
-    return told_by_rows(losses, params, rows.take(indices, indices))
+    return evaluate_rows(losses, params, rows.take(indices, indices))
 
 
 @partial(jax.jit, static_argnames="losses")
 def _clipped(
     rows: Rows, params: Params, indices: jax.Array, is_row: jax.Array, mix: jax.Array, clip: Any, losses: Losses
 ) -> Params:
-    return summed_gradients(losses, params, rows.take(indices, is_row), is_row, mix, clip)
+    return sum_clipped_gradients(losses, params, rows.take(indices, is_row), is_row, mix, clip)
 
 
 def _client_data(data: Mapping[str, Any], name: str, strata: Any | None) -> ClientData:

@@ -15,7 +15,7 @@ from softswitch.flower.messages import Arrays, Values
 from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, take_rows
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches, draw_rows
-from softswitch.privacy.clipping import clipped_total
+from softswitch.privacy.clipping import sum_clipped_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
@@ -180,7 +180,7 @@ class NumpyClient:
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
         batches = ({key: column[row : row + 1] for key, column in self._data.items()} for row in rows)
-        return clipped_total((self._row_gradient(params, batch, mix) for batch in batches), params, clip)
+        return sum_clipped_gradients((self._row_gradient(params, batch, mix) for batch in batches), params, clip)
 
     def _row_gradient(self, params: Arrays, row: Arrays, mix: np.ndarray) -> Arrays:
         """Return the gradient of <mix, (f, g)> on one row, without functions that do not apply to it."""

@@ -19,10 +19,10 @@ from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_fro
 from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
-from softswitch.privacy.accountant import epsilon_of, levels_for, rounds_within
-from softswitch.privacy.clipping import PLAIN_STEPS, clipped_sum, mean_of_steps, row_mix
+from softswitch.privacy.accountant import calibrate_noise, compute_epsilon, count_affordable_rounds
+from softswitch.privacy.clipping import PLAIN_STEPS, average_steps, mix_row_losses, sum_clipped_values
 from softswitch.privacy.noise import secret_choice, secret_draw, secret_normals
-from softswitch.privacy.releases import TOO_FEW, Drawing, NoiseLevels, Releases, rows_taken
+from softswitch.privacy.releases import SIZE_THRESHOLD, Drawing, NoiseLevels, Releases, count_drawn_rows
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -86,10 +86,10 @@ class PrivateClient:
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
             noisy = self._budget.release_sizes(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
-            sizes = [size if size > TOO_FEW * deviation else 0.0 for size in noisy]
+            sizes = [size if size > SIZE_THRESHOLD * deviation else 0.0 for size in noisy]
         self._counts = np.asarray(sizes[:-1])
         self._has_fixed_size = privacy.sampling == "fixed"
-        self._batch_rows = rows_taken(privacy.rate, client.rows)
+        self._batch_rows = count_drawn_rows(privacy.rate, client.rows)
         self._share = self._batch_rows / client.rows if self._has_fixed_size else privacy.rate
         self.has_surrogate = bool(getattr(client, "has_surrogate", False))
         self.can_repeat_reports = False  # a second value would be a second release
@@ -127,12 +127,12 @@ class PrivateClient:
         self._budget.charge(steps=task.local_steps)
         values: Any = np.zeros(self.constraints)
         counts: Any = self._counts
-        mix, scale = row_mix(loss, values, counts)
+        mix, scale = mix_row_losses(loss, values, counts)
 
         def noisy_gradient(point: Arrays) -> Arrays:
             return self._noisy_gradient(point, np.asarray(mix))
 
-        return mean_of_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noisy_gradient)
+        return average_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noisy_gradient)
 
     def _noisy_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
         rows, clip = self._draw_rows(), self._privacy.clip_gradient
@@ -166,7 +166,9 @@ class PrivateClient:
 
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value
-        total = clipped_sum(self._evaluate_rows(self._client.row_values, params, rows), clip, 1 + self.constraints)
+        total = sum_clipped_values(
+            self._evaluate_rows(self._client.row_values, params, rows), clip, 1 + self.constraints
+        )
         noisy = total + level * clip * secret_normals(len(total))
         known = self._counts > 0
         means = np.where(known, noisy / np.where(known, share * self._counts, 1), -np.inf)
@@ -266,8 +268,8 @@ class SpentBudget:
         settings = json.loads(json.dumps([asdict(privacy), list(drawing), list(planned)]))
         with self._lock():
             if not self._file.exists():
-                levels = levels_for(privacy, planned, drawing)
-                if not rounds_within(privacy, levels, drawing, 1, self._local_steps, planned.evaluations):
+                levels = calibrate_noise(privacy, planned, drawing)
+                if not count_affordable_rounds(privacy, levels, drawing, 1, self._local_steps, planned.evaluations):
                     raise ValueError(
                         f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: "
                         "raise the noise, or omit it to have it computed"
@@ -326,7 +328,7 @@ class SpentBudget:
         return self._epsilon(reserved) <= self._privacy.epsilon
 
     def _epsilon(self, releases: Releases) -> float:
-        return epsilon_of(releases, self.levels, self._drawing, self._privacy.delta)
+        return compute_epsilon(releases, self.levels, self._drawing, self._privacy.delta)
 
     def _lock(self) -> FileLock:
         return FileLock(self._file.with_name(f".{self._file.name}.lock"))

@@ -186,7 +186,7 @@ class PrivacyReports:
         account = self.account(result.names)
         if account is None or np.isnan(result.client_objective).all():
             return replace(result, privacy=account)
-        status = replace(result.status, message=f"{result.status.message}; {account.of_values}")
+        status = replace(result.status, message=f"{result.status.message}; {account.value_note}")
         return replace(result, status=status, privacy=account)
 
     def add_to_certificate(self, certificate: Certificate) -> Certificate:

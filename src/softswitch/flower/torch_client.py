@@ -22,7 +22,7 @@ from softswitch.oracles.batch_sizes import Batches, choose_batches
 from softswitch.oracles.options import BatchSize, ValueBatchSize
 from softswitch.oracles.torch_functions import BatchNormStatistics, Function, ModuleFunctions, Optimizer
 from softswitch.oracles.torch_rows import TorchRows, seeded
-from softswitch.privacy.torch_oracle import buffers_kept, clipped_gradients, mixes_rows, row_values
+from softswitch.privacy.torch_oracle import describe_row_mixing, evaluate_rows, preserve_buffers, sum_row_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 
@@ -151,7 +151,7 @@ class TorchClient:
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""
         self._functions.load(params)
-        with buffers_kept(self._functions.module):
+        with preserve_buffers(self._functions.module):
             return _to_values(self._functions.values(self._rows.all_rows()))
 
     def certify(
@@ -173,9 +173,9 @@ class TorchClient:
         return self._functions.optimizer
 
     @property
-    def mixes_rows(self) -> str | None:
+    def describe_row_mixing(self) -> str | None:
         """Why the values of a row depend on other rows, or None if they do not."""
-        return mixes_rows(self._functions.module)
+        return describe_row_mixing(self._functions.module)
 
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """Return f and each g on single training rows."""
@@ -188,10 +188,10 @@ class TorchClient:
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
-        return clipped_gradients(self._functions, params, self._rows, rows, mix, clip)
+        return sum_row_gradients(self._functions, params, self._rows, rows, mix, clip)
 
     def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:
-        return row_values(self._functions, params, data, rows).reshape(len(rows), 1 + self.constraints)
+        return evaluate_rows(self._functions, params, data, rows).reshape(len(rows), 1 + self.constraints)
 
     def _draw_batches(self, task: Task, purpose: int) -> Generator[Any]:
         return self._rows.batches((*self._seed(task), purpose), self._batches[bool(purpose)], self._replace)

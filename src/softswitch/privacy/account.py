@@ -1,4 +1,4 @@
-"""What a run cost its clients' rows: ε of each client, and what it was spent on."""
+"""PrivacyAccount: the privacy loss of a run."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from softswitch.support.text import number
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """What was told of rows in a run, and how much any single row can be known by it.
+    """What a run released about rows, and the (ε, δ) of it.
 
-    Over Flower clients count for themselves, and tell only what they have spent and ``deviations``: the rest is then
-    left out.
+    Over Flower, clients keep their own accounts and report only what they have spent and ``deviations``; the remaining
+    fields then have their defaults.
 
     Attributes:
-        epsilon: ε of each client, of all that it told; the judging of the answer is part of it. None for a client that
-            keeps no count: it promises nothing.
-        delta: δ of all of them.
-        neighbours: which two data sets are that hard to tell apart, in words.
-        budget: the ε that a client may spend; None where noise was given instead.
-        sampling: how rows were drawn: "poisson" or "fixed",
-        rate: and each row's probability.
-        releases: how often each client told what.
-        noise: the noise multipliers.
-        clip_value: how long what one row tells of objective and constraints was at most,
-        clip_gradient: and its gradient.
-        public_sizes: whether numbers of rows are told as they are, and are no part of what is kept private.
-        deviations: of the noise on each client's ``client_objective`` and ``client_constraint``; clients × functions,
-            None for what a client does not have, or where it says nothing of noise.
+        epsilon: ε of each client, including the evaluation of the answer; None for a client that is not private.
+        delta: δ of all clients.
+        neighbours: Definition of neighbouring data sets, as text.
+        budget: ε that a client may spend; None if the noise was given instead.
+        sampling: How rows were drawn, "poisson" or "fixed".
+        rate: Probability of each row to be drawn.
+        releases: Number of releases of each client.
+        noise: Noise multipliers.
+        clip_value: Clipping norm of a row's values.
+        clip_gradient: Clipping norm of a row's gradient.
+        public_sizes: Whether the numbers of rows are public, and therefore not protected.
+        deviations: Standard deviation of the noise on each client's ``client_objective`` and ``client_constraint``,
+            clients × functions; None for a function that a client lacks, or if the deviation is unknown.
     """
 
     epsilon: tuple[float | None, ...]
@@ -48,47 +47,46 @@ class PrivacyAccount:
 
     @property
     def worst_epsilon(self) -> float:
-        """The largest ε of any client that keeps count."""
-        return max((own for own in self.epsilon if own is not None), default=0.0)
+        """Largest ε of the private clients."""
+        return max((epsilon for epsilon in self.epsilon if epsilon is not None), default=0.0)
 
     @property
-    def of_values(self) -> str:
-        """What is to be known of the values that clients tell of an answer, in words."""
-        whose = "of clients that keep their rows private" if None in self.epsilon else "on clients' data"
-        known = [one for own in self.deviations for one in own[1:] if one is not None]
-        noise = f"noise of a deviation of up to {max(known):.2g}" if known else "noise"
-        return f"values {whose} are of clipped rows, with {noise}"
+    def value_note(self) -> str:
+        """How the reported values of the answer differ from the exact ones, as text."""
+        clients = "of private clients" if None in self.epsilon else "of clients"
+        known = [one for deviations in self.deviations for one in deviations[1:] if one is not None]
+        noise = f"noise with a standard deviation of up to {max(known):.2g}" if known else "noise"
+        return f"values {clients} are computed on clipped rows, with {noise}"
 
     def __str__(self) -> str:
         budget = "" if self.budget is None else f" of a budget of {number(self.budget)}"
-        said = (
-            f"every row is (ε, δ)-private with ε = {number(self.worst_epsilon)}{budget} at the client that told most, "
-            f"δ = {self.delta:.2g}; compared are data in which {self.neighbours}"
+        text = (
+            f"every row has (ε, δ)-differential privacy with ε = {number(self.worst_epsilon)}{budget} at the client "
+            f"with the largest ε, and δ = {self.delta:.2g}; neighbouring data sets: {self.neighbours}"
         )
         if self.public_sizes is not None:
-            sizes = "numbers of rows are public" if self.public_sizes else "numbers of rows were told with noise"
-            said = f"{said}; {sizes}"
-        without = sum(own is None for own in self.epsilon)
-        return f"{said}; but {without} of {len(self.epsilon)} clients promise nothing" if without else said
+            text += "; numbers of rows are " + ("public" if self.public_sizes else "released with noise")
+        without = sum(epsilon is None for epsilon in self.epsilon)
+        return f"{text}; {without} of {len(self.epsilon)} clients are not private" if without else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         noise = None if self.noise is None else self.noise._asdict()
-        return {**asdict(self), "releases": [own._asdict() for own in self.releases], "noise": noise}
+        return {**asdict(self), "releases": [releases._asdict() for releases in self.releases], "noise": noise}
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> PrivacyAccount:
-        """From ``to_dict``.
+    def from_dict(cls, values: dict[str, Any]) -> PrivacyAccount:
+        """Restore an account.
 
         Args:
-            told: what that gave.
+            values: Result of ``to_dict``.
         """
         return cls(
             **{
-                **told,
-                "epsilon": tuple(told["epsilon"]),
-                "releases": tuple(Releases(**own) for own in told["releases"]),
-                "noise": None if told["noise"] is None else NoiseLevels(**told["noise"]),
-                "deviations": tuple(tuple(own) for own in told["deviations"]),
+                **values,
+                "epsilon": tuple(values["epsilon"]),
+                "releases": tuple(Releases(**releases) for releases in values["releases"]),
+                "noise": None if values["noise"] is None else NoiseLevels(**values["noise"]),
+                "deviations": tuple(map(tuple, values["deviations"])),
             }
         )

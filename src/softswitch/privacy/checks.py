@@ -1,4 +1,4 @@
-"""What does not go with privacy, and why."""
+"""Options that cannot be combined with privacy."""
 
 from __future__ import annotations
 
@@ -72,23 +72,16 @@ def refuse_options(given: Mapping[str, Any]) -> None:
 
 
 def check_private(clients: Any, privacy: Any, engine: str) -> None:
-    """Raise unless these clients can be private in this engine.
-
-    Args:
-        clients: whose rows.
-        privacy: the settings.
-        engine: by name.
-    """
+    """Raise unless these clients can be private in this engine."""
     checks.expect("privacy", privacy, RecordPrivacy)
     if not isinstance(clients, ClientData):
         raise ValueError(
-            f"clients must be a ClientData with privacy, but are {type(clients).__name__}: every row is to be drawn by "
-            "a chance of its own, and is clipped alone, which is done on rows in memory. Take a part of them that fits "
-            "(ε is then that of this part's rows), or let each client read its own: PrivateClient(…) of "
-            "softswitch.flower"
+            f"clients must be a ClientData with privacy, but are {type(clients).__name__}: rows are drawn and clipped "
+            "one by one, which needs them in memory. Use a subset that fits (ε then holds for its rows), or let each "
+            "client read its own rows: PrivateClient(...) of softswitch.flower"
         )
     if engine != "compiled":
         raise ValueError(
-            f"engine must be 'compiled' with privacy, but is {engine!r}: over Flower each client has a privacy of its "
-            "own, PrivateClient(…) of softswitch.flower"
+            f"engine must be 'compiled' with privacy, but is {engine!r}; over Flower use PrivateClient(...) of "
+            "softswitch.flower"
         )

@@ -1,4 +1,4 @@
-"""What a local loss of several functions is on single rows: each function is a mean over rows of its own."""
+"""Sums of clipped rows with NumPy, and the local loss of several functions on single rows."""
 
 from __future__ import annotations
 
@@ -13,69 +13,67 @@ from softswitch.methods.messages import LocalLoss
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+Arrays = dict[str, np.ndarray]
+PLAIN_STEPS = (
+    "optimizer must be None with privacy: local steps are plain steps along clipped gradients; set the optimizer of "
+    "the method instead, which runs on the server"
+)
 
-def row_mix(
-    loss: LocalLoss, told: Float[Array, " c"], counts: Float[Array, " functions"]
+
+def mix_row_losses(
+    loss: LocalLoss, constraint: Float[Array, " c"], counts: Float[Array, " functions"]
 ) -> tuple[Float[Array, " functions"], Any]:
-    """The weights of f and each g on a row, and what a sum over rows of their mixture is multiplied by.
+    """Return the weights of f and each g on a row, and the factor of their sum over rows.
 
-    The local loss is Σ_j m_j h_j with h_j = Σ_rows h_j(row)/n_j. On a row that is Σ_j (m_j N/n_j) h_j(row), times 1/N,
-    with the weighted harmonic mean N of the n_j: for a single function its own rows count as they are. Where the loss
-    has a price on what exceeds the tolerance, what was told of g with noise says whether it does.
+    The local loss is Σ_j m_j h_j with h_j = Σ_rows h_j(row)/n_j. On a row it is Σ_j (m_j N/n_j) h_j(row) times 1/N,
+    with the weighted harmonic mean N of the n_j. The reported constraint decides whether a penalty applies.
 
     Args:
-        loss: what one client descends on.
-        told: what it reported of g.
-        counts: n_j, how many rows f and each g concern; 0: none.
+        loss: Local loss of one client.
+        constraint: Its reported g, with noise.
+        counts: Number of rows n_j of f and each g; 0 if a client lacks a function.
     """
     xp = array_namespace(counts)
-    one = xp.reshape(xp.asarray(loss.objective, dtype=counts.dtype), (1,))
-    above = xp.astype(told > xp.asarray(loss.tolerance, dtype=told.dtype), counts.dtype)
-    price = xp.asarray(loss.constraint, dtype=counts.dtype) + xp.asarray(loss.penalty, dtype=counts.dtype) * above
-    known = counts > 0
-    mix = xp.where(known, xp.concat([one, price]), xp.zeros_like(counts))
-    per_row = mix / xp.where(known, counts, xp.ones_like(counts))
+    on_objective = xp.reshape(xp.asarray(loss.objective, dtype=counts.dtype), (1,))
+    above = xp.astype(constraint > xp.asarray(loss.tolerance, dtype=constraint.dtype), counts.dtype)
+    penalty = xp.asarray(loss.penalty, dtype=counts.dtype) * above
+    on_constraint = xp.asarray(loss.constraint, dtype=counts.dtype) + penalty
+    defined = counts > 0
+    mix = xp.where(defined, xp.concat([on_objective, on_constraint]), xp.zeros_like(counts))
+    per_row = mix / xp.where(defined, counts, xp.ones_like(counts))
     total, size = xp.sum(xp.abs(per_row)), xp.sum(xp.abs(mix))
-    anything = total > 0
-    rows = size / xp.where(anything, total, xp.ones_like(total))
-    scale = xp.where(anything, 1 / xp.where(anything, rows, xp.ones_like(rows)), xp.zeros_like(rows))
+    is_nonzero = total > 0
+    rows = size / xp.where(is_nonzero, total, xp.ones_like(total))
+    scale = xp.where(is_nonzero, 1 / xp.where(is_nonzero, rows, xp.ones_like(rows)), xp.zeros_like(rows))
     return per_row * rows, scale
 
 
-Arrays = dict[str, np.ndarray]
-PLAIN_STEPS = (
-    "optimizer must be left out with privacy: a local step is a plain one along clipped gradients; the server's "
-    "optimiser is the rule's"
-)
-"""Why a client with an optimiser of its own cannot be private."""
-
-
-def clipped_sum(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
-    """Σ over rows of what each tells of f and all g, no vector longer than ``clip``; what is not finite tells 0.
+def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
+    """Sum vectors of row values, each clipped to norm ``clip``; −∞ and NaN count as 0.
 
     Args:
-        values: rows × functions.
-        clip: how long what a row tells is at most.
-        functions: how many there are, also where there is no row.
+        values: Rows × functions.
+        clip: Clipping norm.
+        functions: Number of functions, needed if there are no rows.
     """
-    told = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
-    largest = np.abs(told).max(axis=1, keepdims=True, initial=0)
-    unit = told / np.where(largest > 0, largest, 1)
+    finite = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
+    largest = np.abs(finite).max(axis=1, keepdims=True, initial=0)
+    unit = finite / np.where(largest > 0, largest, 1)
     norm = np.linalg.norm(unit, axis=1, keepdims=True)
-    shortened: np.ndarray = unit * np.minimum(largest, clip / np.where(norm > 0, norm, 1))
-    return shortened.sum(axis=0)
+    clipped: np.ndarray = unit * np.minimum(largest, clip / np.where(norm > 0, norm, 1))
+    return clipped.sum(axis=0)
 
 
-def clipped_total(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
-    """The sum of gradients, none longer than ``clip``; one that is not finite counts as 0.
+def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
+    """Sum gradients of rows, each clipped to norm ``clip``; gradients that are not finite count as 0.
 
     Args:
-        gradients: one a row.
-        like: arrays of their shapes.
-        clip: the longest that one may be.
+        gradients: One gradient a row.
+        like: Arrays of the same shapes.
+        clip: Clipping norm.
     """
     total = {name: np.zeros(value.shape) for name, value in like.items()}
-    with np.errstate(all="ignore"):  # a row may give anything
+    with np.errstate(all="ignore"):
         for gradient in gradients:
             norm = np.sqrt(sum(float(np.square(part, dtype=float).sum()) for part in gradient.values()))
             if np.isfinite(norm):
@@ -84,21 +82,21 @@ def clipped_total(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arr
     return total
 
 
-def mean_of_steps(
-    params: Arrays, local_steps: int, step_size: float, per_row: float, noised: Callable[[Arrays], Arrays]
+def average_steps(
+    params: Arrays, local_steps: int, step_size: float, per_row: float, noisy_sum: Callable[[Arrays], Arrays]
 ) -> Arrays:
-    """u_i: the mean of E gradients along the way, each made of fresh rows and with noise of its own.
+    """Return u_i, the mean of E noisy gradients along the local steps.
 
     Args:
-        params: w_k, arrays by name.
-        local_steps: E.
-        step_size: γ.
-        per_row: what a sum over drawn rows is multiplied by.
-        noised: the sum of clipped gradients with noise at some parameters.
+        params: Current parameters w_k by name.
+        local_steps: Number of steps E.
+        step_size: Local step size γ.
+        per_row: Factor of a sum over drawn rows.
+        noisy_sum: Returns the noisy sum of clipped gradients at some parameters, on fresh rows.
     """
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):
-        here = {name: (value - step_size * total[name]).astype(value.dtype) for name, value in params.items()}
-        found = noised(here)
-        total = {name: part + per_row * found[name] for name, part in total.items()}
+        iterate = {name: (value - step_size * total[name]).astype(value.dtype) for name, value in params.items()}
+        gradient = noisy_sum(iterate)
+        total = {name: part + per_row * gradient[name] for name, part in total.items()}
     return {name: (part / local_steps).astype(params[name].dtype) for name, part in total.items()}

@@ -1,4 +1,4 @@
-"""Which of its rows a private client draws, in a compiled program: exactly as the analysis has it."""
+"""Row sampling of private clients in a compiled program, exactly as the privacy analysis assumes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from softswitch.data.client_data import Rows
 
 
-class PrivateChance(NamedTuple):
-    """What the participants of one round draw by, whoever they are.
+class PrivateRandomness(NamedTuple):
+    """Random numbers of one round, before its participants are known.
 
     Attributes:
-        report_noise: of deviation 1, on what each tells of f and each g.
-        row_keys: for the rows of each one's report and of its local steps; None where all rows are taken.
-        noise_keys: for the noise on each one's gradients, one a local step.
+        report_noise: Standard normal noise for each reported f and g.
+        row_keys: Keys for the rows of each report and local step; None if all rows are used.
+        noise_keys: Keys for the noise on each gradient.
     """
 
     report_noise: Float[Array, "m functions"]
@@ -30,20 +30,20 @@ class PrivateDraws(NamedTuple):
     """The random choices of one round.
 
     Attributes:
-        clients: I_k, the participants.
-        chance: what they draw by.
+        clients: Indices of the participants I_k.
+        randomness: Their random numbers.
     """
 
     clients: Int[Array, " m"]
-    chance: PrivateChance
+    randomness: PrivateRandomness
 
 
 class DrawnRows(NamedTuple):
     """Rows of one client.
 
     Attributes:
-        indices: where they are in the store; some may not count.
-        counted: which count.
+        indices: Row indices, with padding.
+        counted: Mask of the rows that are not padding.
     """
 
     indices: Int[Array, " capacity"]
@@ -51,63 +51,57 @@ class DrawnRows(NamedTuple):
 
 
 def all_rows(rows: Rows, client: Int[Array, ""], width: int) -> DrawnRows:
-    """Every row of a client.
-
-    Args:
-        rows: all clients'.
-        client: whose.
-        width: how many rows the largest client has.
-    """
+    """Return every row of a client; ``width`` is the number of rows of the largest client."""
     return _at(rows, client, jnp.arange(width, dtype=jnp.int32))
 
 
-def each_by_itself(rows: Rows, client: Int[Array, ""], width: int, capacity: int, key: Array, rate: float) -> DrawnRows:
-    """Every row with the same probability, independently of all others: at most the rate, by less than 2⁻³².
+def draw_poisson_sample(
+    rows: Rows, client: Int[Array, ""], width: int, capacity: int, key: Array, rate: float
+) -> DrawnRows:
+    """Draw every row independently, with a probability of at most ``rate`` and less than 2⁻³² below it.
 
     Args:
-        rows: all clients'.
-        client: whose.
-        width: how many rows the largest client has.
-        capacity: how many are taken at most; see ``capacity_for``.
-        key: for the choice.
-        rate: the probability, below 1.
+        rows: Rows of all clients.
+        client: Index of the client.
+        width: Number of rows of the largest client.
+        capacity: Maximum number of drawn rows, from ``poisson_capacity``.
+        key: Random key.
+        rate: Probability, below 1.
     """
     words = jax.random.bits(key, (width,), jnp.uint32)
     drawn = (words < jnp.uint32(math.floor(rate * 2**32))) & (jnp.arange(width) < rows.counts[client].sum())
     return _at(rows, client, jnp.nonzero(drawn, size=capacity, fill_value=width)[0].astype(jnp.int32))
 
 
-def so_many(
+def draw_fixed_sample(
     rows: Rows, client: Int[Array, ""], width: int, capacity: int, key: Array, taken: Int[Array, ""]
 ) -> DrawnRows:
-    """A uniformly random set of so many rows.
+    """Draw a uniformly random set of ``taken`` rows.
 
     Args:
-        rows: all clients'.
-        client: whose.
-        width: how many rows the largest client has.
-        capacity: the largest number taken at any client.
-        key: for the choice.
-        taken: how many.
+        rows: Rows of all clients.
+        client: Index of the client.
+        width: Number of rows of the largest client.
+        capacity: Largest sample of any client.
+        key: Random key.
+        taken: Number of rows to draw.
     """
     words = jax.random.bits(key, (width,), jnp.uint32)
-    there = jnp.arange(width) < rows.counts[client].sum()
-    order = jnp.lexsort((words, ~there))[:capacity].astype(jnp.int32)  # those that are not there come last
-    found = _at(rows, client, order)
-    return found._replace(counted=found.counted & (jnp.arange(capacity) < taken))
+    exists = jnp.arange(width) < rows.counts[client].sum()
+    order = jnp.lexsort((words, ~exists))[:capacity].astype(jnp.int32)  # padding comes last
+    drawn = _at(rows, client, order)
+    return drawn._replace(counted=drawn.counted & (jnp.arange(capacity) < taken))
 
 
-def capacity_for(rate: float, width: int) -> int:
-    """How many rows are drawn at most, of so many: that there are more has a probability below 10⁻²⁵.
+def poisson_capacity(rate: float, width: int) -> int:
+    """Return a size that a Poisson sample exceeds with a probability below 10⁻²⁵.
 
-    Bernstein's inequality at 12 standard deviations and 40 more than the mean: exp(−t²/(2(σ² + t/3))), largest near
-    σ = 0, where it is exp(−60).
+    This is Bernstein's inequality exp(−t²/(2(σ² + t/3))) at t = 12σ + 40; it is largest near σ = 0, with exp(−60).
     """
     mean = rate * width
     return min(width, math.ceil(mean + 12 * math.sqrt(mean * (1 - rate)) + 40))
 
 
 def _at(rows: Rows, client: Array, places: Array) -> DrawnRows:
-    """The client's rows in these places; a place beyond its rows does not count."""
     size = rows.counts[client].sum()
     return DrawnRows(rows.offsets[client, 0] + jnp.minimum(places, size - 1), places < size)

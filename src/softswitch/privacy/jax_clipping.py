@@ -1,4 +1,4 @@
-"""Sums over rows in which no single row counts for more than it may: what noise is added to."""
+"""Sums of clipped rows with JAX."""
 
 from __future__ import annotations
 
@@ -13,52 +13,36 @@ from softswitch.oracles.client_batches import map_slices, sum_slices
 from softswitch.oracles.losses import Losses
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 
-AT_ONCE = 4096
-"""So many rows' values are computed side by side,"""
-NUMBERS_AT_ONCE = 1 << 22
-"""and gradients of so many numbers together."""
+ROWS_TOGETHER = 4096
+"""Number of rows whose values are computed together."""
+NUMBERS_TOGETHER = 1 << 22
+"""Number of entries of the gradients that are computed together."""
 
 
-def summed_values(
+def sum_clipped_values(
     losses: Losses, params: Params, batch: Batch, counted: Bool[Array, " rows"], clip: Any
 ) -> Float[Array, " functions"]:
-    """Σ over the rows that are counted of what each tells of f and all g, no vector longer than ``clip``.
+    """Sum f and g over the counted rows, the vector of each row clipped to norm ``clip``; −∞ and NaN count as 0."""
 
-    A function that does not concern a row (−∞) tells 0 of it, and so does one that is not a number there.
+    def one(values: Array) -> Array:
+        values = jnp.where(jnp.isposinf(values), jnp.finfo(values.dtype).max, values)
+        return _clip(jnp.where(jnp.isfinite(values), values, 0), clip)
 
-    Args:
-        losses: the functions.
-        params: where.
-        batch: rows, as columns; weights are not looked at.
-        counted: which rows count.
-        clip: how long what a row tells is at most.
-    """
-
-    def one(told: Array) -> Array:
-        told = jnp.where(jnp.isposinf(told), jnp.finfo(told.dtype).max, told)
-        return shortened(jnp.where(jnp.isfinite(told), told, 0), clip)
-
-    told = jax.vmap(one)(told_by_rows(losses, params, batch))
-    return jnp.where(counted[:, None], told, 0).sum(axis=0)
+    clipped = jax.vmap(one)(evaluate_rows(losses, params, batch))
+    return jnp.where(counted[:, None], clipped, 0).sum(axis=0)
 
 
-def told_by_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "rows functions"]:
-    """f and all g on every single row.
-
-    Args:
-        losses: the functions.
-        params: where.
-        batch: rows, as columns; weights are not looked at.
-    """
+def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "rows functions"]:
+    """Return f and g on every single row; the weights of the batch are ignored."""
 
     def one(row: Batch) -> Array:
-        return losses.values(params, alone(row, float_dtype(params)))
+        return losses.values(params, _single_row(row, float_dtype(params)))
 
-    told: Array = map_slices(one, without_weight(batch), AT_ONCE)
-    return told
+    values: Array = map_slices(one, _without_weight(batch), ROWS_TOGETHER)
+    return values
 
 
-def summed_gradients(
+def sum_clipped_gradients(
     losses: Losses,
     params: Params,
     batch: Batch,
@@ -66,54 +50,44 @@ def summed_gradients(
     mix: Float[Array, " functions"],
     clip: Any,
 ) -> Params:
-    """Σ over the rows that are counted of the gradient of <mix, (f, g)> on each, none longer than ``clip``.
+    """Sum the gradients of <mix, (f, g)> over the counted rows, each clipped to norm ``clip``.
 
-    For g its stand-in is taken, where there is one. A row whose gradient is not finite counts as 0.
-
-    Args:
-        losses: the functions.
-        params: where.
-        batch: rows, as columns; weights are not looked at.
-        counted: which rows count.
-        mix: the weight of f and of each g.
-        clip: how long a row's gradient is at most.
+    The surrogate replaces g if there is one. Gradients that are not finite count as 0.
     """
 
     def loss(params: Params, row: Batch) -> Array:
-        rows = alone(row, float_dtype(params))
-        told = jnp.concatenate([losses.objective(params, rows)[None], losses.differentiable_constraints(params, rows)])
-        return jnp.dot(mix, jnp.where(jnp.isneginf(told), 0, told))
+        batch = _single_row(row, float_dtype(params))
+        constraints = losses.differentiable_constraints(params, batch)
+        values = jnp.concatenate([losses.objective(params, batch)[None], constraints])
+        return jnp.dot(mix, jnp.where(jnp.isneginf(values), 0, values))
 
     def one(row: Batch) -> Params:
         gradient = jax.grad(loss)(params, row)
         norm = optax.tree.norm(gradient)
-        finite = jnp.isfinite(norm)
-        scale = jnp.minimum(1, clip / jnp.maximum(jnp.where(finite, norm, 1), jnp.finfo(norm.dtype).tiny))
-        return jax.tree.map(lambda part: jnp.where(finite, part * scale, 0), gradient)
+        is_finite = jnp.isfinite(norm)
+        scale = jnp.minimum(1, clip / jnp.maximum(jnp.where(is_finite, norm, 1), jnp.finfo(norm.dtype).tiny))
+        return jax.tree.map(lambda part: jnp.where(is_finite, part * scale, 0), gradient)
 
-    def some(rows: tuple[Batch, Array]) -> Params:
-        each = jax.vmap(one)(rows[0])
-        return jax.tree.map(lambda part: jnp.tensordot(rows[1].astype(part.dtype), part, axes=1), each)
+    def in_slice(rows: tuple[Batch, Array]) -> Params:
+        gradients = jax.vmap(one)(rows[0])
+        return jax.tree.map(lambda part: jnp.tensordot(rows[1].astype(part.dtype), part, axes=1), gradients)
 
     numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
-    total: Params = sum_slices(some, (without_weight(batch), counted), max(1, NUMBERS_AT_ONCE // numbers))
+    total: Params = sum_slices(in_slice, (_without_weight(batch), counted), max(1, NUMBERS_TOGETHER // numbers))
     return total
 
 
-def shortened(vector: Float[Array, " d"], clip: Any) -> Float[Array, " d"]:
-    """The vector, or one in its direction of length ``clip`` where it is longer; of any size without overflow."""
+def _clip(vector: Float[Array, " d"], clip: Any) -> Float[Array, " d"]:
+    """Clip a vector to norm ``clip``, without overflow for large entries."""
     largest = jnp.abs(vector).max()
     unit = vector / jnp.where(largest > 0, largest, 1)
     norm = jnp.linalg.norm(unit)
-    length = jnp.minimum(largest, clip / jnp.where(norm > 0, norm, 1))
-    return unit * length
+    return unit * jnp.minimum(largest, clip / jnp.where(norm > 0, norm, 1))
 
 
-def alone(row: Batch, dtype: Any) -> Batch:
-    """A batch of this one row, whose weight is of this dtype."""
+def _single_row(row: Batch, dtype: Any) -> Batch:
     return {**{key: column[None] for key, column in row.items()}, WEIGHT: jnp.ones(1, dtype)}
 
 
-def without_weight(batch: Batch) -> Batch:
-    """The columns alone."""
+def _without_weight(batch: Batch) -> Batch:
     return {key: column for key, column in batch.items() if key != WEIGHT}

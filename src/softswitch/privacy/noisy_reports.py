@@ -1,4 +1,4 @@
-"""What clients that tell only sums with noise have in common, whatever they compute with."""
+"""NoisyOracle: clients that release only noisy sums, whatever they compute with."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from softswitch.oracles.base import Oracle
 
 
 class NoiseDeviations(NamedTuple):
-    """The deviation of the noise on each number of a sum.
+    """Standard deviations of the noise on each entry of a sum.
 
     Attributes:
-        report: on f and each g of a report.
-        step: on each number of a gradient.
-        evaluation: on f and each g of an evaluation.
+        report: Of f and g in a report.
+        step: Of a gradient.
+        evaluation: Of f and g in an evaluation.
     """
 
     report: Any
@@ -25,14 +25,14 @@ class NoiseDeviations(NamedTuple):
 
 
 class NoisyOracle(Oracle):
-    """Clients that hold rows, clip what each of them says, add it up, and add noise.
+    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
 
     Attributes:
-        counts: how many rows f and each g concern, as it is declared or was told with noise; 0: none, and the client
-            has no such function. Clients × functions.
-        shares: which share of its rows a client draws.
-        noise: how much noise there is.
-        clip_gradient: how long a row's gradient is at most.
+        counts: Number of rows of f and each g, public or released with noise; 0 if a client lacks the function.
+            Clients × functions.
+        shares: Fraction of its rows that each client draws.
+        noise: Standard deviations of the noise.
+        clip_gradient: Clipping norm of a row's gradient.
     """
 
     counts: Any
@@ -44,25 +44,27 @@ class NoisyOracle(Oracle):
 
     @abstractmethod
     def without_final_evaluation(self) -> NoisyOracle:
-        """The same clients, none of which judges an answer: all that is told of one is NaN."""
+        """Return the same clients without evaluations: ``evaluate_params`` returns NaN."""
 
     @property
     def report_deviations(self) -> np.ndarray:
-        """The deviation of the noise on each client's reported f and g; clients × functions, ∞ where there is none."""
-        counts = np.asarray(self.counts) * np.asarray(self.shares)[:, None]
-        return np.where(counts > 0, float(self.noise.report) / np.where(counts > 0, counts, 1), np.inf)
+        """Standard deviation of the noise on each reported f and g, clients × functions; ∞ for missing functions."""
+        return self._deviations(self.noise.report, np.asarray(self.counts) * np.asarray(self.shares)[:, None])
 
     @property
     def evaluation_deviations(self) -> np.ndarray:
-        """The same of an evaluation."""
-        counts = np.asarray(self.counts)
-        return np.where(counts > 0, float(self.noise.evaluation) / np.where(counts > 0, counts, 1), np.inf)
+        """Standard deviation of the noise on each evaluated f and g, clients × functions; ∞ for missing functions."""
+        return self._deviations(self.noise.evaluation, np.asarray(self.counts))
+
+    @staticmethod
+    def _deviations(noise: Any, counts: np.ndarray) -> np.ndarray:
+        return np.where(counts > 0, float(noise) / np.where(counts > 0, counts, 1), np.inf)
 
     def evaluate(self, params: Any) -> Any:
-        """Nobody looks at all rows while a run goes on."""
-        raise ValueError("private clients are not evaluated on all rows during a run: their reports are what they tell")
+        """Raise: an evaluation of all rows during a run would not be counted."""
+        raise ValueError("private clients cannot be evaluated on all rows during a run; use their reports")
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """By how many rows are declared."""
+        """Return the cost of a round by the public or noisy numbers of rows."""
         rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
         return rows, self.local_steps * rows

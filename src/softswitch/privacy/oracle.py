@@ -1,9 +1,10 @@
-"""Clients that tell nothing of their rows but clipped sums with noise."""
+"""Clients that release only sums of clipped rows with noise, computed with JAX."""
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -19,9 +20,16 @@ from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.client_batches import map_slices, sum_slices
 from softswitch.oracles.losses import Losses
-from softswitch.privacy.clipping import row_mix
-from softswitch.privacy.draws import DrawnRows, PrivateChance, PrivateDraws, all_rows, each_by_itself, so_many
-from softswitch.privacy.jax_clipping import summed_gradients, summed_values
+from softswitch.privacy.clipping import mix_row_losses
+from softswitch.privacy.draws import (
+    DrawnRows,
+    PrivateDraws,
+    PrivateRandomness,
+    all_rows,
+    draw_fixed_sample,
+    draw_poisson_sample,
+)
+from softswitch.privacy.jax_clipping import sum_clipped_gradients, sum_clipped_values
 from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 from softswitch.problem.parameters import Params
 from softswitch.support.arrays import weighted_sum
@@ -30,30 +38,30 @@ from softswitch.support.arrays import weighted_sum
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PrivateOracle(NoisyOracle):
-    """Clients that hold rows, clip what each of them says, add it up, and add noise.
+    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
 
     Attributes:
-        rows: all clients' rows.
-        counts: how many rows f and each g concern, as it is declared or was told with noise; 0: none, and the client
-            has no such function. Clients × functions.
-        taken: how many rows each client draws, where that is fixed.
-        shares: which share of its rows a client draws.
-        noise: how much noise there is.
-        clip_value: how long what one row tells of f and all g is at most,
-        clip_gradient: and its gradient.
-        evaluation_key: for the noise on evaluations.
-        secret: words that all draws of rows and noise depend on beside the run's seed; none in experiments, where
-            whoever has the seed can take the noise off.
-        losses: the problem's objective and constraint.
-        constraints: how many constraints a client has.
-        participants: m, how many clients take part in a round.
-        local_steps: E.
+        rows: Rows of all clients.
+        counts: Number of rows of f and each g, public or released with noise; 0 if a client lacks the function.
+            Clients × functions.
+        taken: Number of rows that each client draws if that is fixed.
+        shares: Fraction of its rows that each client draws.
+        noise: Standard deviations of the noise.
+        clip_value: Clipping norm of a row's values.
+        clip_gradient: Clipping norm of a row's gradient.
+        evaluation_key: Random key for the noise on evaluations.
+        secret: Words that all draws of rows and noise depend on, besides the seed of the run. Without any, the noise
+            can be reproduced from the seed.
+        losses: Objective and constraint.
+        constraints: Number of constraints of a client.
+        participants: Number of clients m in a round.
+        local_steps: Number of local steps E.
         sampling: "all", "poisson" or "fixed".
-        rate: each row's probability to be drawn.
-        width: how many rows the largest client has.
-        capacity: how many rows are drawn at most.
-        slice_size: how many clients are computed side by side.
-        judges: whether answers are judged; else all that is told of one is that it is not known.
+        rate: Probability of each row to be drawn.
+        width: Number of rows of the largest client.
+        capacity: Maximum number of drawn rows.
+        slice_size: Number of clients that are computed together.
+        evaluates: Whether ``evaluate_params`` evaluates; else it returns NaN.
     """
 
     rows: Rows
@@ -74,149 +82,143 @@ class PrivateOracle(NoisyOracle):
     width: int = field(metadata=STATIC)
     capacity: int = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
-    judges: bool = field(default=True, metadata=STATIC)
+    evaluates: bool = field(default=True, metadata=STATIC)
+    has_surrogate = property(attrgetter("losses.has_surrogate"))
 
     @property
     def client_count(self) -> int:
-        """n."""
+        """Number of clients n."""
         return int(self.counts.shape[0])
 
-    @property
-    def has_surrogate(self) -> bool:  # type: ignore[override]
-        """Whether the constraint has a stand-in to descend on."""
-        return self.losses.has_surrogate
-
     def draw(self, key: Array) -> PrivateDraws:
-        """Draw I_k, and what its members draw by."""
+        """Draw I_k and the random numbers of its members."""
         n, m = self.client_count, self.participants
         words = jax.random.bits(jax.random.fold_in(key, 0), (words_to_choose(n, m),), jnp.uint32)
         return self.draw_for(choose_clients(words, n, m), self.draw_randomness(key))
 
-    def draw_randomness(self, key: Array) -> PrivateChance:
-        """Noise and keys for each participant; made in bulk, since each generator takes long to compile."""
+    def draw_randomness(self, key: Array) -> PrivateRandomness:
+        """Draw noise and keys for all participants at once."""
         m, steps = self.participants, self.local_steps
         key = with_secret(jax.random.fold_in(key, 1), self.secret)
         for_noise, for_rows, for_steps = jax.random.split(key, 3)
         noise = jax.random.normal(for_noise, (m, 1 + self.constraints), self.counts.dtype)
         rows = None if self.sampling == "all" else jax.random.split(for_rows, (m, 1 + steps))
-        return PrivateChance(noise, rows, jax.random.split(for_steps, (m, steps)))
+        return PrivateRandomness(noise, rows, jax.random.split(for_steps, (m, steps)))
 
     def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> PrivateDraws:
-        """The given participants, each with its key."""
+        """Combine given participants with their random numbers."""
         return PrivateDraws(clients, randomness)
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, Array]:
-        """f_i and g_i by rows drawn anew, clipped and with noise; clients keep what they told of g."""
+        """Compute noisy f_i and g_i on fresh rows; clients keep their reported g."""
 
-        def one(its: tuple[Array, Any, Array]) -> Array:
-            client, keys, noise = its
-            drawn = self._drawn(client, None if keys is None else keys[0])
-            return self._told(params, client, drawn, self.noise.report * noise, self.shares)
+        def one(participant: tuple[Array, Any, Array]) -> Array:
+            client, keys, noise = participant
+            drawn = self._draw_rows(client, None if keys is None else keys[0])
+            return self._noisy_values(params, client, drawn, self.noise.report * noise, self.shares)
 
-        chance = draws.chance
-        told: Array = map_slices(one, (draws.clients, chance.row_keys, chance.report_noise), self.slice_size)
-        objective, constraint = told[:, 0], told[:, 1:]
+        randomness = draws.randomness
+        participants = (draws.clients, randomness.row_keys, randomness.report_noise)
+        values: Array = map_slices(one, participants, self.slice_size)
+        objective, constraint = values[:, 0], values[:, 1:]
         return Reports(objective, constraint, None, jnp.ones(objective.shape, bool)), constraint
 
     def direction(
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Σ_i r_i u_i."""
+        """Compute Σ_i r_i u_i."""
 
-        def in_slice(some: tuple[Any, ...]) -> Params:
-            weights, everyone = some
-            each = jax.vmap(lambda its: self._local(params, decision.local_loss, step_size, its))(everyone)
-            return weighted_sum(each, weights)
+        def in_slice(part: tuple[Any, ...]) -> Params:
+            weights, participants = part
+            directions = jax.vmap(lambda one: self._local_steps(params, decision.local_loss, step_size, one))(
+                participants
+            )
+            return weighted_sum(directions, weights)
 
-        everyone = (draws.clients, draws.chance, kept, decision.local_loss.own)
-        total: Params = sum_slices(in_slice, (decision.weights, everyone), self.slice_size)
+        participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
+        total: Params = sum_slices(in_slice, (decision.weights, participants), self.slice_size)
         return total
 
     def directions(
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Every u_i by itself."""
-        everyone = (draws.clients, draws.chance, kept, decision.local_loss.own)
-        each: Params = map_slices(
-            lambda its: self._local(params, decision.local_loss, step_size, its), everyone, self.slice_size
+        """Compute every u_i, stacked along the first axis."""
+        participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
+        directions: Params = map_slices(
+            lambda one: self._local_steps(params, decision.local_loss, step_size, one), participants, self.slice_size
         )
-        return each
+        return directions
 
-    def _local(self, params: Params, loss: LocalLoss, step_size: Any, its: tuple[Any, ...]) -> Params:
-        """u_i: the mean of E gradients along the way, each clipped row by row, on fresh rows and with its own noise."""
-        client, chance, told, own = its
-        mix, scale = row_mix(loss.with_own(own), told, self.counts[client])
+    def _local_steps(self, params: Params, loss: LocalLoss, step_size: Any, participant: tuple[Any, ...]) -> Params:
+        """Return u_i, the mean of E gradients, each of fresh clipped rows and with fresh noise."""
+        client, randomness, constraint, own = participant
+        mix, scale = mix_row_losses(loss.with_own(own), constraint, self.counts[client])
         per_row = scale / self.shares[client]
-        row_keys = None if chance.row_keys is None else chance.row_keys[1:]
+        row_keys = None if randomness.row_keys is None else randomness.row_keys[1:]
 
         def step(total: Params, keys: tuple[Any, Array]) -> tuple[Params, None]:
-            here = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-            drawn = self._drawn(client, keys[0])
+            iterate = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
+            drawn = self._draw_rows(client, keys[0])
             batch = self.rows.take(drawn.indices, drawn.counted)
-            summed = summed_gradients(self.losses, here, batch, drawn.counted, mix, self.clip_gradient)
-            noised = _with_noise(summed, self.noise.step, keys[1])
-            return jax.tree.map(lambda s, part: s + per_row.astype(s.dtype) * part, total, noised), None
+            summed = sum_clipped_gradients(self.losses, iterate, batch, drawn.counted, mix, self.clip_gradient)
+            noisy = _add_noise(summed, self.noise.step, keys[1])
+            return jax.tree.map(lambda s, part: s + per_row.astype(s.dtype) * part, total, noisy), None
 
-        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (row_keys, chance.noise_keys))
+        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (row_keys, randomness.noise_keys))
         return jax.tree.map(lambda part: part / self.local_steps, total)
 
-    def _drawn(self, client: Array, key: Any) -> DrawnRows:
+    def _draw_rows(self, client: Array, key: Any) -> DrawnRows:
         if self.sampling == "all":
             return all_rows(self.rows, client, self.width)
         if self.sampling == "poisson":
-            return each_by_itself(self.rows, client, self.width, self.capacity, key, self.rate)
-        return so_many(self.rows, client, self.width, self.capacity, key, self.taken[client])
+            return draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
+        return draw_fixed_sample(self.rows, client, self.width, self.capacity, key, self.taken[client])
 
-    def _told(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, shares: Array) -> Array:
-        """f and g of one client: a sum with noise, over how many rows there would be; −∞ where there are none."""
+    def _noisy_values(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, shares: Array) -> Array:
+        """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
         batch = self.rows.take(drawn.indices, drawn.counted)
-        summed = summed_values(self.losses, params, batch, drawn.counted, self.clip_value)
-        noised = summed + noise.astype(summed.dtype)
-        counts = (self.counts[client] * shares[client]).astype(noised.dtype)
-        return jnp.where(counts > 0, noised / jnp.where(counts > 0, counts, 1), -jnp.inf)
+        summed = sum_clipped_values(self.losses, params, batch, drawn.counted, self.clip_value)
+        noisy = summed + noise.astype(summed.dtype)
+        counts = (self.counts[client] * shares[client]).astype(noisy.dtype)
+        return jnp.where(counts > 0, noisy / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
     def without_final_evaluation(self) -> PrivateOracle:
-        """The same clients, none of which judges an answer."""
-        return replace(self, judges=False)
+        """Return the same clients without evaluations."""
+        return replace(self, evaluates=False)
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """f_i and g_i on all rows, clipped and with noise; asked again of the same parameters, the same."""
-        if not self.judges:
-            told = np.full(self.counts.shape, np.nan)
-            return Evaluation(told[:, 0], told[:, 1:])
+        """Compute noisy f_i and g_i on all rows; the same parameters always get the same noise."""
+        if not self.evaluates:
+            values = np.full(self.counts.shape, np.nan)
+            return Evaluation(values[:, 0], values[:, 1:])
         bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
-        told = np.asarray(_judged(self, params, jax.random.fold_in(self.evaluation_key, zlib.crc32(bits))))
-        return Evaluation(told[:, 0], told[:, 1:])
+        values = np.asarray(_evaluate(self, params, jax.random.fold_in(self.evaluation_key, zlib.crc32(bits))))
+        return Evaluation(values[:, 0], values[:, 1:])
 
 
 def with_secret(key: Array, secret: Array) -> Array:
-    """The key, made to depend on secret words; without any it stays as it is.
-
-    Args:
-        key: a random key.
-        secret: the words.
-    """
+    """Return a key that also depends on secret words."""
     for i in range(secret.shape[0]):
         key = jax.random.fold_in(key, secret[i])
     return key
 
 
 @jax.jit
-def _judged(oracle: PrivateOracle, params: Params, key: Array) -> Array:
-    everyone = jnp.arange(oracle.client_count, dtype=jnp.int32)
+def _evaluate(oracle: PrivateOracle, params: Params, key: Array) -> Array:
+    clients = jnp.arange(oracle.client_count, dtype=jnp.int32)
 
-    def one(its: tuple[Array, Array]) -> Array:
-        client, noise = its
+    def one(client_and_noise: tuple[Array, Array]) -> Array:
+        client, noise = client_and_noise
         drawn = all_rows(oracle.rows, client, oracle.width)
-        return oracle._told(params, client, drawn, oracle.noise.evaluation * noise, jnp.ones_like(oracle.shares))
+        shares = jnp.ones_like(oracle.shares)
+        return oracle._noisy_values(params, client, drawn, oracle.noise.evaluation * noise, shares)
 
     noise = jax.random.normal(key, oracle.counts.shape, oracle.counts.dtype)
-    told: Array = map_slices(one, (everyone, noise), oracle.slice_size)
-    return told
+    values: Array = map_slices(one, (clients, noise), oracle.slice_size)
+    return values
 
 
-def _with_noise(tree: Any, deviation: Array, key: Array) -> Any:
-    """The same with Gaussian noise of this deviation on every number."""
+def _add_noise(tree: Any, deviation: Array, key: Array) -> Any:
     flat, unravel = ravel_pytree(tree)
-    noised: Any = unravel(flat + deviation.astype(flat.dtype) * jax.random.normal(key, flat.shape, flat.dtype))
-    return noised
+    noisy: Any = unravel(flat + deviation.astype(flat.dtype) * jax.random.normal(key, flat.shape, flat.dtype))
+    return noisy

@@ -1,4 +1,4 @@
-"""What leaves a private client, counted; and how much noise is on each kind of it."""
+"""The number of releases of a private client, and the noise on each kind."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from softswitch.privacy.settings import RecordPrivacy
 
-TOO_FEW = 4.0
-"""A size told with noise that is not above so many deviations of it is taken for none."""
+SIZE_THRESHOLD = 4.0
+"""A noisy number of rows of at most this many standard deviations counts as 0."""
 
 
 class Releases(NamedTuple):
-    """How often a client told something of its rows.
+    """Number of releases of a client.
 
     Attributes:
-        reports: f and all g on drawn rows, with noise.
-        steps: gradients on drawn rows, each with noise of its own; a direction is made of E of them.
-        evaluations: f and all g on all rows.
-        sizes: how many rows each function concerns.
+        reports: Of f and all g on drawn rows.
+        steps: Of gradients on drawn rows; a direction consists of E of them.
+        evaluations: Of f and all g on all rows.
+        sizes: Of the number of rows of each function.
     """
 
     reports: int = 0
@@ -27,35 +27,23 @@ class Releases(NamedTuple):
     sizes: int = 0
 
     def after(self, rounds: int, local_steps: int = 1) -> Releases:
-        """With so many rounds more, of so many local steps each.
-
-        Args:
-            rounds: in which the client took part.
-            local_steps: E.
-        """
+        """Add the releases of some rounds."""
         return self._replace(reports=self.reports + rounds, steps=self.steps + rounds * local_steps)
 
     @classmethod
     def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
-        """What a client tells at most: it may be asked in every round.
-
-        Args:
-            privacy: whether sizes are told with noise.
-            rounds: of the run.
-            local_steps: E.
-            evaluations: how often answers are judged.
-        """
+        """Return the maximum number of releases of a client, which may take part in every round."""
         return cls(evaluations=evaluations, sizes=int(not privacy.public_sizes)).after(rounds, local_steps)
 
 
 class NoiseLevels(NamedTuple):
-    """Noise multipliers: the deviation of the noise over the most that one row can change what it is added to.
+    """Noise multipliers: standard deviation of the noise divided by the sensitivity to one row.
 
     Attributes:
-        report: of a report.
-        step: of a gradient.
-        evaluation: of an evaluation.
-        sizes: of the sizes.
+        report: Of a report.
+        step: Of a gradient.
+        evaluation: Of an evaluation.
+        sizes: Of the numbers of rows.
     """
 
     report: float
@@ -65,21 +53,21 @@ class NoiseLevels(NamedTuple):
 
     @classmethod
     def of(cls, privacy: RecordPrivacy, planned: Releases, step: float) -> NoiseLevels:
-        """Such that each kind takes its share of the budget, as far as costs add up as rate²·times/noise².
+        """Return the levels with which each kind of release takes its share of the budget.
 
-        They do not quite for rows that are drawn; so what is told of all rows takes its share of the budget, where
-        there is one, and not one of what gradients cost.
+        For drawn rows, the cost is approximated by rate²·times/noise². Releases of all rows take their share of the
+        budget itself if there is one, because amplification by sampling does not apply to them.
 
         Args:
-            privacy: the shares, the budget and the rate.
-            planned: how often each kind is released.
-            step: the noise multiplier of a gradient.
+            privacy: Shares, budget and rate.
+            planned: Number of releases.
+            step: Noise multiplier of a gradient.
         """
         drawn = step * math.sqrt(privacy.step_share / max(1, planned.steps))
         whole = drawn / privacy.rate
         if privacy.epsilon is not None:
-            distance = 2 if privacy.sampling == "fixed" else 1  # by which a row changes a sum, in clips
-            whole = distance / math.sqrt(2 * concentrated(privacy.epsilon, privacy.delta))
+            sensitivity = 2 if privacy.sampling == "fixed" else 1
+            whole = sensitivity / math.sqrt(2 * zcdp_budget(privacy.epsilon, privacy.delta))
         return cls(
             drawn * math.sqrt(max(1, planned.reports) / privacy.report_share),
             step,
@@ -88,8 +76,8 @@ class NoiseLevels(NamedTuple):
         )
 
 
-def concentrated(epsilon: float, delta: float) -> float:
-    """ρ with ε = ρ + 2 sqrt(ρ ln(1/δ)): what is ρ-zCDP is (ε, δ)-private."""
+def zcdp_budget(epsilon: float, delta: float) -> float:
+    """Return ρ with ε = ρ + 2 sqrt(ρ ln(1/δ)), for which ρ-zCDP implies (ε, δ)-differential privacy."""
     log = math.log(1 / delta)
     return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
 
@@ -99,9 +87,9 @@ class Drawing(NamedTuple):
 
     Attributes:
         sampling: "poisson" or "fixed".
-        rate: each row's probability to be drawn.
-        rows: how many rows the client has, where that matters: with "fixed"; else 0.
-        taken: how many of these are drawn, likewise.
+        rate: Probability of each row to be drawn.
+        rows: Number of rows of the client for "fixed" sampling; else 0.
+        taken: Number of drawn rows for "fixed" sampling; else 0.
     """
 
     sampling: str
@@ -111,17 +99,12 @@ class Drawing(NamedTuple):
 
     @classmethod
     def of(cls, privacy: RecordPrivacy, rows: int) -> Drawing:
-        """That of a client with so many rows.
-
-        Args:
-            privacy: how rows are drawn.
-            rows: how many the client has.
-        """
+        """Return how a client with this number of rows draws."""
         if privacy.sampling == "poisson":
             return cls("poisson", privacy.rate)
-        return cls("fixed", privacy.rate, rows, rows_taken(privacy.rate, rows))
+        return cls("fixed", privacy.rate, rows, count_drawn_rows(privacy.rate, rows))
 
 
-def rows_taken(rate: float, rows: int) -> int:
-    """How many rows that share of them is, at least one."""
+def count_drawn_rows(rate: float, rows: int) -> int:
+    """Return the number of rows of a sample of fixed size, at least one."""
     return max(1, min(rows, round(rate * rows)))

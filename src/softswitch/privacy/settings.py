@@ -1,4 +1,4 @@
-"""RecordPrivacy: how clients keep single rows private, as a user sets it."""
+"""RecordPrivacy: settings of record-level differential privacy."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from dataclasses import dataclass
 from softswitch.support import checks
 
 SAMPLING = ("poisson", "fixed")
-"""How rows are drawn: each by itself with the same probability, or so many of them without replacement."""
+"""How rows are drawn: independently with equal probability, or a fixed number without replacement."""
 
-LEAST_EPSILON, LEAST_NOISE = 1e-6, 1e-9
-"""With less, what is counted overflows, and a count that overflows may say that nothing was told."""
+MIN_EPSILON, MIN_NOISE = 1e-6, 1e-9
+"""Smaller values overflow in the accounting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPrivacy:
-    """Differential privacy of single rows: whatever leaves a client is a sum of clipped rows with Gaussian noise.
+    """Record-level differential privacy: clients release only sums of clipped rows with Gaussian noise.
 
-    Give ``epsilon``, and the noise is found that a run of so many rounds may take; give ``noise``, and ε is what comes
-    out; give both, and participation ends when ε is spent. Needs ``pip install 'softswitch[privacy]'``.
+    Set ``epsilon`` to calibrate the noise for the planned number of rounds, or ``noise`` to compute ε from it. With
+    both, a client stops taking part when its budget is spent. Needs ``pip install 'softswitch[privacy]'``.
 
     Attributes:
-        epsilon: ε, the budget of each client for the whole run: with whatever else is known, odds about any single row
-            change by at most e^ε, but for a probability of δ. None: ``noise`` decides.
-        delta: δ; well below one over the rows of the smallest client.
-        clip_value: one row tells of its objective and all of its constraints a vector; it is shortened to this length.
-            Too small, and large losses look smaller than they are: a constraint is then kept by what was clipped only.
-        clip_gradient: the gradient on one row is shortened to this length.
-        sampling: "poisson": every row is drawn by itself with probability ``rate``, and what is compared is a client
-            with and without a row. "fixed": that share of the rows, without replacement, and what is compared is a
-            client with one row replaced by another; that costs more than twice the noise.
-        rate: the share of its rows that a client draws for a report and for each gradient; 1: all of them.
-        noise: the noise multiplier of a gradient: the noise's deviation over ``clip_gradient``.
-        report_share: how much of the budget the reports get,
-        evaluation_share: and how much the judging of the answer; gradients get the rest.
-        public_sizes: whether it is no secret how many rows a client has, and how many each function concerns: of each
-            class, say. False: these numbers are released with noise once, and charged.
-        sizes_share: how much of the budget that gets, where they are not public.
+        epsilon: Budget ε of each client for the whole run. Default: ``noise`` determines it.
+        delta: δ, which should be well below one over the rows of the smallest client.
+        clip_value: Clipping norm of the vector of a row's objective and constraints. If it is too small, large losses
+            are underestimated, and the constraint holds only for the clipped values.
+        clip_gradient: Clipping norm of a row's gradient.
+        sampling: "poisson" draws every row independently with probability ``rate``; neighbouring data sets differ by
+            adding or removing a row. "fixed" draws that fraction of the rows without replacement; neighbouring data
+            sets differ by replacing a row, which needs more than twice the noise.
+        rate: Fraction of its rows that a client draws for a report and for each gradient.
+        noise: Noise multiplier of a gradient: standard deviation of the noise divided by ``clip_gradient``.
+        report_share: Share of the budget for reports.
+        evaluation_share: Share of the budget for the evaluation of the answer. Gradients get the rest.
+        public_sizes: Whether the number of rows of each client and function, such as of each class, is public. If
+            False, these numbers are released once with noise, which is charged.
+        sizes_share: Share of the budget for the numbers of rows if they are not public.
     """
 
     epsilon: float | None = None
@@ -52,11 +51,13 @@ class RecordPrivacy:
     sizes_share: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, least in (("epsilon", LEAST_EPSILON), ("noise", LEAST_NOISE)):
+        for name, minimum in (("epsilon", MIN_EPSILON), ("noise", MIN_NOISE)):
             if getattr(self, name) is not None:
-                self._set(name, at_least=least)
+                self._set(name, at_least=minimum)
         if self.epsilon is None and self.noise is None:
-            raise ValueError("RecordPrivacy needs epsilon, the budget, or noise, the noise multiplier; it has neither")
+            raise ValueError(
+                "RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier), but has neither"
+            )
         object.__setattr__(self, "delta", checks.probability("delta", self.delta))
         for name in ("clip_value", "clip_gradient"):
             self._set(name, above=0)
@@ -68,13 +69,13 @@ class RecordPrivacy:
             raise TypeError(f"public_sizes must be True or False, but is {self.public_sizes!r}")
         if self.sampling == "fixed" and not self.public_sizes:
             raise ValueError(
-                "sampling='fixed' draws a share of a client's rows, and compares clients of the same size: "
-                "public_sizes must be True with it; sampling='poisson' keeps sizes secret"
+                "public_sizes must be True with sampling='fixed', but is False; use sampling='poisson' to protect the "
+                "numbers of rows"
             )
         if self.step_share <= 0:
             raise ValueError(
-                f"report_share, evaluation_share and sizes_share must leave something for gradients, but leave "
-                f"{self.step_share:g}"
+                "report_share, evaluation_share and sizes_share must sum to less than 1, but leave "
+                f"{self.step_share:g} for gradients"
             )
 
     def _set(self, name: str, **bounds: float) -> None:
@@ -82,14 +83,14 @@ class RecordPrivacy:
 
     @property
     def step_share(self) -> float:
-        """How much of the budget the gradients get."""
+        """Share of the budget for gradients."""
         return 1 - self.report_share - self.evaluation_share - (0 if self.public_sizes else self.sizes_share)
 
     @property
     def neighbours(self) -> str:
-        """Which two data sets are to be hard to tell apart, in words."""
+        """Definition of neighbouring data sets, as text."""
         if self.sampling == "fixed":
-            return "one row of the client is replaced by another; sizes stay as they are"
+            return "one row of a client is replaced, with the same number of rows"
         if self.public_sizes:
-            return "one row of the client is there or is not; the sizes it declares stay as they are"
-        return "one row of the client is there or is not"
+            return "one row of a client is added or removed, with the same public numbers of rows"
+        return "one row of a client is added or removed"

@@ -1,4 +1,4 @@
-"""Clients with PyTorch data sets that tell nothing of their rows but clipped sums with noise."""
+"""Clients that release only sums of clipped rows with noise, computed with PyTorch."""
 
 from __future__ import annotations
 
@@ -19,62 +19,48 @@ from softswitch.oracles.host import HostDraws
 from softswitch.oracles.torch import LAYERS, REPORT, UPDATE, TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows, seeded
-from softswitch.privacy.clipping import Arrays, clipped_sum, clipped_total, mean_of_steps, row_mix
+from softswitch.privacy.clipping import (
+    Arrays,
+    average_steps,
+    mix_row_losses,
+    sum_clipped_gradients,
+    sum_clipped_values,
+)
 from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
 
 
-def row_values(functions: ModuleFunctions, params: Mapping[str, Any], data: TorchRows, rows: np.ndarray) -> np.ndarray:
-    """f and then g on single rows; rows × functions.
-
-    Args:
-        functions: the module's.
-        params: where.
-        data: the rows.
-        rows: the indices of those asked.
-    """
+def evaluate_rows(
+    functions: ModuleFunctions, params: Mapping[str, Any], data: TorchRows, rows: np.ndarray
+) -> np.ndarray:
+    """Return f and g on single rows, rows × functions."""
     functions.load(params)
 
-    def alone(row: int) -> np.ndarray:
-        with buffers_kept(functions.module):
+    def one(row: int) -> np.ndarray:
+        with preserve_buffers(functions.module):
             return functions.values(data.take(np.array([row])))
 
-    return np.array([alone(row) for row in rows])
+    return np.array([one(row) for row in rows])
 
 
-def clipped_gradients(
+def sum_row_gradients(
     functions: ModuleFunctions, params: Mapping[str, Any], data: TorchRows, rows: np.ndarray, mix: Any, clip: float
 ) -> Arrays:
-    """Σ over rows of the gradient of <mix, (f, g)> on each, none longer than ``clip``; for g its stand-in.
-
-    Args:
-        functions: the module's.
-        params: where.
-        data: the rows.
-        rows: the indices of those asked.
-        mix: weights of f and each g.
-        clip: the longest that a row's gradient may be.
-    """
+    """Sum the gradients of <mix, (f, g)> over rows, each clipped to norm ``clip``; the surrogate replaces g."""
     functions.load(params)
     loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)
 
-    def alone(row: int) -> dict[str, torch.Tensor]:
-        with buffers_kept(functions.module):
-            return functions.direction([data.take(np.array([row]))], loss, 1, 0.0)
+    def one(row: int) -> Arrays:
+        with preserve_buffers(functions.module):
+            gradient = functions.direction([data.take(np.array([row]))], loss, 1, 0.0)
+        return {name: part.double().cpu().numpy() for name, part in gradient.items()}
 
-    each = (alone(row) for row in rows)
     like = {name: np.asarray(value) for name, value in params.items()}
-    return clipped_total(
-        ({name: part.double().cpu().numpy() for name, part in found.items()} for found in each), like, clip
-    )
+    return sum_clipped_gradients((one(row) for row in rows), like, clip)
 
 
 @contextmanager
-def buffers_kept(module: torch.nn.Module) -> Iterator[None]:
-    """Within, rows may change the module's buffers; after, these are as before: else later rows would tell of them.
-
-    Args:
-        module: the model.
-    """
+def preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
+    """Restore the module's buffers afterwards, so that no row affects later ones."""
     before = {name: part.detach().clone() for name, part in module.named_buffers()}
     try:
         yield
@@ -84,38 +70,34 @@ def buffers_kept(module: torch.nn.Module) -> Iterator[None]:
                 part.copy_(before[name])
 
 
-def mixes_rows(module: torch.nn.Module) -> str | None:
-    """Why what a row tells would depend on other rows, in words; None where it does not.
+def describe_row_mixing(module: torch.nn.Module) -> str | None:
+    """Return why the output of the module for one row depends on other rows; None if it does not.
 
-    Batch normalisation takes means over a batch, and running means are kept of all rows that went by: then no clip
-    bounds what one row changes.
-
-    Args:
-        module: the model.
+    Clipping does not bound the influence of a row on batch normalisation or on running statistics.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.running_mean is not None):
             return (
-                f"module must not mix rows to be private, but {name!r} is {type(layer).__name__}, by which what one "
-                "row tells depends on the others; GroupNorm and LayerNorm do not"
+                f"module must not mix rows with privacy, but {name!r} is {type(layer).__name__}, whose output for one "
+                "row depends on other rows; use GroupNorm or LayerNorm"
             )
     return None
 
 
 class PrivateTorchOracle(NoisyOracle, TorchOracle):
-    """As ``TorchOracle``, with rows that are clipped one by one, drawn as the analysis has it, and noise on all sums.
+    """A ``TorchOracle`` whose rows are clipped one by one, with noise on all sums.
 
     Args:
-        functions: the module and its functions.
-        clients: the clients' rows.
-        participants: m.
-        local_steps: E.
-        counts: how many rows f and each g concern, as declared or told with noise; clients × functions.
-        taken: how many rows each client draws, where that is fixed; None: each row by itself.
-        shares: which share of its rows a client draws.
-        noise: how much noise there is.
-        clips: how long what one row tells of f and all g is at most, and its gradient.
-        evaluation_seed: of the noise on evaluations.
+        functions: The module and its functions.
+        clients: Rows of the clients.
+        participants: Number of clients m in a round.
+        local_steps: Number of local steps E.
+        counts: Number of rows of f and each g, public or released with noise; clients × functions.
+        taken: Number of rows that each client draws; None for Poisson sampling.
+        shares: Fraction of its rows that each client draws.
+        noise: Standard deviations of the noise.
+        clips: Clipping norms of a row's values and of its gradient.
+        evaluation_seed: Seed of the noise on evaluations.
     """
 
     def __init__(
@@ -144,24 +126,24 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         self.reports_full_data = False
         self.counts, self.shares, self.noise = counts, shares, noise
         self.clip_value, self.clip_gradient = clips
-        self._taken, self._evaluation_seed, self._judges = taken, evaluation_seed, True
+        self._taken, self._evaluation_seed, self._evaluates = taken, evaluation_seed, True
 
     def without_final_evaluation(self) -> PrivateTorchOracle:
-        """The same clients, none of which judges an answer."""
+        """Return the same clients without evaluations."""
         other = copy(self)
-        other._judges = False
+        other._evaluates = False
         return other
 
     def report(self, params: Mapping[str, Any], draws: HostDraws) -> tuple[Reports, Any]:
-        """f_i and g_i by rows drawn anew, clipped and with noise; clients keep what they told of g."""
-        told: Any = np.stack([self._report(params, int(client), draws.seed) for client in draws.clients])
-        mask: Any = np.ones(len(told), bool)
-        return Reports(told[:, 0], told[:, 1:], None, mask), told[:, 1:]
+        """Compute noisy f_i and g_i on fresh rows; clients keep their reported g."""
+        values: Any = np.stack([self._report(params, int(client), draws.seed) for client in draws.clients])
+        mask: Any = np.ones(len(values), bool)
+        return Reports(values[:, 0], values[:, 1:], None, mask), values[:, 1:]
 
     def _report(self, params: Mapping[str, Any], client: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng((seed, client, REPORT))
-        rows = self._rows_drawn(client, generator)
-        return self._told(params, client, rows, self.noise.report, self.shares[client], generator)
+        rows = self._draw_rows(client, generator)
+        return self._noisy_values(params, client, rows, self.noise.report, self.shares[client], generator)
 
     def direction(
         self,
@@ -172,10 +154,10 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         switches: bool,
         step_size: float,
     ) -> dict[str, np.ndarray]:
-        """Σ_i r_i u_i; every participant is asked, and counted."""
-        each = self.directions(params, draws, kept, decision, switches, step_size)
+        """Compute Σ_i r_i u_i; every participant computes and is charged, whatever its weight."""
+        directions = self.directions(params, draws, kept, decision, switches, step_size)
         weights: Any = decision.weights
-        return {name: np.tensordot(weights, parts, axes=1).astype(parts.dtype) for name, parts in each.items()}
+        return {name: np.tensordot(weights, parts, axes=1).astype(parts.dtype) for name, parts in directions.items()}
 
     def directions(
         self,
@@ -186,56 +168,57 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         switches: bool,
         step_size: float,
     ) -> dict[str, np.ndarray]:
-        """Every u_i by itself, as the first axis of every array."""
-        found = []
-        here = {name: np.asarray(value) for name, value in params.items()}
+        """Compute every u_i, stacked along the first axis."""
+        directions = []
+        arrays = {name: np.asarray(value) for name, value in params.items()}
         for place, client in enumerate(map(int, draws.clients)):
             counts: Any = self.counts[client]
-            mix, scale = row_mix(decision.local_loss.of(place), kept[place], counts)
+            mix, scale = mix_row_losses(decision.local_loss.of(place), kept[place], counts)
             generator = np.random.default_rng((draws.seed, client, UPDATE))
             per_row = float(scale) / float(self.shares[client])
 
-            def noised(at: Arrays, client: int = client, mix: Any = mix, chance: Any = generator) -> Arrays:
-                rows = self._rows_drawn(client, chance)
-                summed = clipped_gradients(
+            def noisy_sum(at: Arrays, client: int = client, mix: Any = mix, generator: Any = generator) -> Arrays:
+                rows = self._draw_rows(client, generator)
+                summed = sum_row_gradients(
                     self.functions, at, self._clients[client], rows, np.asarray(mix), self.clip_gradient
                 )
-                return {name: part + self.noise.step * chance.normal(size=part.shape) for name, part in summed.items()}
+                noise = self.noise.step
+                return {name: part + noise * generator.normal(size=part.shape) for name, part in summed.items()}
 
             with seeded((draws.seed, client, LAYERS)):
-                found.append(mean_of_steps(here, self.local_steps, step_size, per_row, noised))
-        return {name: np.stack([direction[name] for direction in found]) for name in found[0]}
+                directions.append(average_steps(arrays, self.local_steps, step_size, per_row, noisy_sum))
+        return {name: np.stack([direction[name] for direction in directions]) for name in directions[0]}
 
     def evaluate_params(self, params: Mapping[str, Any]) -> Evaluation:
-        """f_i and g_i on all rows, clipped and with noise; asked again of the same parameters, the same."""
-        if not self._judges:
-            told = np.full(self.counts.shape, np.nan, self._dtype)
-            return Evaluation(told[:, 0], told[:, 1:])
+        """Compute noisy f_i and g_i on all rows; the same parameters always get the same noise."""
+        if not self._evaluates:
+            values = np.full(self.counts.shape, np.nan, self._dtype)
+            return Evaluation(values[:, 0], values[:, 1:])
         bits = zlib.crc32(b"".join(np.asarray(params[name]).tobytes() for name in sorted(params)))
         generator = np.random.default_rng((*self._evaluation_seed, bits))
-        told = np.stack(
+        values = np.stack(
             [
-                self._told(params, client, np.arange(len(rows)), self.noise.evaluation, 1.0, generator)
+                self._noisy_values(params, client, np.arange(len(rows)), self.noise.evaluation, 1.0, generator)
                 for client, rows in enumerate(self._clients)
             ]
         )
-        return Evaluation(told[:, 0], told[:, 1:])
+        return Evaluation(values[:, 0], values[:, 1:])
 
     def count_rows(self, draws: HostDraws) -> None:
-        """How many rows are drawn is not told."""
+        """Return None: the number of drawn rows is not released."""
 
     def digest(self) -> dict[str, str]:
-        """Digests of the functions, the data and how they are kept private."""
+        """Return digests of the functions, the data and the privacy settings."""
         kept = (self.counts.tolist(), self.noise, self.clip_value, self.clip_gradient, self._evaluation_seed)
         return {**super().digest(), "private": repr((kept, self.shares.tolist(), self._taken is None))}
 
-    def _rows_drawn(self, client: int, generator: np.random.Generator) -> np.ndarray:
-        many = len(self._clients[client])
+    def _draw_rows(self, client: int, generator: np.random.Generator) -> np.ndarray:
+        count = len(self._clients[client])
         if self._taken is not None:
-            return generator.choice(many, int(self._taken[client]), replace=False)
-        return np.flatnonzero(generator.random(many) < self.shares[client])
+            return generator.choice(count, int(self._taken[client]), replace=False)
+        return np.flatnonzero(generator.random(count) < self.shares[client])
 
-    def _told(
+    def _noisy_values(
         self,
         params: Mapping[str, Any],
         client: int,
@@ -244,10 +227,10 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         share: float,
         generator: np.random.Generator,
     ) -> np.ndarray:
-        """f and g of one client: a sum with noise, over how many rows there would be; −∞ where there are none."""
+        """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
         functions = 1 + self.constraints
-        values = row_values(self.functions, params, self._clients[client], rows)
-        noised = clipped_sum(values, self.clip_value, functions) + deviation * generator.normal(size=functions)
-        known = self.counts[client] > 0
-        told = np.where(known, noised / np.where(known, share * self.counts[client], 1), -np.inf)
-        return told.astype(self._dtype)
+        values = evaluate_rows(self.functions, params, self._clients[client], rows)
+        noisy = sum_clipped_values(values, self.clip_value, functions) + deviation * generator.normal(size=functions)
+        counts = self.counts[client]
+        divided = np.where(counts > 0, noisy / np.where(counts > 0, share * counts, 1), -np.inf)
+        return divided.astype(self._dtype)
