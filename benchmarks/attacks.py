@@ -121,7 +121,7 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
         taken = _flipped(clients, liars)
         result = flat.solve(problem, taken, method, batch_size=None, participation=task.participation, **options)
     else:
-        federation = flat.make_federation(problem, clients, participation=task.participation)
+        federation = flat.federation_of(problem, clients, participation=task.participation)
         if attack is not None:
             federation = with_attack(federation, names, attack)
         result = flat.solve_federation(federation, method, **options)

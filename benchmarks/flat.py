@@ -59,7 +59,7 @@ def sweep_federation(federation: Any, methods: Any, **options: Any) -> Any:
     return ss.sweep(federation, None, methods, **group_options(**options))
 
 
-def make_federation(problem: Any, clients: Any, **options: Any) -> ss.Federation:
+def federation_of(problem: Any, clients: Any, **options: Any) -> ss.Federation:
     """Call ``make_federation``."""
     return make_federation(problem, clients, **group_options(**options))
 

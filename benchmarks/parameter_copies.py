@@ -51,7 +51,7 @@ def made(width: int) -> tuple[ss.Problem, ss.ClientData]:
 
 def copies(problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, local_steps: int) -> dict[str, float]:
     """What the compiler counts, in copies of the parameters."""
-    oracle = flat.make_federation(
+    oracle = flat.federation_of(
         problem, clients, local_steps=local_steps, client_batch_size=1
     ).oracle.without_evaluation()
     parts = compiled.Pieces(oracle, method, None)
