@@ -15,7 +15,7 @@ from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.options import Sampling
 from softswitch.privacy.accountant import compute_epsilon
-from softswitch.privacy.oracle import NoiseDeviations, _judged
+from softswitch.privacy.oracle import NoiseDeviations, _evaluate
 from softswitch.privacy.releases import Releases
 
 DELTA, RUNS, OTHERS = 0.05, 2000, 40
@@ -67,7 +67,7 @@ def found_in(canary, settings, rounds, weaken):
             return w - 0.1 * direction, loss(told[0], levels.report, rate) + loss(told[1], levels.step, rate)
 
         w, found = jax.lax.scan(one, jnp.zeros(3), jnp.arange(rounds))
-        judged = _judged(oracle, w, jax.random.fold_in(key, rounds))[0, 0] / privacy.clip_value
+        judged = _evaluate(oracle, w, jax.random.fold_in(key, rounds))[0, 0] / privacy.clip_value
         return found.sum() + loss(judged, levels.evaluation, 1.0)
 
     # With other keys for the runs with it: all runs are independent.
