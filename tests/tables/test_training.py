@@ -183,16 +183,16 @@ def test_the_model_is_what_solve_finds(trained, home):
         record_clients=True,
     )
     np.testing.assert_array_equal(result.params[0]["w"], run.params["[0]['w']"])
-    assert run.about["cycles"] == [asdict(cycle) for cycle in result.restarts]
+    assert run.about["restarts"] == [asdict(cycle) for cycle in result.restarts]
 
 
 def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
     run, printed = trained
     assert 'step_size = "auto"' in (run.folder / "config.toml").read_text()
-    assert [cycle["begin"] for cycle in run.about["cycles"][1:]] == [cycle["end"] for cycle in run.about["cycles"][:-1]]
-    assert run.about["cycles"][-1]["end"] == 600
+    assert [cycle["begin"] for cycle in run.about["restarts"][1:]] == [cycle["end"] for cycle in run.about["restarts"][:-1]]
+    assert run.about["restarts"][-1]["end"] == 600
     assert "Chosen: " in printed
-    last = run.about["cycles"][-1]
+    last = run.about["restarts"][-1]
     assert f"step {last['step_size']:.3g} falling to 0" in printed
     assert "auto: alpha, alpha_scale, step_size, optimizer, criterion, slack" in printed
 
@@ -225,8 +225,8 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
     trained = training.train(tmp_path / "old.toml")
     ready = training.prepare_table(training.read_config(tmp_path / "old.toml"), home)
     method = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
-    rounds = told["run"].get("rounds", 1000)
-    expected = flat.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=32, answer="average")
+    rounds, batch_size = told["run"].get("rounds", 1000), told["run"].get("batch_size")
+    expected = flat.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=batch_size, answer="average")
     assert trained.result.restarts == ()
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
 
@@ -311,7 +311,7 @@ def as_uninterrupted(resumed, whole):
     for name, array in whole.params.items():
         np.testing.assert_array_equal(resumed.params[name], array)
     np.testing.assert_array_equal(resumed.history.criterion, whole.history.criterion)
-    assert resumed.about["cycles"] == whole.about["cycles"]
+    assert resumed.about["restarts"] == whole.about["restarts"]
     assert resumed.certificate == whole.certificate
 
 
@@ -485,7 +485,7 @@ def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
     longer = open_run(trained.folder)
     assert (longer.about["rounds"], longer.settings["run.rounds"]) == (done + 300, done + 300)
     before = [asdict(cycle) for cycle in trained.result.restarts]
-    assert longer.about["cycles"][: len(before)] == before
+    assert longer.about["restarts"][: len(before)] == before
     assert longer.about["worst_objective"] <= trained.result.worst_objective
     assert f"must be a whole number >= {done + 300}" in invoke("resume", trained.folder, "--rounds", str(done), code=2)
     assert open_run(trained.folder).settings["run.rounds"] == done + 300

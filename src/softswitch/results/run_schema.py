@@ -44,7 +44,7 @@ _FINISHED = {
     "clients": int,
     "diagnostics": [{"code": str, "evidence": str, "advice": str}],
     "versions": Each(str),
-    "cycles?": [Each((bool, str, float, None))],
+    "restarts?": [Each((bool, str, float, None))],
     "lower_bound?": (None, {"certified": bool, "value": _MAYBE, "words": str}),
     "oldest_report?": (int, None),
     "price?": _MAYBE,
