@@ -20,7 +20,7 @@ from softswitch.tables.constraints import (
     kind_names,
     register,
 )
-from softswitch.tables.proposal import propose_bound, suitable_kinds
+from softswitch.tables.proposal import suitable_kinds
 from softswitch.tables.settings import parse_config
 
 NAMES = {
@@ -103,7 +103,7 @@ def test_a_registered_kind_is_trained_described_and_reported(toy, tmp_path):
     page = write_report([trained.folder], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "squared score, worst ward, training rows" in page
     assert set(ss.load(trained.folder).predict(table())) == {0, 1}
-    assert propose_bound("squared-score", table()["y"]) == 0.5
+    assert toy.propose_bound(table()["y"]) == 0.5
     assert "squared-score" in suitable_kinds(table()["y"], "binary")
 
 

@@ -189,7 +189,9 @@ def test_the_model_is_what_solve_finds(trained, home):
 def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
     run, printed = trained
     assert 'step_size = "auto"' in (run.folder / "config.toml").read_text()
-    assert [cycle["begin"] for cycle in run.about["restarts"][1:]] == [cycle["end"] for cycle in run.about["restarts"][:-1]]
+    assert [cycle["begin"] for cycle in run.about["restarts"][1:]] == [
+        cycle["end"] for cycle in run.about["restarts"][:-1]
+    ]
     assert run.about["restarts"][-1]["end"] == 600
     assert "Chosen: " in printed
     last = run.about["restarts"][-1]

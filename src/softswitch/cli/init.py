@@ -269,7 +269,6 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
         DEFAULT_KIND,
         LABEL_DESCRIPTIONS,
         parse_value,
-        propose_bound,
         suitable_kinds,
         summarize_values,
     )
@@ -285,7 +284,7 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
             f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_DESCRIPTIONS[what]} "
             f"({labels.nunique():,} values, {summarize_values(labels)}), but is {kind!r}"
         )
-    bound = propose_bound(kind, labels) if wishes.bound is None else wishes.bound
+    bound = KINDS[kind].propose_bound(labels) if wishes.bound is None else wishes.bound
     if ask and wishes.bound is None:
         bound = typer.prompt(f"The bound of {kind}: at most", default=bound, type=float)
     sensitive, protected = wishes.sensitive, None

@@ -117,13 +117,7 @@ _DATE_AND_TIME = re.compile(r"(?P<date>.+?)(T|\s+)(?P<time>\d{1,2}:.+)")
 
 @dataclass(frozen=True, eq=False)
 class DateTimes:
-    """Dates and times of day.
-
-    Attributes:
-        days: Whole days since 1 January 1970; NaN without a date.
-        hours: Hours since midnight; NaN without a time of day.
-        unread: Cells that are neither empty nor a date or time.
-    """
+    """Days since 1 January 1970, hours since midnight (NaN if missing), and which cells could not be read."""
 
     days: np.ndarray
     hours: np.ndarray

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,7 +33,6 @@ from softswitch.results.folder import (
     has_frontier,
     new_folder,
     open_run,
-    versions,
     write_frontier,
     write_result,
 )
@@ -47,7 +45,13 @@ from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table
 from softswitch.tables.settings import Config, read_config, replace_auto, write_config
-from softswitch.tables.training import count_earlier_certificates, describe_task, output_options, sampling_options
+from softswitch.tables.training import (
+    count_earlier_certificates,
+    describe_origin,
+    describe_task,
+    output_options,
+    sampling_options,
+)
 
 MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
 """Default bounds as multiples of the bound in the settings."""
@@ -59,14 +63,7 @@ SHARED_SETTINGS = ("task.kind", "data.label", "data.client", "data.held_out", "r
 
 @dataclass(frozen=True)
 class FrontierPlan:
-    """What is about to be trained.
-
-    Attributes:
-        config: The settings.
-        bounds: The bounds, from the loosest to the tightest.
-        certifiability: What the held-out rows can certify for the tightest bound.
-        rows: Numbers of training, validation and held-out rows.
-    """
+    """Settings, bounds, certifiability of the tightest bound, and sizes of the three splits, before training."""
 
     config: Config
     bounds: tuple[float, ...]
@@ -76,13 +73,7 @@ class FrontierPlan:
 
 @dataclass(frozen=True, eq=False)
 class FrontierRun:
-    """A frontier and its folder.
-
-    Attributes:
-        folder: A new folder, or the run folder.
-        frontier: The frontier.
-        earlier_certificates: Number of other models that the same rows have certified before.
-    """
+    """A frontier, its folder, and the number of models that the same rows have certified before."""
 
     folder: Path
     frontier: Frontier
@@ -126,7 +117,7 @@ def train_frontier(
         learn, choose, keep = (int(part.sizes.sum()) for part in split)
         before(FrontierPlan(config, tuple(bounds), limits, (learn, choose, keep)))
     folder = new_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    about = describe_origin(config, table)
     try:
         curve = frontier(
             table.problem,
@@ -149,12 +140,6 @@ def train_frontier(
                 folder.rmdir()
         raise
     curve = replace(curve, asked=config.task.bound)
-    about: dict[str, Any] = {
-        "started": started,
-        "data": {"file": config.data.file, "sha256": table.fingerprint, "rows": int(table.train.sizes.sum())},
-        "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
-        "versions": versions(),
-    }
     earlier = count_earlier_certificates(folder, config, about)
     for point in curve.points:
         aim = {

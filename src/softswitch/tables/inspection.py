@@ -87,16 +87,7 @@ MAX_CODES = 10
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """Content of a column.
-
-    Attributes:
-        name: Its name.
-        content: The type of its values.
-        empty: Share of empty cells.
-        values: Number of distinct values.
-        reason: Why it should be ignored; None if it should be kept.
-        remark: A remark for the user, if there is one.
-    """
+    """Content of a column: type, share of empty cells, number of distinct values, and a reason to ignore it."""
 
     name: str
     content: str

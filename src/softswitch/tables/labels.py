@@ -103,12 +103,7 @@ class BinaryLabel(Label):
 
 @dataclass(frozen=True)
 class MulticlassLabel(Label):
-    """One of several values; y is the index of the value.
-
-    Attributes:
-        values: The classes.
-        shares: The share of each class in the training rows.
-    """
+    """One of several values, with their shares in the training rows; y is the index of the value."""
 
     values: tuple[Any, ...]
     shares: tuple[float, ...]
@@ -168,14 +163,7 @@ class MulticlassLabel(Label):
 
 @dataclass(frozen=True)
 class NumberLabel(Label):
-    """A number; y is standardised.
-
-    Attributes:
-        mean: Mean of the training rows.
-        scale: Standard deviation of the training rows.
-        low: Smallest possible value, if known.
-        high: Largest possible value, if known.
-    """
+    """A number, with mean and standard deviation of the training rows and its range, if known; y is standardised."""
 
     mean: float = 0.0
     scale: float = 1.0

@@ -11,7 +11,7 @@ import pandas as pd
 
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.tables.cells import holds_datetimes, is_text, parse_datetimes
-from softswitch.tables.constraints import KINDS, kind_names
+from softswitch.tables.constraints import kind_names
 from softswitch.tables.features import to_categories
 from softswitch.tables.inspection import (
     CATEGORY,
@@ -159,13 +159,7 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A column that may have a role.
-
-    Attributes:
-        name: The column.
-        points: The evidence for it.
-        why: The evidence as text.
-    """
+    """A column that may have a role, with points for the evidence."""
 
     name: str
     points: float
@@ -174,14 +168,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PositiveClass:
-    """The positive value of a label.
-
-    Attributes:
-        value: The value, as the settings file writes it.
-        share: Share of rows with the value.
-        other: The negative value.
-        why: Why this value.
-    """
+    """The positive value of a label, its share of the rows, and the negative value."""
 
     value: Any
     share: float
@@ -354,11 +341,6 @@ def suitable_kinds(values: pd.Series, label_type: str) -> tuple[str, ...]:
         return kind_names(BINARY, MULTICLASS)
     is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(values)
     return kind_names(label_type, *((NUMBER,) if is_numeric else ()))
-
-
-def propose_bound(kind: str, labels: pd.Series) -> float:
-    """Return a bound to start with."""
-    return KINDS[kind].propose_bound(labels)
 
 
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:

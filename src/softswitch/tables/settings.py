@@ -216,14 +216,7 @@ class Config:
     privacy: PrivacySection = field(default_factory=PrivacySection)
 
 
-SECTIONS: dict[str, type] = {
-    "data": DataSection,
-    "task": TaskSection,
-    "model": ModelSection,
-    "method": MethodSection,
-    "run": RunSection,
-    "privacy": PrivacySection,
-}
+SECTIONS: dict[str, type] = get_type_hints(Config)
 for _section in (*SECTIONS.values(), Config):
     _section.__pydantic_config__ = {"strict": True, "extra": "forbid"}  # type: ignore[attr-defined]
 

@@ -127,21 +127,21 @@ def train(
     _check(config, table, method)
     folder = new_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
-    about = {
-        "format": FORMAT,
+    about = {"format": FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
+    about |= describe_origin(config, table)
+    write_json(folder / ABOUT, about)
+    return _run(folder, config, table, method, about, callbacks, progress)
+
+
+def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
+    """Return entries of run.json: time, data, command and versions."""
+    digest = WITHHELD if config.privacy.is_enabled else table.fingerprint
+    return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": str(path.resolve()),
-        "base": os.path.relpath(base, folder),
-        "data": {
-            "file": config.data.file,
-            "sha256": WITHHELD if config.privacy.is_enabled else table.fingerprint,
-            "rows": int(table.train.sizes.sum()),
-        },
+        "data": {"file": config.data.file, "sha256": digest, "rows": int(table.train.sizes.sum())},
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
         "versions": versions(),
     }
-    write_json(folder / ABOUT, about)
-    return _run(folder, config, table, method, about, callbacks, progress)
 
 
 def resume(
