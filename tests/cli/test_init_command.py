@@ -64,7 +64,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
         "late rather than on time. Else: --positive 'on time'",
         "- order_id: a row counter",
         "- days_late: a near copy of delivery (AUC 1.000); is it known when a prediction is needed?",
-        "2 of 400 rows have no label (delivery): they are left out",
+        "2 of 400 rows have no label (delivery) and are dropped",
         "sent: read with the day first",
         "stops: all but 'unknown' (",
         "Wrote shipments.toml. Next: softswitch train shipments.toml",

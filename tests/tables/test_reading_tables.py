@@ -146,7 +146,7 @@ def test_blanks_around_words_go():
     ("name", "text", "message"),
     [
         ("none.csv", None, "does not exist"),
-        ("t.doc", "a", r"must end in .csv, .tsv, .*, .xlsx, .xlsm, a text file also in .gz"),
+        ("t.doc", "a", r"must end in .csv, .tsv, .*, .xlsx, .xlsm, a compressed text file also in .gz"),
         ("t.parquet.gz", "a", "must end in .csv"),
         ("t.csv", "", "t.csv is empty"),
         ("t.csv", "\n\n", "t.csv is empty"),
