@@ -1,6 +1,7 @@
 """What commands print: errors first, "latest", and tables that fit a terminal of 80 columns."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from rich.console import Console
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from softswitch.cli import app
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Verdict
+from softswitch.tables.constraints import KINDS
 
 
 def invoke(*words, code=0):
@@ -51,6 +53,7 @@ def write_run(folder, started, **settings):
         "worst_constraint": 1 / 7,
         "tolerance": 0.05,
         "rounds": 20_000,
+        "description": asdict(KINDS["miss-rate"].description),
     }
     (folder / "run.json").write_text(json.dumps(about))
     certificate = {"verdict": "cannot tell", "confidence": 0.95, "approximate": False, "clients": []}

@@ -77,7 +77,7 @@ def test_a_run_is_private_and_certified_from_the_command_line(trained, home):
     assert all(3.9 < own <= 4 for own in run.about["privacy"]["epsilon"])
     assert run.certificate["epsilon"] == pytest.approx(2, abs=0.05)
     assert "ε = " in said
-    assert run.about["data"]["sha256"] == "not told: rows are kept private"
+    assert run.about["data"]["sha256"] == "withheld: private data"
     told = (run.folder / "run.json").read_text()
     for name in ("baselines", "groups", "aim"):
         assert name not in json.loads(told) or not json.loads(told)[name]
@@ -133,8 +133,8 @@ def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
         ("epsilon = 4", "", "privacy.epsilon must be set if other settings"),
         ("delta = 1e-4", "delta = 2.0", "privacy.delta must be"),
         ('kind = "miss-rate"', 'kind = "error-rate"\nregret = true', "task.regret must be false with privacy"),
-        ("rounds = 15", "rounds = 15\nseconds = 5.0", "seconds must be left out with privacy"),
-        ("rounds = 15", "rounds = 15\nbatch_size = 8", "batch_size must be left out with privacy"),
+        ("rounds = 15", "rounds = 15\nseconds = 5.0", "seconds must keep its default with privacy"),
+        ("rounds = 15", "rounds = 15\nbatch_size = 8", "batch_size must keep its default with privacy"),
         ('kind = "miss-rate"', 'kind = "neyman-pearson"', "data.held_out must be 0 with privacy if task.kind"),
         (
             'kind = "miss-rate"',
