@@ -59,17 +59,11 @@ class CellStore:
 
 @dataclass(frozen=True)
 class Board:
-    """Methods × tasks × schemes.
-
-    Attributes:
-        methods: The methods.
-        tasks: The tasks.
-        schemes: Schemes in addition to the main one, for the tasks with several.
-    """
+    """Methods × tasks × schemes."""
 
     methods: Sequence[BenchMethod]
     tasks: Sequence[BenchTask]
-    schemes: Sequence[Scheme] = OTHERS
+    schemes: Sequence[Scheme] = OTHERS  # schemes in addition to the main one, for the tasks with several
 
     def keys(self) -> Iterator[CellKey]:
         """Yield all cells by task, with the main scheme of all tasks first."""

@@ -32,44 +32,27 @@ ROUND_ITERATIONS = 4
 
 @dataclass(frozen=True)
 class Effort:
-    """Computation per cell.
+    """Computation per cell."""
 
-    Attributes:
-        trials: Number of settings to try.
-        rungs: How often their number is reduced to a third while the budget is tripled.
-        seeds: Number of seeds for the evaluation.
-        budget_share: Share of the budget of every task.
-    """
-
-    trials: int = 12
-    rungs: int = 2
-    seeds: int = 5
-    budget_share: float = 1.0
+    trials: int = 12  # number of settings to try
+    rungs: int = 2  # how often their number is reduced to a third while the budget is tripled
+    seeds: int = 5  # number of seeds for the evaluation
+    budget_share: float = 1.0  # share of the budget of every task
 
 
 QUICK = Effort(trials=3, rungs=1, seeds=2, budget_share=0.05)
 
 
 class Score(NamedTuple):
-    """Result of one run on all training rows, for the better of its two answers.
+    """Result of one run on all training rows, for the better of its two answers."""
 
-    Attributes:
-        merit: F in its unit plus ``VIOLATION_PRICE`` times the violation in its unit. Smaller is better.
-        objective: F.
-        constraint: G.
-        answer: "average" of the feasible iterates, or "last" iterate.
-        passes: Passes over the data.
-        bytes: Bytes that all clients sent and received.
-        rounds: Number of rounds.
-    """
-
-    merit: float
-    objective: float
-    constraint: float
-    answer: str
-    passes: float
-    bytes: float
-    rounds: int
+    merit: float  # F in its unit plus ``VIOLATION_PRICE`` times the violation in its unit. Smaller is better
+    objective: float  # F
+    constraint: float  # G
+    answer: str  # "average" of the feasible iterates, or "last" iterate
+    passes: float  # passes over the data
+    bytes: float  # bytes that all clients sent and received
+    rounds: int  # number of rounds
 
 
 class TaskUnits(NamedTuple):

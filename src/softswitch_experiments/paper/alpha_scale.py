@@ -35,18 +35,14 @@ class Part:
     """One task.
 
     Attributes:
-        title: Its name.
-        loss: Label of the loss.
-        constraint: Label of the constraint.
         measure: Function that runs it for several α on one scale.
-        bound: Function that returns the largest mean constraint that counts as met.
     """
 
-    title: str
-    loss: str
-    constraint: str
+    title: str  # its name
+    loss: str  # label of the loss
+    constraint: str  # label of the constraint
     measure: Callable[[Sequence[float], str, Scale], dict[float, Measured]]
-    bound: Callable[[Scale], float]
+    bound: Callable[[Scale], float]  # function that returns the largest mean constraint that counts as met
 
 
 def _measured(points: Sequence[Point]) -> Measured:

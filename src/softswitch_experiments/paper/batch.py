@@ -32,28 +32,17 @@ class Batch:
 
     Complete outputs from the same settings and sources are reused. The other experiments run in ``jobs`` processes,
     the longest first. Experiments that share runs share a process. A single experiment runs in this process.
-
-    Attributes:
-        experiments: The experiments.
-        out: Output folder.
-        seeds: Number of seeds. Default: that of each experiment.
-        quick: Run the short versions.
-        jobs: Number of processes. Default: the number of cores.
-        force: Ignore saved outputs.
-        module: Module in whose ``EXPERIMENTS`` the processes find the experiments.
-        reused: Outputs that are reused.
-        waiting: Jobs to run, by group, the longest group first.
     """
 
     experiments: Sequence[Experiment]
-    out: Path
-    seeds: int | None = None
-    quick: bool = False
-    jobs: int | None = None
-    force: bool = False
-    module: str = "softswitch_experiments.paper"
-    reused: tuple[Saved, ...] = field(init=False)
-    waiting: list[list[Job]] = field(init=False)
+    out: Path  # output folder
+    seeds: int | None = None  # number of seeds. Default: that of each experiment
+    quick: bool = False  # run the short versions
+    jobs: int | None = None  # number of processes. Default: the number of cores
+    force: bool = False  # ignore saved outputs
+    module: str = "softswitch_experiments.paper"  # module in whose ``EXPERIMENTS`` the processes find the experiments
+    reused: tuple[Saved, ...] = field(init=False)  # outputs that are reused
+    waiting: list[list[Job]] = field(init=False)  # jobs to run, by group, the longest group first
 
     def __post_init__(self) -> None:
         remove_unfinished(self.out)

@@ -259,4 +259,6 @@ def _fewest_cost_most(statement: str, gaps: np.ndarray, over: str) -> Claim:
     return Claim(f"{statement}, beyond twice the standard error", bool(fall.mean() > 2 * error), measured)
 
 
-EXPERIMENT = Experiment("error-budget", "measured gap against K, B_ζ and m/n beside the theory's three errors", run)
+EXPERIMENT = Experiment(
+    "error-budget", "measured gap against K, B_ζ and m/n compared with the theory's three errors", run
+)

@@ -24,15 +24,12 @@ class Scale:
     """Size of an experiment.
 
     Attributes:
-        seeds: Number of seeds.
-        quick: Run a short version, whose claims need not hold.
-        progress: Show progress bars. Default: on a terminal only.
         runs: Results to be written, by the name of the run.
     """
 
-    seeds: int = 5
-    quick: bool = False
-    progress: bool | None = None
+    seeds: int = 5  # number of seeds
+    quick: bool = False  # run a short version, whose claims need not hold
+    progress: bool | None = None  # show progress bars. Default: on a terminal only
     runs: dict[str, Result] = field(default_factory=dict, compare=False, repr=False)
 
     def pick(self, full: Any, quick: Any) -> Any:
@@ -70,23 +67,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A figure or table of the paper.
+    """A figure or table of the paper."""
 
-    Attributes:
-        name: Name on the command line.
-        summary: Description on one line.
-        run: Function that runs it.
-        extra: Extra of the package that it needs, if any.
-        seeds: Number of seeds of the full version.
-        group: Experiments of the same group share runs and therefore a process. Default: no shared runs.
-    """
-
-    name: str
-    summary: str
-    run: Callable[[Scale], Outcome]
-    extra: str = ""
-    seeds: int = 10
-    group: str = ""
+    name: str  # name on the command line
+    summary: str  # description on one line
+    run: Callable[[Scale], Outcome]  # function that runs it
+    extra: str = ""  # extra of the package that it needs, if any
+    seeds: int = 10  # number of seeds of the full version
+    group: str = ""  # experiments of the same group share runs and therefore a process. Default: no shared runs
 
     def scale(self, seeds: int | None = None, quick: bool = False, progress: bool | None = None) -> Scale:
         """Return the size to run, with the default number of seeds if none is given."""

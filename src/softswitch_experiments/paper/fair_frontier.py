@@ -119,5 +119,5 @@ def _claims(curves: dict[str, np.ndarray]) -> list[Claim]:
 
 
 EXPERIMENT = Experiment(
-    "fair-frontier", "accuracy against gap, beside Fairlearn's ExponentiatedGradient", run, extra="fairness"
+    "fair-frontier", "accuracy against gap, compared with Fairlearn's ExponentiatedGradient", run, extra="fairness"
 )

@@ -31,17 +31,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """Claims of an experiment that test an item.
+    """Claims of an experiment that test an item."""
 
-    Attributes:
-        experiment: Name of the experiment.
-        about: Text that the statements of the claims contain. Default: all claims of the experiment.
-        reading: Reading of the paper, if it is not that of the item.
-    """
-
-    experiment: str
-    about: str = ""
-    reading: str = ""
+    experiment: str  # name of the experiment
+    about: str = ""  # text that the statements of the claims contain. Default: all claims of the experiment
+    reading: str = ""  # reading of the paper, if it is not that of the item
 
     def claims(self, outputs: Outputs) -> list[Mapping[str, Any]]:
         """Return these claims, or nothing if the experiment was not run."""

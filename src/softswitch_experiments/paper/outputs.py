@@ -23,23 +23,14 @@ _UNFINISHED = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.(tmp|old)")
 
 @dataclass(frozen=True)
 class Saved:
-    """The saved outputs of an experiment.
+    """The saved outputs of an experiment."""
 
-    Attributes:
-        name: Name of the experiment.
-        claims: Its claims.
-        files: Figures, tables and claims.
-        seeds: Number of seeds.
-        seconds: Duration of the runs.
-        reused: Whether an earlier call wrote them.
-    """
-
-    name: str
-    claims: tuple[Claim, ...]
-    files: tuple[Path, ...]
-    seeds: int
-    seconds: float
-    reused: bool = False
+    name: str  # name of the experiment
+    claims: tuple[Claim, ...]  # its claims
+    files: tuple[Path, ...]  # figures, tables and claims
+    seeds: int  # number of seeds
+    seconds: float  # duration of the runs
+    reused: bool = False  # whether an earlier call wrote them
 
 
 def describe_settings(experiment: Experiment, scale: Scale) -> Settings:

@@ -46,19 +46,12 @@ def count_steps(passes: int, rows: int, batch_size: int | None) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One reading of the paper.
+    """One reading of the paper."""
 
-    Attributes:
-        name: Name in figures and claims.
-        scheme: Participation and local steps.
-        options: Options of the runs, which determine the batches.
-        divided: Whether γ = η/E, as in the theorems. Otherwise γ = η.
-    """
-
-    name: str
-    scheme: Scheme
-    options: Mapping[str, Any] = field(default_factory=dict)
-    divided: bool = False
+    name: str  # name in figures and claims
+    scheme: Scheme  # participation and local steps
+    options: Mapping[str, Any] = field(default_factory=dict)  # options of the runs, which determine the batches
+    divided: bool = False  # whether γ = η/E, as in the theorems. Otherwise γ = η
 
     def apply(self, method: Method) -> Method:
         """Return the method with this reading's γ."""
@@ -71,31 +64,23 @@ class Contender:
     """A method, and how it is evaluated.
 
     Attributes:
-        name: Name in figures and claims.
-        method: Name of the method.
         evaluate: Function that returns the points of runs: an iterate, and the constraint to compare with ε.
         constraint: Name of that constraint, if there are several. Only contenders with the same one are compared.
     """
 
-    name: str
-    method: str
+    name: str  # name in figures and claims
+    method: str  # name of the method
     evaluate: Callable[[Sequence[Result], Sequence[StudyTask]], list[Point]]
     constraint: str = ""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Result of a contender on the evaluation seeds.
+    """Result of a contender on the evaluation seeds."""
 
-    Attributes:
-        setting: Description of the setting.
-        points: One point per seed.
-        met: Whether the setting met the tolerance on the tuning seeds. True for the paper's setting.
-    """
-
-    setting: str
-    points: list[Point]
-    met: bool = True
+    setting: str  # description of the setting
+    points: list[Point]  # one point per seed
+    met: bool = True  # whether the setting met the tolerance on the tuning seeds. True for the paper's setting
 
 
 Selected = Mapping[str, tuple[str, bool]]
@@ -107,23 +92,14 @@ Entries = dict[tuple[str, str], Entry]
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison of tuned methods.
+    """A comparison of tuned methods."""
 
-    Attributes:
-        study: The task.
-        paper: Methods at the paper's setting, at least that of the first contender.
-        grids: Settings of each method, by description. All grids have the same size.
-        contenders: The contenders. The first of each constraint is compared with the other methods.
-        tuning_seeds: Number of seeds for tuning.
-        variant: Variant of the task.
-    """
-
-    study: Study
-    paper: Mapping[str, Method]
-    grids: Mapping[str, Mapping[str, Method]]
-    contenders: tuple[Contender, ...]
-    tuning_seeds: int
-    variant: Mapping[str, Any] = field(default_factory=dict)
+    study: Study  # the task
+    paper: Mapping[str, Method]  # methods at the paper's setting, at least that of the first contender
+    grids: Mapping[str, Mapping[str, Method]]  # settings of each method, by description. All grids have the same size
+    contenders: tuple[Contender, ...]  # the contenders. The first of each constraint is compared with the other methods
+    tuning_seeds: int  # number of seeds for tuning
+    variant: Mapping[str, Any] = field(default_factory=dict)  # variant of the task
     _cache: dict[Any, Tuning] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

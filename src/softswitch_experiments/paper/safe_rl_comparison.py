@@ -162,7 +162,7 @@ def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim
             f"in {counts.smaller} of {pairs}; {rounds}",
         ),
         Claim(
-            f"{setting.name}: no loss of the worst client's return is to be seen (the 95% interval reaches 0 or more)",
+            f"{setting.name}: no loss of the worst client's return is visible (the 95% interval reaches 0 or more)",
             returns.difference + returns.half_interval >= 0,
             f"{mean_and_spread(returns.softmax)} against {mean_and_spread(returns.crpo)}; difference {returns}",
         ),

@@ -39,53 +39,33 @@ class Grid:
     """Settings of one method to try.
 
     Attributes:
-        symbol: Setting on the x-axis.
-        values: Its values.
-        paper: Its value in the paper.
         make: Function that returns the method for a value, a second value and a step size.
-        second: Second setting, if there is one.
-        second_values: Its values.
     """
 
-    symbol: str
-    values: tuple[float, ...]
-    paper: float
+    symbol: str  # setting on the x-axis
+    values: tuple[float, ...]  # its values
+    paper: float  # its value in the paper
     make: Callable[[float, float, float], Method]
-    second: str = ""
-    second_values: tuple[float, ...] = (0.0,)
+    second: str = ""  # second setting, if there is one
+    second_values: tuple[float, ...] = (0.0,)  # its values
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A task of the paper.
+    """A task of the paper."""
 
-    Attributes:
-        title: Title for figures.
-        make_task: Function that returns the task for a seed and, as keywords, a variant.
-        methods: Methods at the settings of the paper.
-        full: Scheme with all clients in every round.
-        partial: Scheme with some clients and several local steps.
-        tolerance: ε.
-        rounds: K.
-        quick_rounds: K of the quick version.
-        batch_size: Rows per batch.
-        grids: Settings of each method to try.
-        steps: Step sizes of the grids.
-        tuning_seeds: Number of seeds for tuning.
-    """
-
-    title: str
-    make_task: Callable[..., StudyTask]
-    methods: Mapping[str, Method]
-    full: Scheme
-    partial: Scheme
-    tolerance: float
-    rounds: int
-    quick_rounds: int
-    batch_size: int
-    grids: Mapping[str, Grid]
-    steps: tuple[float, ...]
-    tuning_seeds: int
+    title: str  # title for figures
+    make_task: Callable[..., StudyTask]  # function that returns the task for a seed and, as keywords, a variant
+    methods: Mapping[str, Method]  # methods at the settings of the paper
+    full: Scheme  # scheme with all clients in every round
+    partial: Scheme  # scheme with some clients and several local steps
+    tolerance: float  # ε
+    rounds: int  # K
+    quick_rounds: int  # K of the quick version
+    batch_size: int  # rows per batch
+    grids: Mapping[str, Grid]  # settings of each method to try
+    steps: tuple[float, ...]  # step sizes of the grids
+    tuning_seeds: int  # number of seeds for tuning
     _cache: dict[Any, StudyTask] = field(default_factory=dict)
 
     def schemes(self, scale: Scale) -> tuple[Scheme, ...]:

@@ -18,23 +18,17 @@ class Violations:
     """How often G(w_k) = max_i g_i(w_k) was above the tolerance.
 
     Attributes:
-        evaluated: Number of rounds in which w_k was evaluated on all training rows.
-        violated: Number of these with G(w_k) above the tolerance.
-        late_evaluated: Evaluated rounds in the second half of the run.
-        late_violated: Number of these with G(w_k) above the tolerance.
-        rounds: K.
-        reported: Rounds in which the largest report was above the tolerance. Reports come from the participants'
-            batches: their maximum is biased upwards, and misses clients that were not drawn.
-        first_met: First evaluated round with G(w_k) within the tolerance, if any.
+                reported: Rounds in which the largest report was above the tolerance. Reports come from the
+            participants' batches: their maximum is biased upwards, and misses clients that were not drawn.
     """
 
-    evaluated: int
-    violated: int
-    late_evaluated: int
-    late_violated: int
-    rounds: int
+    evaluated: int  # number of rounds in which w_k was evaluated on all training rows
+    violated: int  # number of these with G(w_k) above the tolerance
+    late_evaluated: int  # evaluated rounds in the second half of the run
+    late_violated: int  # number of these with G(w_k) above the tolerance
+    rounds: int  # K
     reported: int
-    first_met: int | None
+    first_met: int | None  # first evaluated round with G(w_k) within the tolerance, if any
 
     @property
     def share(self) -> float:

@@ -88,19 +88,12 @@ def _get_outcome(name: str, future: Future[Saved]) -> Saved | Failed:
 
 @dataclass(eq=False)
 class Worker:
-    """A worker process.
-
-    Attributes:
-        process: The process.
-        connection: Carries jobs to the process, outcomes back, and None when all jobs are done.
-        jobs: Jobs without an outcome yet.
-        start_time: When the first of them was started.
-    """
+    """A worker process."""
 
     process: BaseProcess
-    connection: Connection
-    jobs: list[Job] = field(default_factory=list)
-    start_time: float = 0.0
+    connection: Connection  # carries jobs to the process, outcomes back, and None when all jobs are done
+    jobs: list[Job] = field(default_factory=list)  # jobs without an outcome yet
+    start_time: float = 0.0  # when the first of them was started
 
     @classmethod
     def start(cls, threads: int) -> Worker:

@@ -47,15 +47,10 @@ HOSPITALS = ("north", "south", "west")
 
 @dataclass(frozen=True)
 class Demo:
-    """Results of the demonstration.
+    """Results of the demonstration."""
 
-    Attributes:
-        results: For each method, one result per seed.
-        seconds: Wall time, including compilation.
-    """
-
-    results: dict[str, list[Result]]
-    seconds: float
+    results: dict[str, list[Result]]  # for each method, one result per seed
+    seconds: float  # wall time, including compilation
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Return a row per method: worst objective, worst constraint, mean constraint, violating clients."""

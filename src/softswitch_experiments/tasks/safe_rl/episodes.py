@@ -17,11 +17,10 @@ class Randomness(NamedTuple):
     """The random numbers of a set of episodes.
 
     Attributes:
-        starts: First states.
         uniforms: Uniform numbers. The action is 1 if the number is below the policy's probability.
     """
 
-    starts: Float[Array, "*clients episodes 4"]
+    starts: Float[Array, "*clients episodes 4"]  # first states
     uniforms: Float[Array, "horizon *clients episodes"]
 
 
@@ -35,21 +34,13 @@ def draw_randomness(key: PRNGKeyArray, clients: int, horizon: int, episodes: int
 
 
 class Episodes(NamedTuple):
-    """A batch of episodes, time first. After its end an episode keeps its state and is not alive.
+    """A batch of episodes, time first. After its end an episode keeps its state and is not alive."""
 
-    Attributes:
-        states: State before each step.
-        actions: 1 pushes to the right.
-        alive: Whether the episode still runs; every such step has a reward of 1.
-        costs: Cost of the next state; 0 after the end.
-        logits: Logits of the policy.
-    """
-
-    states: Float[Array, "horizon *clients episodes 4"]
-    actions: Bool[Array, "horizon *clients episodes"]
-    alive: Bool[Array, "horizon *clients episodes"]
-    costs: Float[Array, "horizon *clients episodes"]
-    logits: Float[Array, "horizon *clients episodes"]
+    states: Float[Array, "horizon *clients episodes 4"]  # state before each step
+    actions: Bool[Array, "horizon *clients episodes"]  # 1 pushes to the right
+    alive: Bool[Array, "horizon *clients episodes"]  # whether the episode still runs; every such step has a reward of 1
+    costs: Float[Array, "horizon *clients episodes"]  # cost of the next state; 0 after the end
+    logits: Float[Array, "horizon *clients episodes"]  # logits of the policy
 
     @property
     def rewards(self) -> Float[Array, "horizon *clients episodes"]:

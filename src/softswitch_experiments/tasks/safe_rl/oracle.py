@@ -25,17 +25,11 @@ EVALUATION_KEY = 0
 
 
 class EpisodeDraws(NamedTuple):
-    """The random numbers of one round.
+    """The random numbers of one round."""
 
-    Attributes:
-        clients: I_k, the participants.
-        report: Randomness of each participant's episodes for its report and first local step.
-        later: Randomness of the episodes of each further local step.
-    """
-
-    clients: Int[Array, " m"]
-    report: Randomness
-    later: Randomness
+    clients: Int[Array, " m"]  # I_k, the participants
+    report: Randomness  # randomness of each participant's episodes for its report and first local step
+    later: Randomness  # randomness of the episodes of each further local step
 
 
 class KeptEpisodes(NamedTuple):
@@ -56,20 +50,7 @@ class CartPoleOracle(Oracle):
     u_i = w_k − w_{k,E}: with a step size of 1 the server moves to the weighted mean of the clients' policies. The KL
     limit replaces the local step size.
 
-    Attributes:
-        physics: Physics of every client.
-        budgets: d_i.
-        participants: m, the number of clients in a round.
-        horizon: Maximum length of an episode.
-        gradient_episodes: Episodes per client and local step to learn from.
-        estimation_episodes: Additional episodes to estimate f and g.
-        evaluation_episodes: Episodes per client to evaluate a policy.
-        local_steps: E.
-        discount: γ.
-        trace: λ of the advantage estimates.
-        discounted_cost: Whether the constraint is on the discounted cost. Advantages are always discounted.
-        trust_region: Limits of a local step.
-        client_batch_size: Number of clients that improve their policies in parallel.
+    The attributes are the arguments of ``cartpole``; ``client_batch_size`` clients are updated in parallel.
     """
 
     noise_setting: ClassVar[str] = "estimation_episodes"

@@ -67,14 +67,10 @@ class Jacobian(NamedTuple):
     For a network with one output z, ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is the
     derivative of z by the output of the layer. J·v and Jᵀ·u are then two thin products per layer. Steps are the last
     axis, along which sums over the width of a layer vectorise.
-
-    Attributes:
-        inputs: Input of each layer.
-        slopes: Derivative of z by the output of each layer, before its tanh.
     """
 
-    inputs: list[Float[Array, "width steps"]]
-    slopes: list[Float[Array, "width steps"]]
+    inputs: list[Float[Array, "width steps"]]  # input of each layer
+    slopes: list[Float[Array, "width steps"]]  # derivative of z by the output of each layer, before its tanh
 
     @classmethod
     def at(cls, policy: Policy, states: Float[Array, "4 steps"]) -> Jacobian:

@@ -24,23 +24,14 @@ BLOCK = 500
 
 
 class TrustRegion(NamedTuple):
-    """Settings of a step.
+    """Settings of a step."""
 
-    Attributes:
-        kl_limit: Maximum mean KL divergence from the old policy to the new one.
-        iterations: Iterations of conjugate gradients.
-        damping: Number added to the diagonal of the Fisher matrix.
-        fisher_every: Compute Fisher products from every n-th time step; 1 is the full Fisher matrix.
-        shorten: Factor by which a rejected step is shortened.
-        attempts: Maximum number of lengths to try before the policy stays unchanged.
-    """
-
-    kl_limit: float = 0.01
-    iterations: int = 10
-    damping: float = 1e-3
-    fisher_every: int = 1
-    shorten: float = 0.8
-    attempts: int = 10
+    kl_limit: float = 0.01  # maximum mean KL divergence from the old policy to the new one
+    iterations: int = 10  # iterations of conjugate gradients
+    damping: float = 1e-3  # number added to the diagonal of the Fisher matrix
+    fisher_every: int = 1  # compute Fisher products from every n-th time step; 1 is the full Fisher matrix
+    shorten: float = 0.8  # factor by which a rejected step is shortened
+    attempts: int = 10  # maximum number of lengths to try before the policy stays unchanged
 
 
 class Block(NamedTuple):
@@ -54,15 +45,10 @@ class Block(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """All steps of a client's episodes in blocks, played steps first. Blocks without any played step cost nothing.
+    """All steps of a client's episodes in blocks, played steps first. Blocks without any played step cost nothing."""
 
-    Attributes:
-        blocks: The steps.
-        used: Number of blocks with played steps.
-    """
-
-    blocks: Block
-    used: Int[Array, ""]
+    blocks: Block  # the steps
+    used: Int[Array, ""]  # number of blocks with played steps
 
     @classmethod
     def from_episodes(cls, episodes: Episodes, advantages: Float[Array, "horizon episodes"], every: int = 1) -> Steps:
