@@ -1,4 +1,4 @@
-"""What the benchmarks compare is the same algorithm."""
+"""The benchmarks compare implementations of the same algorithm."""
 
 import gymnasium
 import jax
@@ -68,7 +68,7 @@ def test_the_sequential_trpo_step_is_ours(x64_alone):
 
 @pytest.mark.slow
 def test_compressed_rounds_send_fewer_bytes():
-    """A look at the benchmark of bytes: whole messages are counted, and most of them are not needed."""
+    """Compression reduces the bytes of whole messages."""
     pytest.importorskip("flwr")
     from benchmarks import compression
 

@@ -1,4 +1,4 @@
-"""Every program on a page runs, prints what stands below it, and every command line is one that exists."""
+"""Every program on a page runs and prints the output shown; every command line is valid."""
 
 import math
 import re
@@ -31,7 +31,7 @@ RUN_ELSEWHERE = {
     "docs/tutorial.md": "test_tutorial.py",
     "docs/own-data.md": "test_tutorial.py",
 }
-"""Pages whose programs another file here runs as they are printed."""
+"""Pages whose programs are run by another test file."""
 FENCED = re.compile(
     r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
 )
@@ -39,7 +39,7 @@ NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
 
 
 def blocks(page):
-    """A page's fenced blocks, as (language, text), in order."""
+    """Return the fenced blocks of a page as (language, text), in order."""
     return [
         (found["language"], textwrap.dedent(found["text"]))
         for found in FENCED.finditer((ROOT / page).read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ def blocks(page):
 
 
 def programs(page):
-    """A page's programs, each with what the page says it prints, or None."""
+    """Return the programs of a page, each with the output that the page shows, or None."""
     found = blocks(page)
     below = [*found, ("", "")][1:]
     return [
@@ -58,7 +58,7 @@ def programs(page):
 
 
 def same(printed, told):
-    """Whether the words are the same, and the numbers within 5%, or 0.01, of each other."""
+    """Return whether the text is equal, and numbers differ by at most 5% or 0.01."""
     if NUMBER.sub("#", " ".join(printed.split())) != NUMBER.sub("#", " ".join(told.split())):
         return False
     pairs = zip(NUMBER.findall(printed), NUMBER.findall(told), strict=True)
@@ -77,7 +77,7 @@ RUN_HERE = [page for page in PAGES if page not in RUN_ELSEWHERE and programs(pag
 
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_programs_run_as_printed(page, capsys, monkeypatch, tmp_path):
-    """One after the other, as a reader would: names stay from one to the next."""
+    """Run all programs of a page in order, with shared names."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": page}
     for number, (program, told) in enumerate(programs(page)):
@@ -93,7 +93,7 @@ def test_the_other_test_names_the_page(page):
 
 
 def commands():
-    """All command lines on all pages: in blocks of any language but Python, and in indented ones."""
+    """Yield all command lines on all pages, from shell blocks and indented blocks."""
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
         shells = [body for language, body in blocks(page) if language in ("", "sh", "console", "bash")]
@@ -106,7 +106,7 @@ def commands():
 
 @pytest.mark.skipif(
     version("click") >= "8.5",
-    reason="typer 0.20 loses what is said of arguments with click 8.5; constraints.txt has 8.4",
+    reason="typer 0.20 loses the help of arguments with click 8.5; constraints.txt has 8.4",
 )
 def test_every_argument_and_option_is_explained():
     group = typer.main.get_command(app)
@@ -128,7 +128,7 @@ def test_there_are_commands():
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
 def test_a_command_line_exists(page, line):
-    """Its command, options and arguments are parsed; nothing is run."""
+    """Parse the command, its options and arguments without running it."""
     words = shlex.split(line, comments=True)[1:]
     group = typer.main.get_command(app)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The programs on the pages for people from other libraries, theirs and ours: they print what the pages say."""
+"""The programs on the pages for users of other libraries print the outputs shown."""
 
 import ast
 import importlib.util
@@ -23,7 +23,7 @@ NUMBER = re.compile(r"\d+\.?\d*")
 
 
 def programs(page):
-    """A page's programs in order, each with what the page says it prints."""
+    """Return the programs of a page in order, each with the output shown."""
     told = [
         (language, textwrap.dedent(text))
         for _, language, text in FENCED.findall((DOCS / page).read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def imported(program):
 
 
 def printed_as(page, capsys):
-    """Run a page's programs, those whose libraries are here; what each printed, beside what the page says."""
+    """Run the programs of a page whose libraries are installed; return printed and shown outputs."""
     names = {"__name__": page}
     both = []
     for program, told in programs(page):
@@ -54,14 +54,14 @@ def printed_as(page, capsys):
             assert page == "coming-from/omnisafe.md", "only OmniSafe may be missing"
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's libraries
+            warnings.simplefilter("ignore")  # warnings of other libraries
             exec(compile(program, page, "exec"), names)
         both.append((capsys.readouterr().out, told))
     return both
 
 
 def same(printed, told):
-    """Whether the words are the same, and the numbers within 0.01."""
+    """Return whether the text is equal and numbers differ by at most 0.01."""
     if NUMBER.sub("#", printed) != NUMBER.sub("#", told):
         return False
     pairs = zip(NUMBER.findall(printed), NUMBER.findall(told), strict=True)
@@ -69,7 +69,7 @@ def same(printed, told):
 
 
 def numbers(word, text):
-    """The numbers that stand after a word."""
+    """Return the numbers after a word."""
     return [float(found) for found in re.findall(rf"{word} ([\d.]+)", text)]
 
 
@@ -116,10 +116,10 @@ def test_flower(capsys, flower_quiet):
 
 
 def test_omnisafe(capsys):
-    """What OmniSafe prints was copied from a run: it does not go with this version of Python."""
+    """The output of OmniSafe is copied from a run: it does not support this version of Python."""
     *_, (printed, told) = printed_as("coming-from/omnisafe.md", capsys)
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", told)
-    for text in (printed, told):  # what is learnt hangs by the last bit of every number: no two machines' are the same
+    for text in (printed, told):  # results depend on rounding and differ between machines
         assert max(numbers("cost", text)) <= 60
         assert min(numbers("1:", text)) > 150
 

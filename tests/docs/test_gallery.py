@@ -1,4 +1,4 @@
-"""The gallery is written from what experiments left: their claims, seeds and seconds."""
+"""The gallery shows the claims, seeds and durations of the experiments."""
 
 import re
 import sys

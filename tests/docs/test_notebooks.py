@@ -1,4 +1,4 @@
-"""The notebooks run, print what is stored in them, and become pages of the site."""
+"""The notebooks reproduce their stored outputs and become pages of the site."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 def told(notebook):
-    """What a notebook's cells printed or ended with, as text; pictures are only counted."""
+    """Yield the outputs of a notebook's cells as text, with a placeholder for pictures."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})

@@ -1,4 +1,4 @@
-"""The comparison with peers: the work is the same for all, answers are read rightly, the page says who took part."""
+"""The comparison with other libraries: equal work, correct evaluation, and a complete page."""
 
 import importlib
 from dataclasses import replace
@@ -28,7 +28,7 @@ def rounds(monkeypatch):
 
 @pytest.fixture
 def elsewhere(monkeypatch, tmp_path):
-    """Whatever is built is built there."""
+    """Run in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -163,7 +163,7 @@ def test_the_page_names_everybody_and_all_work():
 
 
 def test_methods_that_differ_are_told_or_refused(monkeypatch):
-    """What should be the same must be; what is known to differ is told by how much."""
+    """Equal methods must agree; known differences are reported."""
     monkeypatch.setattr(same_steps, "ours", lambda method, columns: np.zeros(4))
     monkeypatch.setattr(same_steps, "theirs", lambda pair, columns: np.full(4, 0.0 if pair.within else 2e-3))
     rows = same_steps.compared(["humancompatible"])

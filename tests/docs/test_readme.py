@@ -1,4 +1,4 @@
-"""The programs in README and docs run as printed, and their words match what they print."""
+"""The programs in README and docs run as printed, and the text matches their output."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The loops of the SPIDER claim: steps and rows counted as by hand, goals read rightly."""
+"""The loops of the SPIDER claim: steps and row counts by hand, and evaluation of goals."""
 
 import math
 
@@ -18,7 +18,7 @@ SETTINGS = {"step": STEP, "batch": BATCH, "price": PRICE, "width": WIDTH, "every
 
 @pytest.fixture(scope="module")
 def task():
-    """(w − 1)² with w <= 1/2, written as a mean of rows that are all alike: whatever is drawn, a batch says it all."""
+    """(w − 1)² with w <= 1/2, written as a mean of identical rows: every batch has the same mean."""
     rows = {"x": jnp.ones((ROWS, 1)), "one": jnp.ones(ROWS)}
     return FiniteSum(
         "alike", rows, lambda w, r: r["one"] * (w[0] - 1) ** 2, lambda w, r: r["one"] * (w[0] - 0.5), bound=0.5
@@ -26,7 +26,7 @@ def task():
 
 
 def by_hand(loop, rounds):
-    """w after so many rounds, and the rows that they looked at."""
+    """Return w after this many rounds, and the number of rows read."""
     w, before, direction, rows = 0.0, 0.0, 0.0, 0
     for k in range(rounds):
         g, anchor = w - 0.5, k % EVERY == 0

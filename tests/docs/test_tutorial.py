@@ -1,4 +1,4 @@
-"""The walk-throughs in the docs, command by command as they are printed."""
+"""The tutorials of the documentation, command by command."""
 
 import os
 import re
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def follow(page, folder):
-    """Run a page's shell blocks in a folder, as a reader would; everything they print."""
+    """Run the shell blocks of a page in a folder, and return their output."""
     blocks = re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     script = "set -euo pipefail\n" + "\n".join(blocks)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
@@ -27,13 +27,13 @@ def follow(page, folder):
 
 
 def quoted(page):
-    """What a page says is printed, piece by piece: "…" stands for what it leaves out."""
+    """Return the shown outputs of a page, split at "…", which marks omitted text."""
     blocks = re.findall(r"```text\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     return [plain(piece) for block in blocks for piece in block.split("…") if piece.strip()]
 
 
 def plain(text):
-    """Without the lines of a tree and without line ends: how it is broken depends on the terminal."""
+    """Return the text without box characters and line breaks, which depend on the terminal."""
     return " ".join(re.sub(r"[│├└─]", " ", text).split())
 
 
@@ -65,7 +65,7 @@ def test_the_tutorial(tmp_path):
 def test_parity_on_adult(tmp_path):
     printed = follow("own-data.md", tmp_path)
     (run,) = find_runs(tmp_path / "runs")
-    assert run.about["clients"] == 14, "rows without an occupation are left out"
+    assert run.about["clients"] == 14, "rows without an occupation are dropped"
     assert "gap" not in run.about["status"]["message"]
     groups = run.about["groups"]
     assert set(groups) == {"Female", "not Female"}

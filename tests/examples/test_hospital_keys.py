@@ -57,7 +57,7 @@ def test_a_certificate_is_renewed(folder, tmp_path):
     assert after.public_key() == before.public_key()
     assert addresses(after) == addresses(before)
     assert abs(after.not_valid_after_utc - datetime.now(UTC) - timedelta(days=keys.DAYS)) < timedelta(minutes=10)
-    # Hospitals go on with what they have.
+    # The files of the hospitals stay valid.
     assert (folder / "ca.crt").read_bytes() == root
     assert (folder / "server.key").read_bytes() == secret
     keys.renew(folder, tmp_path / "elsewhere", ["new.example.org"])

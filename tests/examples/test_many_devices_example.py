@@ -15,5 +15,5 @@ def test_it_runs_on_virtual_devices():
     assert done.returncode == 0, done.stderr[-3000:]
     first, objective, constraint = done.stdout.splitlines()
     assert first == "4 devices, 1 hosts, 64 clients, 60 rounds"
-    assert 0 < float(objective.split()[2]) < 0.6931  # that of no model at all
+    assert 0 < float(objective.split()[2]) < 0.6931  # the loss at zero parameters
     assert float(constraint.split()[2].rstrip(",")) <= 0

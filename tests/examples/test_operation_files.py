@@ -1,4 +1,4 @@
-"""The files to run the hospitals by: what they say exists, agrees with the loopback trial, and starts."""
+"""The operation files of the hospital example: valid, consistent with the loopback trial, and able to start."""
 
 import os
 import re
@@ -41,7 +41,7 @@ SERVICE_KEYS = {
 
 
 def unit(kind):
-    """A unit's sections; a setting that stands there several times is put together."""
+    """Return the sections of a unit; repeated settings are joined."""
 
     class Several(dict):
         def __setitem__(self, key, value):

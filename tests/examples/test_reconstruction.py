@@ -34,12 +34,12 @@ def test_a_single_row_is_read_to_seven_digits_and_then_no_more(printed):
     assert plain["from directions"] < 1e-6
     guessed = float(re.search(r"all others: (\S+),", printed)[1])
     for protected in (default, summed, both, private):
-        assert protected["from directions"] > 0.5 * guessed  # no better than who knows the other patients
+        assert protected["from directions"] > 0.5 * guessed  # no better than a guess from all remaining patients
     assert default["from reports"] is both["from reports"] is None
     assert private["from reports"] > 0.5 * guessed, "noise on the numbers as on the directions"
 
 
 def test_sums_alone_leave_the_numbers(printed):
-    """The row is read from its reported losses, whatever masks the directions have."""
+    """The row is reconstructed from its reported losses, even with secure aggregation."""
     summed = list(read(printed).values())[2]
     assert summed["from reports"] < 0.5

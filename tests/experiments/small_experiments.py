@@ -1,4 +1,4 @@
-"""Experiments of a moment, for tests of what runs them. Each writes a line into the file that LOG names."""
+"""Tiny experiments for tests of the runner. Each appends a line to the file named by LOG."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def after(scale):
 
 
 class SlowRows(list):
-    """Rows that take a minute to be written, once: in the midst of an experiment's folder."""
+    """Rows that are slow to write, which leaves an unfinished folder."""
 
     def __iter__(self):
         for row in super().__iter__():

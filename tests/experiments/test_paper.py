@@ -15,8 +15,6 @@ from softswitch.results.folder import find_runs
 from softswitch.results.report import write_report
 from softswitch_experiments.paper import (
     EXPERIMENTS,
-    Claim,
-    Scale,
     alpha_tradeoff,
     error_budget,
     fair_frontier,
@@ -25,6 +23,7 @@ from softswitch_experiments.paper import (
     safe_rl_study,
     tuning,
 )
+from softswitch_experiments.paper.experiment import Claim, Scale
 from softswitch_experiments.paper.np_study import FULL, STUDY
 from softswitch_experiments.paper.study import Point, answers, gradient_evaluations, last_iterates, paired_difference
 
@@ -57,7 +56,13 @@ def test_list_and_refusal():
 
 
 SAFE_RL = [name for name in EXPERIMENTS if name.startswith("safe-rl")]  # these share their runs
-SMALL_CARTS = {"horizon": 15, "gradient_episodes": 2, "estimation_episodes": 2, "evaluation_episodes": 2}
+SMALL_CARTS = {
+    "horizon": 15,
+    "gradient_episodes": 2,
+    "estimation_episodes": 2,
+    "evaluation_episodes": 2,
+    "hidden": (8,),
+}
 
 SLOW = (
     "alpha-scale",

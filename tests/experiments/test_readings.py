@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from softswitch_experiments.paper import Scale, fair_readings, np_readings
+from softswitch_experiments.paper import fair_readings, np_readings
+from softswitch_experiments.paper.experiment import Scale
 from softswitch_experiments.paper.np_study import FULL, PARTIAL, SOFTMAX, STUDY
 from softswitch_experiments.paper.readings import (
     FIRST_TUNING_SEED,

@@ -243,7 +243,7 @@ def test_a_federation_of_nonsense():
 
 
 def test_the_sign_flip_test_is_exact():
-    """All 2⁴ ways to swap: only the pairs as they are, and all swapped, lie as far out."""
+    """All 2⁴ ways to swap: only the original pairs and all swapped pairs are as extreme."""
     pair = Paired(np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6, 8]))
     assert pair.p == pytest.approx(2 / 16)
     assert (pair.smaller, pair.difference) == (4, -2.5)

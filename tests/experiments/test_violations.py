@@ -19,7 +19,7 @@ class History(SimpleNamespace):
 
 
 def run(full, reports, seed=0):
-    """Ten rounds, every second of them looked at."""
+    """Return a run of ten rounds with an evaluation in every second round."""
     history = History(
         full=SimpleNamespace(constraint=np.array(full)), full_rounds=np.arange(0, 10, 2), constraint=np.array(reports)
     )

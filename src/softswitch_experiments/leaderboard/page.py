@@ -14,7 +14,7 @@ from softswitch_experiments.leaderboard.ranking import Ranking
 from softswitch_experiments.leaderboard.tasks import MAIN, BenchTask
 
 NAMED_METHODS = 6
-"""Number of methods with a name in the figure. The others are grey."""
+"""Number of methods with a name in the figure. All remaining methods are grey."""
 BUDGETS = {"passes": "equal data passes", "bytes": "equal bytes sent"}
 
 

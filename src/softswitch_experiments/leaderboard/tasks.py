@@ -158,8 +158,7 @@ def find_quadratics_optimum(seed: int = 0, tolerance: float = TOLERANCE) -> floa
     centres, spread = points.mean(axis=1), 0.5 * np.square(points - points.mean(axis=1, keepdims=True)).sum(-1).mean(1)
 
     def objectives(w: np.ndarray) -> np.ndarray:
-        value: np.ndarray = 0.5 * np.square(w - centres).sum(axis=1) + spread
-        return value
+        return 0.5 * np.square(w - centres).sum(axis=1) + spread
 
     constraints = [
         {"type": "ineq", "fun": lambda z: z[-1] - objectives(z[:-1])},

@@ -46,8 +46,7 @@ def run_method(product: float, rounds: int = ROUNDS) -> Result:
 def iterates(result: Result) -> np.ndarray:
     """Return w_k, which is the report f_1 = w of client 1."""
     assert result.history.per_client is not None
-    reports: np.ndarray = result.history.per_client.objective[:, 0]
-    return reports
+    return result.history.per_client.objective[:, 0]
 
 
 def run(scale: Scale) -> Outcome:

@@ -30,7 +30,7 @@ DURATIONS = Path(__file__).with_name("seconds.json")
 class Batch:
     """Experiments that are written to ``out/<name>/``.
 
-    Complete outputs from the same settings and sources are reused. The other experiments run in ``jobs`` processes,
+    Complete outputs from the same settings and sources are reused. All remaining experiments run in ``jobs`` processes,
     the longest first. Experiments that share runs share a process. A single experiment runs in this process.
     """
 
@@ -96,7 +96,7 @@ class Batch:
     def run(self) -> Iterator[Saved | Failed | None]:
         """Run the experiments, and yield outcomes as they arrive, or None if only time has passed.
 
-        A failure does not stop the other experiments. No process is left when this ends.
+        A failure does not stop the batch. No process is left when this ends.
         """
         if len(self.names) == 1:
             (jobs,) = self.waiting
@@ -141,7 +141,7 @@ class Batch:
             worker.stop()
 
     def _replace(self, worker: Worker) -> Iterator[Failed]:
-        """Report the running experiment of a worker that died, and start another worker for the rest."""
+        """Report the running experiment of a worker that died, and start another worker."""
         self._workers.remove(worker)
         worker.stop()
         code = worker.process.exitcode

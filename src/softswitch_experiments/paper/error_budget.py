@@ -61,12 +61,10 @@ def find_optimum(clients: ClientData) -> float:
 
     def losses(w: np.ndarray, label: int) -> np.ndarray:
         scores = x @ w
-        mean: np.ndarray = shares[label] @ (np.logaddexp(0, scores) - label * scores)
-        return mean
+        return shares[label] @ (np.logaddexp(0, scores) - label * scores)
 
     def slopes(w: np.ndarray, label: int) -> np.ndarray:
-        slope: np.ndarray = shares[label] @ ((1 / (1 + np.exp(-x @ w)) - label)[:, None] * x)
-        return slope
+        return shares[label] @ ((1 / (1 + np.exp(-x @ w)) - label)[:, None] * x)
 
     level = np.append(np.zeros(d), 1.0)  # the gradient of t
     inequalities = [

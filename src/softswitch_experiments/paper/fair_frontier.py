@@ -91,8 +91,7 @@ def _curve(rows: list[Row], label: str) -> np.ndarray:
         if row["method"] == label:
             levels.setdefault(row["level"], []).append((row["decision_gap"], row["accuracy"]))
     points = np.array([np.mean(values, axis=0) for values in levels.values()])
-    sorted_points: np.ndarray = points[np.argsort(points[:, 0])]
-    return sorted_points
+    return points[np.argsort(points[:, 0])]
 
 
 def accuracy_at(curve: np.ndarray, gap: float) -> float:

@@ -67,8 +67,7 @@ def run(scale: Scale) -> Outcome:
 
 def _client_means(points: list[Point], name: str) -> np.ndarray:
     """Return the mean over seeds for each client."""
-    mean_over_seeds: np.ndarray = np.mean([getattr(point, name) for point in points], axis=0)
-    return mean_over_seeds
+    return np.mean([getattr(point, name) for point in points], axis=0)
 
 
 def claims(

@@ -74,7 +74,7 @@ def _baseline_grids(
 
 @lru_cache
 def make_contest(quick: bool) -> Contest:
-    """Return the three methods with six values of their own parameter and two Adam steps, or one of each."""
+    """Return the three methods with six parameter values and two Adam steps each, or one of each."""
     part, adam = (slice(1, 2), ADAM_STEPS[:1]) if quick else (slice(None), ADAM_STEPS)
     return Contest(
         study=STUDY,
@@ -93,7 +93,7 @@ def make_contest(quick: bool) -> Contest:
 
 
 def make_occupation_contest(part: slice = slice(None), adam: Sequence[float] = ADAM_STEPS) -> Contest:
-    """Return the three methods on clients by occupation, with three values of their own and two Adam steps."""
+    """Return the three methods on clients by occupation, with three parameter values and two Adam steps."""
     return Contest(
         study=STUDY,
         paper=OCCUPATION_METHODS,

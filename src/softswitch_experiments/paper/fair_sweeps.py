@@ -16,7 +16,6 @@ from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY, TOLER
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
     Point,
-    StudyTask,
     answer_rows,
     averages,
     curve_rows,
@@ -130,7 +129,12 @@ def _show(
     last = {name: last_iterates(results, tasks) for name, results in runs.items()}
     average = {name: averages(results) for name, results in runs.items()}
     pooled = {
-        name: np.array([_pooled_gap(result, task) for result, task in zip(results, tasks, strict=True)])
+        name: np.array(
+            [
+                accuracy_and_gap(result.last, task.train)["probability_gap"]
+                for result, task in zip(results, tasks, strict=True)
+            ]
+        )
         for name, results in runs.items()
     }
     figure, axes = narrow_panels(1, 2, title)
@@ -154,11 +158,6 @@ def _show(
         for seed, gap in enumerate(values)
     ]
     return last, pooled, figure, {"answers": rows, "pooled": gaps}
-
-
-def _pooled_gap(result: Result, task: StudyTask) -> float:
-    gap: float = accuracy_and_gap(result.last, task.train)["probability_gap"]
-    return gap
 
 
 CRITERION = Experiment("fair-criterion", "Adult: softmax, max, mean and pooled criterion side by side", criterion)

@@ -47,7 +47,7 @@ Value = TypeVar("Value")
 
 
 def make_contest(step_sizes: Sequence[float] = STEPS, indices: Sequence[int] = range(7)) -> Contest:
-    """Return the three methods with up to seven values of their own parameter and six step sizes each."""
+    """Return the three methods with up to seven parameter values and six step sizes each."""
 
     def pick(values: Sequence[Value]) -> list[Value]:
         return [values[index] for index in indices]

@@ -35,7 +35,7 @@ from softswitch_experiments.paper.study import (
 FIRST_TUNING_SEED = 100
 """Settings are selected on the seeds from this one on, and evaluated on those from 0 on."""
 COMPETITIVE = 1.05
-"""Largest ratio of a competitive method's F to that of the other methods."""
+"""Largest ratio of a competitive method's F to the best F of its rivals."""
 PAPER, TUNED = "the paper's setting", "tuned"
 
 
@@ -97,7 +97,7 @@ class Contest:
     study: Study  # the task
     paper: Mapping[str, Method]  # methods at the paper's setting, at least that of the first contender
     grids: Mapping[str, Mapping[str, Method]]  # settings of each method, by description. All grids have the same size
-    contenders: tuple[Contender, ...]  # the contenders. The first of each constraint is compared with the other methods
+    contenders: tuple[Contender, ...]  # the contenders. The first of each constraint is compared with all other methods
     tuning_seeds: int  # number of seeds for tuning
     variant: Mapping[str, Any] = field(default_factory=dict)  # variant of the task
     _cache: dict[Any, Tuning] = field(default_factory=dict, compare=False, repr=False)
@@ -154,11 +154,11 @@ class Contest:
 
     def _run(self, methods: Mapping[str, Method], reading: Reading, scale: Scale, **how: Any) -> Runs:
         options = {"variant": self.variant, **how, **reading.options}
-        # With one evaluation, the quick version reuses the compiled program of the other quick figures.
+        # With one evaluation, the quick version reuses the compiled program of further quick figures.
         return self.study.run(methods, reading.scheme, scale, evaluations=scale.pick(0, 1), **options)
 
     def claims(self, reading: Reading, entries: Entries) -> list[Claim]:
-        """Compare the first method with the others: at the paper's settings, and with the others tuned."""
+        """Compare the first method with its rivals: at the paper's settings, and with tuned rivals."""
         claims: list[Claim] = []
         for constraint in dict.fromkeys(contender.constraint for contender in self.contenders):
             first, *rest = (contender for contender in self.contenders if contender.constraint == constraint)

@@ -90,8 +90,7 @@ def count_violations(result: Result) -> int:
 def worst_return(result: Result) -> np.ndarray:
     """Return the worst client's undiscounted return in each round."""
     assert result.history.per_client is not None
-    smallest: np.ndarray = result.history.per_client.metrics["return"].min(axis=1)
-    return smallest
+    return result.history.per_client.metrics["return"].min(axis=1)
 
 
 def last_return(result: Result) -> float:

@@ -12,7 +12,6 @@ from softswitch.engine.sweep import sweep
 from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import evaluate
 from softswitch.oracles.options import group_options
-from softswitch.problem.parameters import Params
 from softswitch.results.result import Result
 from softswitch.support.text import mean_and_spread
 from softswitch_experiments.paper.experiment import Row, Scale
@@ -163,13 +162,11 @@ def averages(results: Sequence[Result]) -> list[Point]:
 
 def last_iterates(results: Sequence[Result], tasks: Sequence[StudyTask]) -> list[Point]:
     """Return the last iterate for every seed."""
-    return [evaluate_point(result.last, result, task) for result, task in zip(results, tasks, strict=True)]
-
-
-def evaluate_point(params: Params, result: Result, task: StudyTask) -> Point:
-    """Return the values of parameters on the training data of a task."""
-    objective, constraint = evaluate(task.problem, task.train, params)
-    return Point(objective, constraint.max(axis=1), result.method.tolerance)
+    points = []
+    for result, task in zip(results, tasks, strict=True):
+        objective, constraint = evaluate(task.problem, task.train, result.last)
+        points.append(Point(objective, constraint.max(axis=1), result.method.tolerance))
+    return points
 
 
 def answers(results: Sequence[Result], tasks: Sequence[StudyTask]) -> list[Point]:

@@ -61,7 +61,7 @@ def violation_rows(results: Sequence[Result], **labels: Any) -> list[Row]:
 def fewer_violations(
     scheme: str, runs: Mapping[str, Sequence[Result]], method: str, others: Sequence[str]
 ) -> list[Claim]:
-    """Test whether a method has fewer rounds in violation than each of the others, beyond the paired interval."""
+    """Test whether a method has fewer rounds in violation than each other method, beyond the paired interval."""
     shares = {
         label: np.array([count_violations(result).share for result in runs[label]]) for label in (method, *others)
     }

@@ -49,8 +49,7 @@ class Job:
     @property
     def experiment(self) -> Experiment:
         """The experiment."""
-        experiment: Experiment = import_module(self.module).EXPERIMENTS[self.name]
-        return experiment
+        return import_module(self.module).EXPERIMENTS[self.name]
 
 
 def run_jobs(jobs: Iterable[Job], interrupted: threading.Event) -> Iterator[Saved | Failed]:

@@ -54,19 +54,16 @@ class Demo:
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Return a row per method: worst objective, worst constraint, mean constraint, violating clients."""
-        table = []
-        for method, results in self.results.items():
-            violating = np.mean([len(result.violating) for result in results])
-            table.append(
-                (
-                    method,
-                    mean_and_spread([result.worst_objective for result in results]),
-                    mean_and_spread([result.worst_constraint for result in results]),
-                    mean_and_spread([float(result.client_constraint.mean()) for result in results]),
-                    f"{violating:.1f} of {CLIENTS}",
-                )
+        return [
+            (
+                method,
+                mean_and_spread([result.worst_objective for result in results]),
+                mean_and_spread([result.worst_constraint for result in results]),
+                mean_and_spread([float(result.client_constraint.mean()) for result in results]),
+                f"{np.mean([len(result.violating) for result in results]):.1f} of {CLIENTS}",
             )
-        return table
+            for method, results in self.results.items()
+        ]
 
 
 HEADER = (

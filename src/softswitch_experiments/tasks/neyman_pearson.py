@@ -48,7 +48,7 @@ class BreastCancer(NamedTuple):
     Attributes:
         problem: The problem.
         train: 80% of the rows, standardised, with a constant column.
-        test: The other rows, without clients that have none.
+        test: The remaining 20%, without clients that have no such rows.
     """
 
     problem: Problem

@@ -64,7 +64,7 @@ def _layer_inputs(policy: Policy, states: Float[Array, "4 *batch"]) -> list[Floa
 class Jacobian(NamedTuple):
     """J, the derivative of the logit of every state by all parameters, in factored form.
 
-    For a network with one output z, ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state, where slope_l is the
+    For a network with one output z, ∂z/∂(weights of layer l) = input_l ⊗ slope_l at each state. Here slope_l is the
     derivative of z by the output of the layer. J·v and Jᵀ·u are then two thin products per layer. Steps are the last
     axis, along which sums over the width of a layer vectorise.
     """

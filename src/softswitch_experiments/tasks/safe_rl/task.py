@@ -125,5 +125,4 @@ def train_policy(rounds: int, seed: int, **settings: Any) -> Policy:
     method = SoftmaxSGM(alpha=0.05, tolerance=0.0, threshold=-5.0, **steps(1.0), **SOFTMAX_SWITCH)
     carts = cartpole(seed=seed, **{"fisher_every": 5} | settings)
     result = solve(carts, None, method, rounds=rounds, seed=seed, **group_options(eval_every=0, **ANSWER))
-    policy: Policy = result.params if result.best is None else result.best
-    return policy
+    return result.params if result.best is None else result.best

@@ -1,7 +1,7 @@
 """A step of trust-region policy optimisation (TRPO), the local step of a client.
 
 Conjugate gradients on Fisher products give the natural gradient. The step is as long as the quadratic model of the KL
-divergence allows, and is then shortened until the true KL is within the limit and the surrogate has improved.
+divergence allows. It is then shortened until the true KL is within the limit and the surrogate has improved.
 """
 
 from __future__ import annotations
