@@ -1,4 +1,4 @@
-"""Conversion between a pytree of parameters and arrays by name, as they are sent."""
+"""Conversion between a pytree of parameters and the named arrays in messages."""
 
 from __future__ import annotations
 

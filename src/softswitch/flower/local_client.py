@@ -1,4 +1,4 @@
-"""The interface of a client, whatever it computes with."""
+"""The interface of a client."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
 from flwr.app import ConfigRecord, RecordDict
 
 from softswitch.flower import messages as wire
@@ -146,15 +147,11 @@ def encode_key(key: bytes) -> bytes | None:
 
 
 def _load_key(text: bytes) -> Any:
-    from cryptography.hazmat.primitives import serialization
-
     is_pem = text.startswith(PEM.encode())
     return serialization.load_pem_public_key(text) if is_pem else serialization.load_ssh_public_key(text)
 
 
 def _serialize_key(key: Any, *, pem: bool) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
     encoding = serialization.Encoding.PEM if pem else serialization.Encoding.DER
     data: bytes = key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
     return data

@@ -20,7 +20,7 @@ from softswitch.engine.auto_tuning import SMOOTHING, first_choice
 from softswitch.engine.defaults import is_automatic
 from softswitch.engine.restart_decisions import numbers_of, with_numbers
 from softswitch.flower import messages as wire
-from softswitch.flower.client_params import ClientParams, PreviousParams
+from softswitch.flower.compression import ClientParams, PreviousParams
 from softswitch.flower.exchange import PollingGrid
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.replies import ReplyReader

@@ -21,6 +21,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.app import ConfigRecord, Context, Message
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_protocol as protocol
@@ -136,8 +137,6 @@ def mask_direction(
     signing_keys: SigningKeys | None,
 ) -> dict[str, Any]:
     """Return the records of the masked weighted direction and of the encrypted shares of the client's own mask."""
-    from flwr.common.secure_aggregation.crypto.shamir import create_shares
-
     key = _get_round_key(context, terms.round)
     if TERMS in context.state:
         raise RefusalError("it has already sent its direction of this round; a key masks one direction only")

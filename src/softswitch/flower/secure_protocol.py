@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from cryptography.fernet import InvalidToken
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from flwr.app import ConfigRecord
+from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
+from flwr.supercore.primitives import asymmetric
 
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector, to_vector
@@ -118,27 +124,23 @@ def dequantize(total: np.ndarray, limit: float, specs: Mapping[str, wire.ArraySp
 
 def generate_key_pair() -> tuple[bytes, bytes]:
     """Return a private and a public key for one round."""
-    from flwr.supercore.primitives.asymmetric import generate_key_pairs, private_key_to_bytes, public_key_to_bytes
-
-    private, public = generate_key_pairs()
-    return private_key_to_bytes(private), public_key_to_bytes(public)
+    private, public = asymmetric.generate_key_pairs()
+    return asymmetric.private_key_to_bytes(private), asymmetric.public_key_to_bytes(public)
 
 
 def derive_shared_secrets(private: bytes, publics: Mapping[int, bytes]) -> dict[int, bytes]:
     """Return the secret in common with the owner of each public key, or raise ValueError."""
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
-    from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key
-
-    key = bytes_to_private_key(private)
-    return {place: generate_shared_key(key, bytes_to_public_key(public)) for place, public in publics.items()}
+    key = asymmetric.bytes_to_private_key(private)
+    return {
+        place: symmetric_encryption.generate_shared_key(key, asymmetric.bytes_to_public_key(public))
+        for place, public in publics.items()
+    }
 
 
 def is_public_key(data: bytes) -> bool:
     """Return whether these bytes are a public key for a round."""
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
-
     try:
-        bytes_to_public_key(data)
+        asymmetric.bytes_to_public_key(data)
     except (ValueError, TypeError):
         return False
     return True
@@ -156,26 +158,17 @@ def derive_share_key(secret: bytes, sender: int, receiver: int, digest: bytes) -
 
 def generate_mask(seed: bytes, size: int) -> np.ndarray:
     """Return pseudorandom numbers below 2³² from a seed of 32 bytes."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import AES
-    from cryptography.hazmat.primitives.ciphers.modes import CTR
-
     stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(4 * size)), "<u4")
 
 
 def encrypt(key: bytes, data: bytes) -> bytes:
     """Return data encrypted with a key of 32 bytes."""
-    from flwr.common.secure_aggregation.crypto import symmetric_encryption
-
     return symmetric_encryption.encrypt(base64.urlsafe_b64encode(key), data)
 
 
 def decrypt(key: bytes, data: bytes) -> bytes:
     """Return decrypted data, or raise ValueError."""
-    from cryptography.fernet import InvalidToken
-    from flwr.common.secure_aggregation.crypto import symmetric_encryption
-
     try:
         return symmetric_encryption.decrypt(base64.urlsafe_b64encode(key), data)
     except (InvalidToken, TypeError) as error:
@@ -184,8 +177,6 @@ def decrypt(key: bytes, data: bytes) -> bytes:
 
 def combine_shares(shares: list[bytes]) -> bytes:
     """Return the secret of Shamir shares, or raise ValueError."""
-    from flwr.common.secure_aggregation.crypto import shamir
-
     try:
         return shamir.combine_shares(shares)
     except (IndexError, TypeError, OverflowError) as error:

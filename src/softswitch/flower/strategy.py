@@ -20,8 +20,7 @@ from softswitch.engine.defaults import is_automatic
 from softswitch.engine.server_round import believed_overview
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_decision
-from softswitch.flower.client_params import needs_params
-from softswitch.flower.compression import count_bytes
+from softswitch.flower.compression import count_bytes, needs_params
 from softswitch.flower.exchange import NoReply, PollingGrid, exchange
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.run import FlowerRun
