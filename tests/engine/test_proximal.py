@@ -143,7 +143,7 @@ def test_a_stage_without_a_feasible_round(x64, monkeypatch):
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", 4)
     short = flat.solve(problem, clients, method, rounds=10, batch_size=None, callbacks=stop)
     assert np.isnan(short.stationarity), "it was stopped after four rounds"
-    with pytest.raises(ValueError, match="rounds must be at least the 5 of a stage"):
+    with pytest.raises(ValueError, match="rounds must be at least 5"):
         flat.solve(problem, clients, method, rounds=4)
 
 

@@ -65,15 +65,15 @@ def bits(text):
 
 ZEROS = bytes(8)
 BAD = {
-    "a byte more": (TopK(0.02), 100, bits("0000001 0000011 00") + ZEROS + b"0", "are expected"),
-    "a place twice": (TopK(0.02), 100, bits("0000001 0000001 00") + ZEROS, "not increasing"),
-    "places in no order": (TopK(0.02), 100, bits("0000011 0000001 00") + ZEROS, "not increasing"),
-    "a place beyond": (TopK(0.02), 100, bits("0000001 1100100 00") + ZEROS, "beyond the 100"),
-    "something after it": (TopK(0.02), 100, bits("0000001 0000011 01") + ZEROS, "after the last"),
-    "too many places": (TopK(0.5), 4, bits("1110 0000") + ZEROS, "3 places, where 2"),
-    "no multiple": (Quantised(4), 2, b"\x80\x3f" + bits("1111 0000"), "no multiple"),
-    "a scale that is NaN": (Quantised(4), 2, b"\xc0\x7f" + bits("0000 0000"), "a scale is"),
-    "a negative scale": (TopK(0.5, 4), 2, bits("0000 0000") + b"\x80\xbf" + b"\x00", "a scale is"),
+    "a byte more": (TopK(0.02), 100, bits("0000001 0000011 00") + ZEROS + b"0", "expected 10 bytes"),
+    "a place twice": (TopK(0.02), 100, bits("0000001 0000001 00") + ZEROS, "positions must be increasing"),
+    "places in no order": (TopK(0.02), 100, bits("0000011 0000001 00") + ZEROS, "positions must be increasing"),
+    "a place beyond": (TopK(0.02), 100, bits("0000001 1100100 00") + ZEROS, "below 100"),
+    "something after it": (TopK(0.02), 100, bits("0000001 0000011 01") + ZEROS, "after the last number"),
+    "too many places": (TopK(0.5), 4, bits("1110 0000") + ZEROS, "expected 2 positions, but there are 3"),
+    "no multiple": (Quantised(4), 2, b"\x80\x3f" + bits("1111 0000"), "from -7 to 7"),
+    "a scale that is NaN": (Quantised(4), 2, b"\xc0\x7f" + bits("0000 0000"), "scales must be finite"),
+    "a negative scale": (TopK(0.5, 4), 2, bits("0000 0000") + b"\x80\xbf" + b"\x00", "scales must be finite"),
 }
 
 
@@ -92,7 +92,7 @@ def test_bytes_that_no_encoder_makes_are_refused(name):
         (lambda: Quantised(9), "bits must be a whole number from 1 to 8"),
         (lambda: Quantised(0), "bits must be"),
         (lambda: Quantised(4, 2**16), "block must be"),
-        (lambda: Compression(), "needs up or down"),
+        (lambda: Compression(), "up or down must be a compressor"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make, why):

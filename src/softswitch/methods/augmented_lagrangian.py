@@ -1,4 +1,4 @@
-"""The augmented Lagrangian, its multipliers moved in every round."""
+"""The augmented Lagrangian, with a multiplier update in every round."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from softswitch.support import checks
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentedLagrangian(Method):
-    """Stochastic augmented Lagrangian, one multiplier a client and constraint.
+    """Stochastic augmented Lagrangian, one multiplier per client and constraint.
 
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + Σ_i [μ_i + ρ(g_i − ε)]₊ u_i(g_i))
-        μ_i ← max(0, μ_i + η_d (g_i − ε))   for the clients that take part
+        μ_i ← max(0, μ_i + η_d (g_i − ε))   for participating clients
 
-    the gradient of f + (1/2ρ) Σ_i ([μ_i + ρ(g_i − ε)]₊² − μ_i²) by the round's reports, which stand for g_i during the
-    local steps.
+    This is the gradient of f + (1/2ρ) Σ_i ([μ_i + ρ(g_i − ε)]₊² − μ_i²), with g_i fixed at the round's reports during
+    the local steps.
 
     Attributes:
-        penalty: ρ >= 0; with 0 it is gradient ascent on the multipliers.
+        penalty: ρ >= 0; 0 gives gradient ascent on the multipliers.
         dual_step_size: η_d > 0.
         multiplier: μ_0 >= 0.
-        alpha: of p = softmax(α f), to aim at the worst client; None: the clients' mean.
+        alpha: α of p = softmax(α f), which targets the worst client. None: the clients' mean.
     """
 
     penalty: float
@@ -48,12 +48,12 @@ class AugmentedLagrangian(Method):
         self._check("alpha", at_least=0)
 
     def begin(self, clients: int, constraints: int) -> Float[Array, "n c"]:
-        """μ_0 for everyone."""
+        """Return μ_0 for every client."""
         return jnp.full((clients, constraints), self.multiplier, jnp.result_type(float))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Descend on the augmented Lagrangian, then move the multipliers of those who take part."""
-        error, own = above(self, reports), state[reports.clients]
-        pressed = jnp.maximum(own + self.penalty * error, 0)
-        decision = on_lagrangian(self, self.alpha, reports, pressed, len(state))
-        return decision, put(state, reports, jnp.maximum(own + self.dual_step_size * error, 0))
+        """Descend on the augmented Lagrangian, then update the participants' multipliers."""
+        error, multipliers = above(self, reports), state[reports.clients]
+        penalised = jnp.maximum(multipliers + self.penalty * error, 0)
+        decision = on_lagrangian(self, self.alpha, reports, penalised, len(state))
+        return decision, put(state, reports, jnp.maximum(multipliers + self.dual_step_size * error, 0))

@@ -1,4 +1,4 @@
-"""Average Switching Gradient: plain means over the clients."""
+"""Average switching gradient method: means over the clients."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class AverageSGM(Method):
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
         w_{k+1} = w_k − η (1/m) Σ_i u_i(g_i)   otherwise
 
-    It meets the constraint on average; a client may violate it by any amount. It is FedSGM (arXiv 2601.16897), and so
-    is its soft switch, which mixes the two near the threshold, so that iterates need not jump to and fro across it:
+    The constraint is met on average; a single client may violate it by any amount. This is FedSGM (arXiv 2601.16897).
+    Its soft switch mixes both directions near the threshold, to avoid oscillation:
 
         w_{k+1} = w_k − η (1/m) Σ_i ((1 − s) u_i(f_i) + s u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
 
     Attributes:
-        soft: β > 0 of the soft switch, per unit of g: constraint rounds are as ever, and the last 1/β below λ is a
-            mixture. None: the hard switch of the theorems, which β → ∞ comes to.
+        soft: β > 0 of the soft switch, per unit of g: directions are mixed if G_k is between λ − 1/β and λ. None: the
+            hard switch of the theorems, the limit β → ∞.
     """
 
     soft: float | None = None
@@ -37,11 +37,11 @@ class AverageSGM(Method):
 
     @property
     def switches(self) -> bool:  # type: ignore[override]
-        """Whether a round is of the objective or of the constraint, never of both."""
+        """Whether every round descends either on the objective or on the constraint."""
         return self.soft is None
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weigh all clients equally, and switch on the criterion."""
+        """Weight all clients equally, and switch on the criterion."""
         objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
         criterion = self.measure(reports)

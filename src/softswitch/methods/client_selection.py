@@ -1,9 +1,8 @@
-"""Whom a server asks that remembers its clients.
+"""Client selection by a server with a client memory.
 
-Of the m places of a round some go to the clients remembered as worst, half of these by ĝ and half by f̂; at least one
-goes by turns: every pass through all clients is in a new random order, so that nobody waits longer than two passes.
-Whoever claims to be the worst is believed for as long as that; where clients may lie, nobody is asked by need twice in
-a row (``rest``), and one that never answers waits for its turn.
+Some of the m places of a round go to the clients with the largest remembered values, half of these by ĝ and half by f̂.
+At least one place is assigned in turn: every pass through all clients is in a new random order, so a client waits at
+most two passes. With Byzantine clients no client is selected by value twice in a row (``rest``).
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from softswitch.methods.memory import Places, Remembered
 from softswitch.support.arrays import largest
 
 FOR_TURNS = 0x7FFFFFFF
-"""Folded into a run's key for the order of turns: no round has this number."""
+"""Number folded into a run's key for the order of turns; no round has this number."""
 
 
 def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
-    """In which order a pass goes through all clients, by the run's key and the pass's number."""
-    own = jax.random.fold_in(jax.random.fold_in(key, FOR_TURNS), number)
-    return jax.random.permutation(own, clients).astype(jnp.int32)
+    """Return the order of all clients in a pass."""
+    pass_key = jax.random.fold_in(jax.random.fold_in(key, FOR_TURNS), number)
+    return jax.random.permutation(pass_key, clients).astype(jnp.int32)
 
 
 def turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
-    """Whose turn it is in round k of a pass, and who comes after them, in case some are asked anyway.
+    """Return the clients whose turn it is in round k, followed by the next ones in case some are selected already.
 
-    A pass takes ⌈n/r⌉ rounds, r clients a round, in an order of its own. So two turns of a client lie less than two
-    passes apart. The list is as long as the round has places, or as there are clients, and names nobody twice.
+    A pass takes ⌈n/r⌉ rounds with r clients each, so two turns of a client are less than two passes apart. The list has
+    min(n, m) distinct clients.
     """
     clients = order.shape[0]
     first = (k % rounds_a_pass(clients, places)) * places.by_turns
@@ -41,12 +40,12 @@ def turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window
 
 
 def rounds_a_pass(clients: int, places: Places) -> int:
-    """⌈n/r⌉."""
+    """Return ⌈n/r⌉."""
     return math.ceil(clients / places.by_turns)
 
 
 def with_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Places) -> Remembered:
-    """What is remembered, with the order of round k's pass: drawn where it begins, and kept while it lasts."""
+    """Return the memory with the order of round k's pass, drawn at the beginning of the pass."""
     clients = remembered.order.shape[0]
     number = (k // rounds_a_pass(clients, places)).astype(jnp.int32)
     order = lax.cond(
@@ -58,42 +57,44 @@ def with_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Pl
 def ask(
     remembered: Remembered, in_turn: Int[Array, " window"], places: Places, k: Int[Array, ""], rest: Any = 0
 ) -> Int[Array, " m"]:
-    """Whom to ask: the worst by ĝ, the worst by f̂, and those whose turn it is. Whoever was never asked comes first.
+    """Select the clients with the largest ĝ, those with the largest f̂, and those whose turn it is.
+
+    Clients that were never selected come first.
 
     Args:
-        remembered: what is remembered of every client.
-        in_turn: whose turn it is, and who comes after them.
-        places: how many are asked for what.
-        k: the round.
-        rest: how many rounds a client rests from being asked by need.
+        remembered: The client memory.
+        in_turn: Clients whose turn it is, followed by the next ones.
+        places: Number of clients to select by each criterion.
+        k: The round.
+        rest: Number of rounds after a selection in which a client is not selected by value.
     """
     clients = remembered.objective.shape[0]
     if places.all == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     chosen = jnp.zeros(clients, bool)
     new = remembered.unheard & (remembered.asked_at < 0)
-    rests = (remembered.asked_at >= 0) & (k - remembered.asked_at <= rest)
-    found = []
-    for scores, many in (
+    is_resting = (remembered.asked_at >= 0) & (k - remembered.asked_at <= rest)
+    selected = []
+    for scores, count in (
         (_worst_constraint(remembered), places.by_constraint),
         (remembered.objective, places.by_objective),
     ):
-        if many:
-            least = jnp.finfo(scores.dtype).min  # those who have none, or rest, stay above those chosen
-            known = jnp.where(remembered.heard & ~rests, jnp.maximum(scores, least), least)
+        if count:
+            least = jnp.finfo(scores.dtype).min  # unknown and resting clients rank above the selected ones
+            known = jnp.where(remembered.heard & ~is_resting, jnp.maximum(scores, least), least)
             urgency = jnp.where(chosen, -jnp.inf, jnp.where(new, jnp.inf, known))
-            found.append(largest(urgency, many))
-            chosen = chosen.at[found[-1]].set(True)
-    # Those of the list that are not asked already keep their order and come first.
+            selected.append(largest(urgency, count))
+            chosen = chosen.at[selected[-1]].set(True)
+    # Clients that are not selected already come first, in their order.
     free = jnp.argsort(chosen[in_turn], stable=True)
-    return jnp.concatenate([*found, in_turn[free[: places.by_turns]]])
+    return jnp.concatenate([*selected, in_turn[free[: places.by_turns]]])
 
 
 def stand_for(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
-    """For how many clients each of those asked stands, in the order of ``ask``; None where everyone is asked.
+    """Return the number of clients that each selected client represents, in the order of ``ask``; None if all are.
 
-    Whoever is asked by need is asked for sure and stands for itself. Those in turn stand for all the others: these have
-    the chance r/(n − m + r) each, and a mean over all clients weighs them by the inverse of it.
+    A client selected by value represents itself. Those selected in turn represent the rest: their inclusion
+    probability is r/(n − m + r), and a mean over all clients weights them by its inverse.
     """
     if places.all == clients:
         return None

@@ -1,4 +1,4 @@
-"""What all such methods share: what they are told of a round, and how large they may be."""
+"""State at the clients that changes their local steps: ADMM consensus and control variates."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from softswitch.support.arrays import beside, weighted_sum
 from softswitch.support.traced_settings import traced_settings
 
 MOST_BYTES = 4 * 2**30
-"""How much all clients may keep together."""
+"""Maximum size of all clients' state."""
 
 
 class RoundAtClients(NamedTuple):
-    """What clients know of a round when they are asked for their directions.
+    """Information of a round that participants have when they compute their directions.
 
     Attributes:
         params: w_k.
-        feasible: the switch bit: what they descend on.
-        weights: r, of the participants.
+        feasible: The switch bit.
+        weights: r, the participants' weights.
         local_steps: E.
-        step_size: γ, of their local steps.
-        server_step: η, of the server's.
+        step_size: γ, the local step size.
+        server_step: η, the server's step size.
         changes: Number of parameter changes sent so far, if these are compressed.
     """
 
@@ -43,86 +43,79 @@ class RoundAtClients(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AtClients(ABC):
-    """What every client keeps and how it changes its local steps by it; for ``Rule.at_clients``.
+    """State at every client that changes its local steps; for ``Method.at_clients``.
 
-    Its local step goes along ∇h_i(w) + shift_i + pull·(w − w_k), with h_i what the rule tells it to minimise. All that
-    is kept has the clients as its first axis. A way of your own is a subclass, a frozen dataclass.
+    A local step goes along ∇h_i(w) + shift_i + pull·(w − w_k), where h_i is the client's local loss. All state has the
+    clients as its first axis. Subclasses are frozen dataclasses.
     """
 
     pull: ClassVar[float | None] = None
-    """How strongly local steps are drawn back to w_k; a subclass may have it as a setting. None: not at all."""
+    """Strength of the proximal term towards w_k; a subclass may have it as a setting. None: no proximal term."""
 
     def __init_subclass__(cls) -> None:
-        """Its numbers are traced, the rest is compiled in."""
+        """Trace numeric settings and compile the rest."""
         super().__init_subclass__()
         traced_settings(cls)
 
     @abstractmethod
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """What is kept before the first round, one entry a client.
+        """Return the state before the first round, one entry per client.
 
         Args:
             params: w_0, for its shapes.
             clients: n.
-            switches: whether the rule descends on one of two things in a round, or always on the same.
+            switches: Whether the method switches between objective and constraint.
         """
 
     def shift(self, own: Any, asked: RoundAtClients) -> Params | None:
-        """What each participant adds to every gradient; None: nothing.
+        """Return the vector that each participant adds to every gradient; None if there is none.
 
         Args:
-            own: what the participants keep.
-            asked: what they know of the round.
+            own: State of the participants.
+            asked: The round.
         """
         return None
 
     @abstractmethod
     def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
-        """What the participants send for their directions, and what they keep after it.
+        """Return the vectors that the participants send, and their new state.
 
         Args:
-            own: what they kept.
-            asked: what they know of the round.
-            shift: what each has added.
-            directions: the means of the vectors they stepped along.
+            own: State of the participants.
+            asked: The round.
+            shift: Result of ``shift``.
+            directions: Means of the vectors along which they stepped.
         """
 
     def after_void(self, before: Any, after: Any) -> Any:
-        """Return what all clients keep after a void round. Default: what they kept before it.
+        """Return the state of all clients after a void round. Default: the state before it.
 
         Args:
-            before: What they kept before the round.
-            after: What they would keep if it counted.
+            before: State before the round.
+            after: State if the round counted.
         """
         return before
 
 
 def check_size(way: AtClients, params: Params, clients: int, switches: bool) -> None:
-    """Raise where clients would have to keep too much together.
-
-    Args:
-        way: how.
-        params: w_0.
-        clients: n.
-        switches: whether the rule switches.
-    """
-    kept = jax.eval_shape(lambda: way.init(params, clients, switches))
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    """Raise an error if the state of all clients is too large."""
+    state = jax.eval_shape(lambda: way.init(params, clients, switches))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     if size > MOST_BYTES:
         raise ValueError(
-            f"at_clients={type(way).__name__}(…) keeps {size / 2**30:.1f} GiB for {clients:,} clients, more than "
-            f"{MOST_BYTES / 2**30:g}: it takes a model of fewer parameters, or fewer clients"
+            f"at_clients={type(way).__name__}(…) needs {size / 2**30:.1f} GiB for {clients:,} clients, more than "
+            f"{MOST_BYTES / 2**30:g}; use a model with fewer parameters, or fewer clients"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consensus(AtClients):
-    """One inexact iteration of consensus ADMM a round; κ_i is the price of client i's model u_i.
+    """One inexact iteration of consensus ADMM per round, with dual variables κ_i.
 
-        u_i ≈ argmin h_i(u) + <κ_i, u − w_k> + (π/2) ‖u − w_k‖²,   by the local steps, from w_k
-        κ_i ← κ_i + π (u_i − w_k);    it sends u_i + κ_i/π, whose weighted mean w_{k+1} is
+        u_i ≈ argmin h_i(u) + <κ_i, u − w_k> + (π/2) ‖u − w_k‖²,   by local steps from w_k
+        κ_i ← κ_i + π (u_i − w_k);    the client sends u_i + κ_i/π
 
-    where the server takes plain steps.
+    With plain server steps, w_{k+1} is the weighted mean of what clients send.
 
     Attributes:
         pull: π > 0, in units of h per unit of w².
@@ -134,29 +127,29 @@ class Consensus(AtClients):
         object.__setattr__(self, "pull", checks.real_number("pull", self.pull, above=0))
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """No price."""
+        """Return dual variables of 0."""
         return jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
 
     def shift(self, own: Any, asked: RoundAtClients) -> Params:
-        """κ_i."""
-        price: Params = own
-        return price
+        """Return κ_i."""
+        dual: Params = own
+        return dual
 
     def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
-        """How far w_k is from what it sends, per step of the server; and its new price."""
+        """Return the direction from w_k to the sent vector, per server step, and the new dual variables."""
         length = asked.step_size * asked.local_steps
-        away = jax.tree.map(lambda u: -length * u, directions)  # u_i − w_k
-        price = jax.tree.map(lambda old, gone: old + self.pull * gone, own, away)
-        sent = jax.tree.map(lambda gone, new: -(gone + new / self.pull) / asked.server_step, away, price)
-        return sent, price
+        change = jax.tree.map(lambda u: -length * u, directions)  # u_i − w_k
+        dual = jax.tree.map(lambda old, step: old + self.pull * step, own, change)
+        sent = jax.tree.map(lambda step, new: -(step + new / self.pull) / asked.server_step, change, dual)
+        return sent, dual
 
 
 class Variates(NamedTuple):
-    """Of each client, for one of the things a rule descends on.
+    """Control variates of each client, for the objective or the constraint.
 
     Attributes:
-        known: whether it has one.
-        mean: c_i, the mean of the gradients of its last local steps.
+        known: Whether the client has one.
+        mean: c_i, the mean gradient of its last local steps.
     """
 
     known: Bool[Array, " n"]
@@ -165,32 +158,32 @@ class Variates(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlVariates(AtClients):
-    """SCAFFOLD's correction (Karimireddy et al., 2020), with the round's weights in place of equal ones.
+    """SCAFFOLD's control variates (Karimireddy et al., 2020), with the round's weights instead of equal weights.
 
-        local step along ∇h_i(w) − c_i + Σ_j r_j c_j;   c_i ← the mean of its gradients ∇h_i of this round
+        local step along ∇h_i(w) − c_i + Σ_j r_j c_j;   c_i ← the mean of the round's gradients ∇h_i
 
-    So all participants step along the weighted direction, whatever their own is, and several local steps do not drift
-    apart. A switching rule has one c_i for the objective and one for the constraint. Who has none yet steps plainly,
-    and the sum is over those who have. With E = 1 it changes nothing.
+    All participants step along the weighted direction, so several local steps do not drift apart. A switching method
+    has one c_i for the objective and one for the constraint. A client without c_i takes plain steps, and the sum is
+    over clients with one. With E = 1 it has no effect.
     """
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """Nobody has one."""
-        none = Variates(
+        """Return the state without control variates."""
+        empty = Variates(
             jnp.zeros(clients, bool), jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
         )
-        return (none, none) if switches else (none,)
+        return (empty, empty) if switches else (empty,)
 
     def shift(self, own: Any, asked: RoundAtClients) -> Params:
-        """−c_i + Σ_j r_j c_j."""
+        """Return −c_i + Σ_j r_j c_j."""
         known, mean = _chosen(own, asked.feasible)
         weights = jnp.where(known, asked.weights, 0)
         total = weights.sum()
-        together = weighted_sum(mean, weights / jnp.where(total > 0, total, 1))
-        return jax.tree.map(lambda c, all_: jnp.where(beside(known, c), all_ - c, 0), mean, together)
+        average = weighted_sum(mean, weights / jnp.where(total > 0, total, 1))
+        return jax.tree.map(lambda c, total: jnp.where(beside(known, c), total - c, 0), mean, average)
 
     def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
-        """The directions as they are; c_i is what they are without what was added."""
+        """Return the directions, and c_i as the directions minus the shift."""
         new = Variates(
             jnp.ones(asked.weights.shape, bool), jax.tree.map(lambda u, s: u - s.astype(u.dtype), directions, shift)
         )
@@ -205,7 +198,7 @@ class ControlVariates(AtClients):
 
 
 def _chosen(own: Any, feasible: Bool[Array, ""]) -> Variates:
-    """Those for what the round descends on."""
+    """Return the control variates of the function on which the round descends."""
     if len(own) == 1:
         only: Variates = own[0]
         return only

@@ -1,4 +1,4 @@
-"""What every way to compress can do: in a compiled program, and in bytes."""
+"""Compressors of vectors: quantisation and sparsification, in compiled programs and as bytes."""
 
 from __future__ import annotations
 
@@ -15,132 +15,131 @@ from softswitch.support import checks
 
 @dataclass(frozen=True)
 class Compressor(ABC):
-    """C: a vector, made such that it takes few bytes.
+    """A lossy compressor C of vectors.
 
-    ``C(v)`` is what arrives, the same for JAX and NumPy: what ``decode`` makes of what ``encode`` made. To compress
-    what was compressed changes nothing. A way of your own is a subclass, a frozen dataclass; over Flower only those of
-    this package are known to the other side.
+    ``C(v)`` equals ``decode(encode(v))``, for JAX and NumPy arrays. Compression is idempotent. Subclasses are frozen
+    dataclasses. Flower runs support only the compressors of this package.
     """
 
     keeps_all: ClassVar[bool] = False
-    """Whether what arrives is the vector itself."""
+    """Whether the compressor is lossless."""
 
     @abstractmethod
     def __call__(self, vector: Any) -> Any:
-        """What arrives of a vector.
+        """Return the vector after compression.
 
         Args:
-            vector: JAX's or NumPy's, of one axis.
+            vector: One-dimensional JAX or NumPy array.
         """
 
     @abstractmethod
     def size(self, numbers: int, itemsize: int) -> int:
-        """How many bytes a vector takes.
+        """Return the number of bytes of a compressed vector.
 
         Args:
-            numbers: how many it has.
-            itemsize: how many bytes one takes as it is.
+            numbers: Length of the vector.
+            itemsize: Bytes per uncompressed number.
         """
 
     @abstractmethod
     def encode(self, vector: np.ndarray) -> bytes:
-        """A vector in bytes.
+        """Return a vector as bytes.
 
         Args:
-            vector: finite, of one axis.
+            vector: One-dimensional array of finite numbers.
         """
 
     @abstractmethod
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """What arrives of it, or raise ``ValueError`` where these bytes cannot come from ``encode``.
+        """Return the vector, or raise ``ValueError`` if the bytes are not valid.
 
         Args:
-            code: what was sent.
-            numbers: how many the vector has.
-            dtype: of what type.
+            code: Result of ``encode``.
+            numbers: Length of the vector.
+            dtype: Type of the numbers.
         """
 
 
 HALF = 15
-"""A count of bytes is recorded in two parts, the lower one of so many bits: one part alone could run over."""
+"""Number of bits of the lower part of a byte count, which is recorded in two parts to avoid overflow."""
 
 
 def packed_size(count: int, bits: int) -> int:
-    """How many bytes so many numbers of so many bits take."""
+    """Return the number of bytes of ``count`` packed numbers."""
     return -(-count * bits // 8)
 
 
 def packed(numbers: np.ndarray, bits: int) -> bytes:
-    """Numbers from 0 to 2^bits − 1, the highest bit of each first; the last byte is filled up with zeros."""
+    """Pack numbers from 0 to 2^bits − 1, highest bit first; the last byte is padded with zeros."""
     wide = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
     return np.packbits(np.unpackbits(wide, axis=1)[:, 32 - bits :]).tobytes()
 
 
 def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
-    """The numbers again, or raise where the bytes are not those of so many numbers."""
+    """Return packed numbers, or raise an error if the bytes are not valid."""
     if len(data) != packed_size(count, bits):
-        raise ValueError(f"there are {len(data):,} bytes, where {packed_size(count, bits):,} are expected")
-    found = np.unpackbits(np.frombuffer(data, np.uint8))
-    if found[count * bits :].any():
-        raise ValueError("there is something after the last number")
+        raise ValueError(f"expected {packed_size(count, bits):,} bytes, but there are {len(data):,}")
+    unpacked_bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    if unpacked_bits[count * bits :].any():
+        raise ValueError("the bits after the last number must be 0")
     wide = np.zeros((count, 32), np.uint8)
-    wide[:, 32 - bits :] = found[: count * bits].reshape(count, bits)
+    wide[:, 32 - bits :] = unpacked_bits[: count * bits].reshape(count, bits)
     return np.packbits(wide, axis=1).view(">u4")[:, 0].astype(np.int64)
 
 
 def in_two_parts(each: Any) -> tuple[Any, Any]:
-    """The sum of some counts of bytes, as a number of 2^15 bytes and what is over."""
+    """Return the sum of byte counts as a multiple of 2^15 and the rest."""
     return (each >> HALF).sum(), (each & (2**HALF - 1)).sum()
 
 
 def in_one(parts: np.ndarray) -> np.ndarray:
-    """Such sums, one a row, as single numbers."""
+    """Return sums in two parts, one per row, as single numbers."""
     return (parts[:, 0].astype(np.int64) << HALF) + parts[:, 1]
 
 
 MOST_BITS = 8
-"""A number is rounded to so many bits at most: with more, a scale of 8 bits would lose the largest multiple."""
+"""Maximum number of bits per number; with more, a scale of 8 bits would lose the largest multiple."""
 SCALE_BYTES = 2
-"""What a scale takes: the upper half of a float32."""
+"""Size of a scale, the upper half of a float32."""
 SMALLEST, LARGEST = 1e-30, 1e38
-"""A scale below is 0: numbers that small are nothing. None is above."""
+"""Scales below the smallest are 0, and those above the largest are clipped."""
 
 
 def library_of(array: Any) -> Any:
-    """NumPy, or what else the array is computed with: JAX, within a compiled program."""
+    """Return the array's library: NumPy, or JAX within a compiled program."""
     return np if isinstance(array, np.ndarray | np.generic) else array_namespace(array)
 
 
 def checked_bits(bits: Any) -> int:
-    """The number of bits, or raise."""
-    found = checks.whole_number("bits", bits, at_least=1)
-    if found > MOST_BITS:
+    """Return the number of bits, or raise an error."""
+    number = checks.whole_number("bits", bits, at_least=1)
+    if number > MOST_BITS:
         raise ValueError(f"bits must be a whole number from 1 to {MOST_BITS}, but is {bits!r}")
-    return found
+    return number
 
 
 def most(bits: int) -> int:
-    """The largest multiple: 1 for one bit, which is a sign."""
+    """Return the largest multiple; 1 for one bit, which is a sign."""
     return max(1, 2 ** (bits - 1) - 1)
 
 
 def scale_of(sizes: Any, counts: Any, bits: int) -> Any:
-    """The scale of every block of sizes |v|: its largest over the largest multiple; for signs the mean.
+    """Return the scale of every block: its largest |v| over the largest multiple; for signs the mean |v|.
 
     Args:
-        sizes: blocks × their numbers; 0 where a block has fewer.
-        counts: how many numbers each block has.
-        bits: of a multiple.
+        sizes: |v|, blocks × numbers, padded with 0.
+        counts: Number of entries of each block.
+        bits: Bits of a multiple.
     """
     xp = library_of(sizes)
     exact = sizes.sum(axis=-1) / counts if bits == 1 else sizes.max(axis=-1) / most(bits)
     share, power = xp.frexp(exact)
-    found = xp.ldexp(xp.round(share * 256) / 256, power)
-    return xp.where(found < SMALLEST, xp.zeros_like(found), xp.clip(found, None, LARGEST))
+    scale = xp.ldexp(xp.round(share * 256) / 256, power)
+    return xp.where(scale < SMALLEST, xp.zeros_like(scale), xp.clip(scale, None, LARGEST))
 
 
 def multiples(vector: Any, scale: Any, bits: int) -> Any:
-    """The nearest multiple of the scale, of every number; a sign for one bit."""
+    """Return the nearest multiple of the scale for every number; the sign for one bit."""
     xp = library_of(vector)
     if bits == 1:
         return xp.where(vector < 0, -xp.ones_like(vector), xp.ones_like(vector))
@@ -149,31 +148,31 @@ def multiples(vector: Any, scale: Any, bits: int) -> Any:
 
 
 def scale_bytes(scale: np.ndarray) -> bytes:
-    """Scales, to be sent."""
+    """Return scales as bytes."""
     return (np.atleast_1d(scale).astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
 
 
 def scales_from(data: bytes, dtype: np.dtype) -> np.ndarray:
-    """Scales that were sent, or raise."""
-    found = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
-    if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise ValueError("a scale is negative, NaN or infinity")
-    return found.astype(dtype)
+    """Return scales from bytes, or raise an error."""
+    scales = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    if not (np.isfinite(scales).all() and (scales >= 0).all()):
+        raise ValueError("scales must be finite and not negative")
+    return scales.astype(dtype)
 
 
-def multiple_bytes(found: np.ndarray, bits: int) -> bytes:
-    """Multiples, to be sent."""
-    return packed((found > 0) if bits == 1 else found.astype(np.int64) + most(bits), bits)
+def multiple_bytes(multiples: np.ndarray, bits: int) -> bytes:
+    """Return multiples as bytes."""
+    return packed((multiples > 0) if bits == 1 else multiples.astype(np.int64) + most(bits), bits)
 
 
 def multiples_from(data: bytes, count: int, bits: int, dtype: np.dtype) -> np.ndarray:
-    """Multiples that were sent, or raise."""
-    found = unpacked(data, count, bits)
+    """Return multiples from bytes, or raise an error."""
+    codes = unpacked(data, count, bits)
     if bits == 1:
-        return (2 * found - 1).astype(dtype)
-    if (found > 2 * most(bits)).any():
-        raise ValueError(f"a number is no multiple of its scale from {-most(bits)} to {most(bits)}")
-    return (found - most(bits)).astype(dtype)
+        return (2 * codes - 1).astype(dtype)
+    if (codes > 2 * most(bits)).any():
+        raise ValueError(f"multiples must be from {-most(bits)} to {most(bits)}")
+    return (codes - most(bits)).astype(dtype)
 
 
 LARGEST_BLOCK = 2**15
@@ -181,17 +180,16 @@ LARGEST_BLOCK = 2**15
 
 @dataclass(frozen=True)
 class Quantised(Compressor):
-    """Every number as the nearest multiple of its block's scale, in few bits; one bit is its sign.
+    """Quantisation: every number is rounded to a multiple of its block's scale; with one bit, to its sign.
 
         C(v)_j = s·round(v_j/s),  s = max |v| of the block / (2^(bits−1) − 1)
         one bit:  C(v)_j = s·sign(v_j),  s = mean |v| of the block
 
-    Rounding is to the nearest, not at random: what a round leaves out is sent later, so that no unbiasedness is needed,
-    and the nearest leaves out least.
+    Rounding is deterministic. Error feedback makes unbiased rounding unnecessary.
 
     Attributes:
-        bits: of a number, from 1 to 8.
-        block: so many numbers share a scale, of 2 bytes.
+        bits: Bits per number, from 1 to 8.
+        block: Number of entries that share a scale of 2 bytes.
     """
 
     bits: int = 4
@@ -203,57 +201,53 @@ class Quantised(Compressor):
             raise ValueError(f"block must be a whole number from 1 to {LARGEST_BLOCK:,}, but is {self.block!r}")
 
     def __call__(self, vector: Any) -> Any:
-        """Multiples of the scales."""
-        found, scale = self._rounded(vector)
-        return (found * scale[:, None]).reshape(-1)[: vector.shape[0]].astype(vector.dtype)
+        """Return multiples of the scales."""
+        rounded, scale = self._rounded(vector)
+        return (rounded * scale[:, None]).reshape(-1)[: vector.shape[0]].astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Scales, and the bits of all numbers."""
+        """Return the bytes of scales and multiples."""
         return SCALE_BYTES * self._blocks(numbers) + packed_size(numbers, self.bits)
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """The scales, and then all multiples."""
-        found, scale = self._rounded(vector)
-        return scale_bytes(scale) + multiple_bytes(found.reshape(-1)[: vector.shape[0]], self.bits)
+        """Return the scales, then the multiples."""
+        rounded, scale = self._rounded(vector)
+        return scale_bytes(scale) + multiple_bytes(rounded.reshape(-1)[: vector.shape[0]], self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """The multiples of the scales."""
+        """Return the multiples times the scales."""
         blocks = self._blocks(numbers)
         if len(code) != self.size(numbers, dtype.itemsize):
-            raise ValueError(
-                f"there are {len(code):,} bytes, where {self.size(numbers, dtype.itemsize):,} are expected"
-            )
-        ends = SCALE_BYTES * blocks
-        scale = scales_from(code[:ends], dtype)
-        found = multiples_from(code[ends:], numbers, self.bits, dtype)
-        return found * np.repeat(scale, self.block)[:numbers]
+            raise ValueError(f"expected {self.size(numbers, dtype.itemsize):,} bytes, but there are {len(code):,}")
+        split = SCALE_BYTES * blocks
+        scale = scales_from(code[:split], dtype)
+        return multiples_from(code[split:], numbers, self.bits, dtype) * np.repeat(scale, self.block)[:numbers]
 
     def _blocks(self, numbers: int) -> int:
         return -(-numbers // self.block)
 
     def _rounded(self, vector: Any) -> tuple[Any, Any]:
-        """Multiples by block, the last one filled up, and the blocks' scales."""
-        xp, many = library_of(vector), vector.shape[0]
-        blocks = self._blocks(many)
-        over = blocks * self.block - many
-        full = xp.concatenate([vector, xp.zeros(over, dtype=vector.dtype)]).reshape(blocks, self.block)
+        """Return multiples by block, the last one padded, and the blocks' scales."""
+        xp, numbers = library_of(vector), vector.shape[0]
+        blocks = self._blocks(numbers)
+        padding = blocks * self.block - numbers
+        full = xp.concatenate([vector, xp.zeros(padding, dtype=vector.dtype)]).reshape(blocks, self.block)
         counts = np.full(blocks, self.block)
-        counts[-1:] -= over
+        counts[-1:] -= padding
         scale = scale_of(xp.abs(full), counts.astype(vector.dtype), self.bits)
         return multiples(full, scale[:, None], self.bits), scale
 
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The k numbers of largest size, of several alike the first; all others arrive as 0.
+    """Sparsification: keep the k entries of largest magnitude (the first ones among ties), and set the rest to 0.
 
-    Their places are sent as numbers of as many bits as it takes, or as one bit for every number of the vector where
-    that is less.
+    The positions are encoded as packed indices, or as one bit per entry of the vector if that is shorter.
 
     Attributes:
         share: k over the length of the vector; k is rounded up.
-        bits: each of them is rounded to a multiple of one scale in so many bits, 1 to 8, as by ``Quantised``; None:
-            they are sent as they are.
+        bits: Bits of each kept number, from 1 to 8, rounded to a multiple of one scale as by ``Quantised``. None: no
+            rounding.
     """
 
     share: float
@@ -266,95 +260,94 @@ class TopK(Compressor):
 
     @property
     def keeps_all(self) -> bool:  # type: ignore[override]
-        """Whether all numbers are sent as they are."""
+        """Whether the compressor is lossless."""
         return self.share == 1 and self.bits is None
 
     def __call__(self, vector: Any) -> Any:
-        """The largest, and zeros."""
+        """Return the largest entries, and zeros."""
         xp, chosen = library_of(vector), self._chosen(vector)
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
             return kept
         scale = self._scale(kept)
-        found = multiples(kept, scale, self.bits) * scale
-        return xp.where(chosen, found, xp.zeros_like(found)).astype(vector.dtype)
+        rounded = multiples(kept, scale, self.bits) * scale
+        return xp.where(chosen, rounded, xp.zeros_like(rounded)).astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Places and values."""
-        many = self._count(numbers)
-        values = many * itemsize if self.bits is None else SCALE_BYTES + packed_size(many, self.bits)
+        """Return the bytes of positions and values."""
+        count = self._count(numbers)
+        values = count * itemsize if self.bits is None else SCALE_BYTES + packed_size(count, self.bits)
         return self._place_bytes(numbers) + values
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """The places, and then the values in their order."""
+        """Return the positions, then the values."""
         chosen = self._chosen(vector)
         places, values = _places(chosen, self._width(len(vector))), vector[chosen]
         if self.bits is None:
             return places + values.astype(values.dtype.newbyteorder("<")).tobytes()
         scale = self._scale(np.where(chosen, vector, 0).astype(vector.dtype))
-        found = multiples(values, scale, self.bits)
-        return places + scale_bytes(scale) + multiple_bytes(found, self.bits)
+        return places + scale_bytes(scale) + multiple_bytes(multiples(values, scale, self.bits), self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """The values at their places, and zeros."""
+        """Return the values at their positions, and zeros."""
         expected = self.size(numbers, dtype.itemsize)
         if len(code) != expected:
-            raise ValueError(f"there are {len(code):,} bytes, where {expected:,} are expected")
-        many, end = self._count(numbers), self._place_bytes(numbers)
+            raise ValueError(f"expected {expected:,} bytes, but there are {len(code):,}")
+        count, end = self._count(numbers), self._place_bytes(numbers)
         places, rest = self._places_from(code[:end], numbers), code[end:]
         vector = np.zeros(numbers, dtype)
         if self.bits is None:
             vector[places] = np.frombuffer(rest, dtype.newbyteorder("<"))
         else:
             scale = scales_from(rest[:SCALE_BYTES], dtype)
-            vector[places] = multiples_from(rest[SCALE_BYTES:], many, self.bits, dtype) * scale
+            vector[places] = multiples_from(rest[SCALE_BYTES:], count, self.bits, dtype) * scale
         return vector
 
     def _count(self, numbers: int) -> int:
         return max(1, math.ceil(self.share * numbers))
 
     def _width(self, numbers: int) -> int | None:
-        """How many bits a place takes; 0 where all are sent, None where every number has one bit instead."""
-        many = self._count(numbers)
-        if many >= numbers:
+        """Return the bits of a position; 0 if all entries are kept, None for one bit per entry."""
+        count = self._count(numbers)
+        if count >= numbers:
             return 0
         width = max(1, (numbers - 1).bit_length())
-        return width if many * width < numbers else None
+        return width if count * width < numbers else None
 
     def _place_bytes(self, numbers: int) -> int:
         width = self._width(numbers)
         return packed_size(numbers, 1) if width is None else packed_size(self._count(numbers), width)
 
     def _places_from(self, data: bytes, numbers: int) -> np.ndarray:
-        """The places, in order and each once, or raise."""
-        many, width = self._count(numbers), self._width(numbers)
+        """Return the positions in increasing order, or raise an error."""
+        count, width = self._count(numbers), self._width(numbers)
         if width == 0:
             return np.arange(numbers)
         if width is None:
             places = np.flatnonzero(unpacked(data, numbers, 1))
-            if len(places) != many:
-                raise ValueError(f"it has {len(places):,} places, where {many:,} are expected")
+            if len(places) != count:
+                raise ValueError(f"expected {count:,} positions, but there are {len(places):,}")
             return places
-        places = unpacked(data, many, width)
+        places = unpacked(data, count, width)
         if (np.diff(places) <= 0).any() or places[-1] >= numbers:
-            raise ValueError(f"its places are not increasing, or beyond the {numbers:,} that there are")
+            raise ValueError(f"positions must be increasing and below {numbers:,}")
         return places
 
     def _chosen(self, vector: Any) -> Any:
-        """Which numbers are sent: exactly k, of several alike the first."""
-        xp, many = library_of(vector), vector.shape[0]
-        count = min(self._count(many), many)
+        """Return a mask of exactly k entries, the first ones among ties."""
+        xp, numbers = library_of(vector), vector.shape[0]
+        count = min(self._count(numbers), numbers)
         sizes = xp.abs(vector)
-        if count == many:
+        if count == numbers:
             return sizes >= 0
         if isinstance(sizes, np.ndarray):
-            smallest = np.partition(sizes, many - count)[many - count]
-        else:  # a client of another kind need not import JAX
+            smallest = np.partition(sizes, numbers - count)[numbers - count]
+        else:  # NumPy clients do not import JAX
             from softswitch.methods.kth_largest import kth_largest
 
             smallest = kth_largest(sizes, count)
-        above, alike = sizes > smallest, sizes == smallest
-        return above | (alike & (xp.cumsum(alike.astype(np.int32)) <= count - above.sum()))
+        above, tied = sizes > smallest, sizes == smallest
+        return above | (tied & (xp.cumsum(tied.astype(np.int32)) <= count - above.sum()))
 
     def _scale(self, kept: Any) -> Any:
         xp = library_of(kept)

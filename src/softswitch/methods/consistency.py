@@ -1,8 +1,8 @@
-"""Whether what a client reports agrees with where it points.
+"""Consistency of the clients' reports with their directions.
 
-A client's direction says how the number it minimises would change along the server's step: by <u_i, w_{k+1} − w_k>, to
-first order. Its next report says how it did change. A number that falls again and again where its own direction says
-that it should rise is not that direction's: for a convex function it cannot be at all, and noise does so half the time.
+To first order, a client's direction predicts that its local loss changes by <u_i, w_{k+1} − w_k> along the server's
+step. Its next report shows the actual change. A convex loss cannot fall when a rise is predicted, and noise makes it
+fall half of the time. A client whose loss falls far more often is inconsistent.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from softswitch.support.arrays import some, with_more
 
 
 class Consistency(NamedTuple):
-    """What is known of every client's consistency, and what its next report is compared with.
+    """Consistency statistics of every client, and the prediction for its next report.
 
     Attributes:
-        round: the round of its last direction; −1: none.
-        loss: what it minimised there, one row of constraints a client.
-        value: what it reported of that.
-        foretold: how that was to change, by its own direction.
-        times: how often its report could be compared with its direction before.
-        hurt: how often its direction said that the step would hurt it,
-        denied: and how often of these it then reported to be better off.
-        said: the sum of the sizes of the changes that it reported,
-        meant: and of those that its directions foretold.
+        round: Round of its last direction; −1 if none.
+        loss: Local loss in that round, one row of constraints per client.
+        value: Reported value of that loss.
+        foretold: Predicted change of the value.
+        times: Number of comparisons.
+        hurt: Number of predicted increases.
+        denied: Number of these after which it reported a decrease.
+        said: Sum of the absolute reported changes.
+        meant: Sum of the absolute predicted changes.
     """
 
     round: Int[Array, " n"]
@@ -45,7 +45,7 @@ class Consistency(NamedTuple):
 
 
 def nothing_compared(clients: int, constraints: int, dtype: Any) -> Consistency:
-    """Before the first round."""
+    """Return the statistics before the first round."""
     none, zero = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype)
     scalar = jnp.zeros((), dtype)
     loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
@@ -53,19 +53,19 @@ def nothing_compared(clients: int, constraints: int, dtype: Any) -> Consistency:
 
 
 def widened(known: Consistency, clients: int) -> Consistency:
-    """The same for more clients, of whom nothing is known."""
+    """Return the statistics extended to more clients."""
     had, constraints = known.loss.constraint.shape
     more = nothing_compared(clients - had, constraints, known.value.dtype)
     return with_more(known, more)
 
 
 def elsewhere(known: Consistency) -> Consistency:
-    """The same where the server goes on from other parameters: what was foretold is not compared with what comes."""
+    """Return the statistics without predictions, after the server changed the parameters."""
     return known._replace(round=jnp.full_like(known.round, -1))
 
 
 def minimised(reports: Reports, loss: LocalLoss) -> Float[Array, " m"]:
-    """What each client minimises, by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
+    """Return each client's local loss by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
     objective = jnp.where(reports.has_objective, reports.objective, 0)
     constraint = jnp.where(reports.has_constraint, reports.constraint, 0)
     excess = jnp.where(reports.has_constraint, jnp.maximum(constraint - loss.tolerance, 0), 0)
@@ -82,16 +82,16 @@ def compared(
     returned: Bool[Array, " m"],
     step: Params,
 ) -> Consistency:
-    """What is known after a round: its reports compared with what was foretold in the one before.
+    """Return the statistics after a round, whose reports are compared with the previous round's predictions.
 
     Args:
-        known: before it.
-        k: the round.
-        clients: who was asked.
-        reports: what they said, untrimmed.
-        loss: what they were told to minimise.
-        directions: what they returned, with the clients as the first axis of every array.
-        returned: who did.
+        known: Statistics before the round.
+        k: The round.
+        clients: Selected clients.
+        reports: Their untrimmed reports.
+        loss: Their local loss.
+        directions: Their directions, with the clients as the first axis of every array.
+        returned: Whether each of them returned a direction.
         step: w_{k+1} − w_k.
     """
     before = some(known, clients)
@@ -100,8 +100,8 @@ def compared(
     counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)
     hurt = counts & (before.foretold > 0)
     foretold = jnp.zeros_like(before.foretold)
-    for leaf, moved in zip(jax.tree.leaves(directions), jax.tree.leaves(step), strict=True):
-        foretold += jnp.tensordot(leaf.reshape(len(clients), -1), moved.ravel().astype(leaf.dtype), axes=1)
+    for leaf, leaf_step in zip(jax.tree.leaves(directions), jax.tree.leaves(step), strict=True):
+        foretold += jnp.tensordot(leaf.reshape(len(clients), -1), leaf_step.ravel().astype(leaf.dtype), axes=1)
 
     def add(total: Array, more: Array) -> Array:
         return total.at[clients].add(jnp.where(counts, more, 0).astype(total.dtype))

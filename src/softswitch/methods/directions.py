@@ -1,4 +1,4 @@
-"""What all ways share: a memory for each of the two things that a switching rule descends on."""
+"""Direction estimators of the server, with separate states for objective and constraint."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from softswitch.support.traced_settings import traced_settings
 
 @dataclass(frozen=True, kw_only=True)
 class Direction(ABC):
-    """What the server makes of a round's direction u_k = Σ r_i u_i; for ``Rule.direction``.
+    """Transformation of a round's direction u_k = Σ r_i u_i; for ``Method.direction``.
 
-    A switching rule goes along two vector fields, the objective's and the constraint's: each has a memory of its own,
-    and a round changes only the memory of what it descends on. A way of your own is a subclass, a frozen dataclass.
+    A switching method follows two vector fields, those of the objective and of the constraint. Each has its own state,
+    and a round changes only the state of the function on which it descends. Subclasses are frozen dataclasses.
     """
 
     looks_back: ClassVar[bool] = False
-    """Whether it also wants the direction at an earlier iterate, of the same clients and rows: twice the gradients."""
+    """Whether it needs the direction at an earlier iterate too, on the same rows, at twice the gradients."""
 
     def __init_subclass__(cls) -> None:
-        """Its numbers are traced, the rest is compiled in."""
+        """Trace numeric settings and compile the rest."""
         super().__init_subclass__()
         traced_settings(cls)
 
     @abstractmethod
     def init(self, params: Params) -> Any:
-        """What is remembered before the first round.
+        """Return the state before the first round.
 
         Args:
             params: w_0, for its shapes.
         """
 
     def back_to(self, state: Any) -> Params:
-        """At which earlier iterate it wants the direction too.
+        """Return the earlier iterate at which it needs the direction.
 
         Args:
-            state: what is remembered.
+            state: Current state.
         """
-        raise NotImplementedError(f"{type(self).__name__} looks back, but does not say where to")
+        raise NotImplementedError(f"{type(self).__name__} has looks_back=True, but does not implement back_to")
 
     def rows(self, drawn: float, held: float) -> float:
-        """On how many rows a round takes gradients, on average.
+        """Return the average number of rows per round on which gradients are computed.
 
         Args:
-            drawn: rows that clients draw for them in a plain round.
-            held: all rows of those who take part, as often as they take a step.
+            drawn: Rows drawn for gradients in a plain round.
+            held: All rows of the participants, times the number of local steps.
         """
         return 2 * drawn if self.looks_back else drawn
 
     def anchors(self, state: Any) -> Bool[Array, ""] | None:
-        """Whether a round's direction is to be of all rows of its clients, instead of a batch; None: never.
+        """Return whether a round's direction uses all rows of its clients instead of a batch; None means never.
 
         Args:
-            state: what is remembered.
+            state: Current state.
         """
         return None
 
     @abstractmethod
     def made(self, state: Any, params: Params, now: Params, back: Params | None) -> tuple[Params, Any]:
-        """The direction to take, and what is remembered after it.
+        """Return the direction to take, and the new state.
 
         Args:
-            state: what is remembered.
+            state: Current state.
             params: w_k.
             now: u_k.
-            back: the same clients' direction at the iterate that it looks back to; None where it does not.
+            back: The same clients' direction at the earlier iterate, if ``looks_back``.
         """
 
 
 class Branches(NamedTuple):
-    """What a way remembers of each of the two.
+    """States of a direction estimator.
 
     Attributes:
-        objective: of rounds that descend on the objective; of all rounds, where a rule does not switch.
-        constraint: of those that descend on the constraint; None where a rule does not switch.
+        objective: State of rounds that descend on the objective; of all rounds if the method does not switch.
+        constraint: State of rounds that descend on the constraint; None if the method does not switch.
     """
 
     objective: Any
@@ -89,35 +89,34 @@ class Branches(NamedTuple):
 
     @classmethod
     def begun(cls, way: Direction | None, params: Params, switches: bool) -> Branches | None:
-        """Before the first round; None where there is nothing to remember."""
+        """Return the states before the first round; None without an estimator."""
         if way is None:
             return None
         return cls(way.init(params), way.init(params) if switches else None)
 
     def of(self, feasible: Bool[Array, ""]) -> Any:
-        """What is remembered of what a round descends on."""
+        """Return the state of the function on which a round descends."""
         if self.constraint is None:
             return self.objective
         return jax.tree.map(lambda one, other: jnp.where(feasible, one, other), self.objective, self.constraint)
 
     def after(self, feasible: Bool[Array, ""], state: Any) -> Branches:
-        """The same, after a round that descended on one of the two."""
+        """Return the states after a round that descended on one of the functions."""
         if self.constraint is None:
             return Branches(state, None)
 
-        def chosen(takes: Array, old: Any) -> Any:
-            return jax.tree.map(lambda new, kept: jnp.where(takes, new, kept).astype(kept.dtype), state, old)
+        def update(changes: Array, old: Any) -> Any:
+            return jax.tree.map(lambda new, kept: jnp.where(changes, new, kept).astype(kept.dtype), state, old)
 
-        return Branches(chosen(feasible, self.objective), chosen(~feasible, self.constraint))
+        return Branches(update(feasible, self.objective), update(~feasible, self.constraint))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimistic(Direction):
-    """The direction, carried on by its last change: d_k = u_k + s (u_k − u_j), j the last round of the same kind.
+    """Optimistic gradient: d_k = u_k + s (u_k − u_j), where j is the last round of the same kind.
 
-    With s = 1 it is 2u_k − u_{k−1}, the optimistic gradient method: near a saddle point, and near the kink between
-    objective and constraint, the last change foretells the next. The first round of each kind is plain, and so are all
-    with s = 0.
+    With s = 1 it is 2u_k − u_{k−1}. Near a saddle point, and near the switch between objective and constraint, the last
+    change predicts the next. The first round of each kind is plain, and so are all rounds with s = 0.
 
     Attributes:
         carry: s >= 0.
@@ -129,27 +128,26 @@ class Optimistic(Direction):
         object.__setattr__(self, "carry", checks.real_number("carry", self.carry, at_least=0))
 
     def init(self, params: Params) -> Any:
-        """No direction yet."""
+        """Return the state without a direction."""
         return jnp.zeros((), bool), jax.tree.map(jnp.zeros_like, params)
 
     def made(self, state: Any, params: Params, now: Params, back: Params | None) -> tuple[Params, Any]:
-        """This one, and how it differs from the last."""
+        """Return the extrapolated direction."""
         begun, last = state
         carry = jnp.where(begun, self.carry, 0)
-        ahead = jax.tree.map(lambda new, old: (new + carry * (new - old)).astype(new.dtype), now, last)
-        return ahead, (jnp.ones((), bool), now)
+        extrapolated = jax.tree.map(lambda new, old: (new + carry * (new - old)).astype(new.dtype), now, last)
+        return extrapolated, (jnp.ones((), bool), now)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spider(Direction):
-    """SPIDER: d_k = u_k in every q-th round of a kind, else d_j + u_k − u_k at w_j, j the last round of that kind.
+    """SPIDER (Fang et al., 2018): d_k = u_k in every q-th round of a kind, else d_j + u_k − u_k(w_j), j the last round.
 
-    Between anchors both directions are of the same clients' same batches. (Fang et al., 2018.)
+    Between anchors both directions are computed on the same batches of the same clients.
 
     Attributes:
-        every: q >= 1, rounds of a kind from one anchor to the next; 1 has nothing but anchors.
-        anchor: what an anchor is computed on: ``"all"`` rows of the participants, as published; or a ``"batch"`` like
-            that of any other round, for clients that cannot go through all of their rows.
+        every: q >= 1, the number of rounds of a kind between anchors.
+        anchor: Rows of an anchor: ``"all"`` rows of the participants, as published, or a ``"batch"`` as in any round.
     """
 
     every: int = 10
@@ -158,30 +156,30 @@ class Spider(Direction):
 
     def __post_init__(self) -> None:
         checks.one_of("anchor", self.anchor, ("all", "batch"))
-        if not checks.is_array(self.every):  # an array was checked when it was a number
+        if not checks.is_array(self.every):  # a traced value was checked before
             object.__setattr__(self, "every", checks.whole_number("every", self.every, at_least=1))
 
     def init(self, params: Params) -> Any:
-        """No direction yet."""
+        """Return the state without a direction."""
         return jnp.int32(0), jax.tree.map(jnp.zeros_like, params), params
 
     def back_to(self, state: Any) -> Params:
-        """w_j."""
+        """Return w_j."""
         earlier: Params = state[2]
         return earlier
 
     def rows(self, drawn: float, held: float) -> float:
-        """Anchors of all rows now and then, two batches else."""
+        """Return the average of anchor rounds and rounds with two batches."""
         share = 1 / self.every
         return share * (held if self.anchor == "all" else 2 * drawn) + (1 - share) * 2 * drawn
 
     def anchors(self, state: Any) -> Bool[Array, ""] | None:
-        """Whether this round's direction is to be one of all rows; None: never."""
+        """Return whether this round is an anchor on all rows; None means never."""
         return state[0] % self.every == 0 if self.anchor == "all" else None
 
     def made(self, state: Any, params: Params, now: Params, back: Params | None) -> tuple[Params, Any]:
-        """An anchor, or what the last one has become since."""
+        """Return the anchor, or the updated estimate."""
         rounds, last, _ = state
-        anew = rounds % self.every == 0
-        made = jax.tree.map(lambda new, old, then: jnp.where(anew, new, old + new - then), now, last, back)
-        return made, (rounds + 1, made, params)
+        is_anchor = rounds % self.every == 0
+        estimate = jax.tree.map(lambda new, old, then: jnp.where(is_anchor, new, old + new - then), now, last, back)
+        return estimate, (rounds + 1, estimate, params)

@@ -1,12 +1,12 @@
-"""Running estimates of what clients report that go along with the server's steps.
+"""Drift-corrected running estimates of the clients' reports.
 
-    x̂_i ← x_i(w_k) + β^a (x̂_i − x_i(w_{k−1}))     both on the same batch; a: rounds since client i was heard before
+    x̂_i ← x_i(w_k) + β^a (x̂_i − x_i(w_{k−1}))     both on the same batch; a: rounds since the client's last report
 
-A running mean of reports lags behind the iterates. A batch tells by how much x_i changed from w_{k−1} to w_k far more
-surely than it tells x_i, so this estimate neither lags nor forgets what was known before. It is STORM's, of values.
+A running mean of reports lags behind the iterates. The change of x_i from w_{k−1} to w_k on one batch has far less
+noise than x_i itself, so this estimate (STORM's, for values) has no lag.
 
-Which β is best depends on how noisy reports are and how far the steps go. All of ``SHARES`` are kept side by side. A
-fresh batch at w_{k−1} puts each to the test: that one is believed whose mean square miss of late is the smallest.
+The best β depends on the noise of the reports and the step size. An estimate is kept for each β in ``SHARES``, and
+tested on a fresh batch at w_{k−1}. The one with the smallest recent mean squared error is used.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 SHARES = (0.98, 0.95, 0.9, 0.8, 0.5)
-"""Each β; where all do as well, the first is believed: a cycle begins with estimates that are exact."""
+"""Values of β. Ties are resolved in favour of the first, since estimates are exact after a restart."""
 OF_LATE = 0.97
-"""What a round takes over of the mean square misses before it."""
+"""Decay rate of the mean squared errors."""
 
 
 class Forecasts(NamedTuple):
-    """Estimates of every client's values, by each β.
+    """Estimates of every client's values for each β.
 
     Attributes:
-        estimates: x̂; −∞ where a client was never heard, or has no such value.
-        missed: the running mean of squares by which estimates missed what fresh batches said.
+        estimates: x̂; −∞ for a client without a report or without the value.
+        missed: Running mean squared error of the estimates on fresh batches.
     """
 
     estimates: Float[Array, "n b v"]
     missed: Float[Array, "b v"]
 
     def of(self, clients: Int[Array, " m"]) -> Forecasts:
-        """Those of some clients alone."""
+        """Return the estimates of some clients."""
         return self._replace(estimates=self.estimates[clients])
 
     def widened(self, clients: int) -> Forecasts:
-        """The same for more clients, of whom nothing is known."""
+        """Return the estimates extended to more clients, without values."""
         more = ((0, clients - self.estimates.shape[0]), (0, 0), (0, 0))
         return self._replace(estimates=jnp.pad(self.estimates, more, constant_values=-jnp.inf))
 
     def without(self, clients: Int[Array, " m"]) -> Forecasts:
-        """The same as if some clients had never been heard."""
+        """Return the estimates without those of some clients."""
         return self._replace(estimates=self.estimates.at[clients].set(-jnp.inf))
 
     def told(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
-        """The same where some clients' values are known exactly; which share foresaw best is looked for anew.
+        """Return the estimates with exact values for some clients, and reset errors.
 
         Args:
-            values: of all clients.
-            who: those of whom they are known.
+            values: Values of all clients.
+            who: Clients whose values are exact.
         """
         estimates = jnp.where(who[:, None, None], values[:, None].astype(self.estimates.dtype), self.estimates)
         return Forecasts(estimates, jnp.zeros_like(self.missed))
 
 
 def nothing_foreseen(clients: int, values: int, dtype: Any) -> Forecasts:
-    """Before anybody was heard."""
+    """Return estimates without values."""
     many = len(SHARES)
     return Forecasts(jnp.full((clients, many, values), -jnp.inf, dtype), jnp.zeros((many, values), dtype))
 
@@ -78,25 +78,24 @@ def corrected(
     told: Float[Array, "m v"],
     earlier: Float[Array, "m v"],
 ) -> tuple[Forecasts, Float[Array, "n v"]]:
-    """The estimates after a round's reports, and of every client those that are believed.
+    """Return the estimates after a round's reports, and every client's estimate for the best β.
 
     Args:
-        before: the estimates before it.
-        clients: who was asked.
-        mask: who of them reported.
-        ages: how many rounds ago each was heard before.
-        told: what they report at w_k,
-        earlier: and what the same batches gave at w_{k−1}.
+        before: Estimates before the round.
+        clients: Selected clients.
+        mask: Whether each of them reported.
+        ages: Number of rounds since each one's last report.
+        told: Reports at w_k.
+        earlier: Values of the same batches at w_{k−1}.
     """
-    own = before.estimates[clients]
-    tells = (jnp.isfinite(told) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(own)
-    miss = jnp.where(tells, jnp.where(tells, earlier[:, None], 0) - jnp.where(tells, own, 0), 0)
-    tested = tells & (mask & (ages == 1))[:, None, None]  # of others it is not known how far they went meanwhile
-    missed = OF_LATE * before.missed + (1 - OF_LATE) * jnp.where(tested, miss**2, 0).sum(axis=0)
-    share = jnp.asarray(SHARES, own.dtype)[:, None] ** ages.astype(own.dtype)[:, None, None]
-    lacking = jnp.isneginf(told)[:, None] & jnp.isfinite(own)  # a batch without rows of a class: the estimate is kept
-    now = jnp.where(mask[:, None, None] & ~lacking, told[:, None] - share * miss, own).astype(own.dtype)
-    estimates = before.estimates.at[clients].set(now)
+    old = before.estimates[clients]
+    is_known = (jnp.isfinite(told) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(old)
+    error = jnp.where(is_known, jnp.where(is_known, earlier[:, None], 0) - jnp.where(is_known, old, 0), 0)
+    tested = is_known & (mask & (ages == 1))[:, None, None]  # older estimates are not at w_{k−1}
+    missed = OF_LATE * before.missed + (1 - OF_LATE) * jnp.where(tested, error**2, 0).sum(axis=0)
+    share = jnp.asarray(SHARES, old.dtype)[:, None] ** ages.astype(old.dtype)[:, None, None]
+    is_missing = jnp.isneginf(told)[:, None] & jnp.isfinite(old)  # a batch that lacks a class keeps the estimate
+    new = jnp.where(mask[:, None, None] & ~is_missing, told[:, None] - share * error, old).astype(old.dtype)
+    estimates = before.estimates.at[clients].set(new)
     best = jnp.argmin(missed, axis=0)
-    believed = jnp.take_along_axis(estimates, best[None, None], axis=1)[:, 0]
-    return Forecasts(estimates, missed), believed
+    return Forecasts(estimates, missed), jnp.take_along_axis(estimates, best[None, None], axis=1)[:, 0]

@@ -18,20 +18,19 @@ ANCHORED = Spider()
 
 @dataclass(frozen=True, kw_only=True)
 class ExactPenalty(Method):
-    """F(w) + ρ max(0, G(w) − ε), along SPIDER directions (not quite Liu and Xu's, arXiv 2501.19214).
+    """Exact penalty F(w) + ρ max(0, G(w) − ε) with SPIDER directions (related to Liu and Xu, arXiv 2501.19214).
 
         w_{k+1} = w_k − η d_k,   d_k the SPIDER estimate of Σ_i p_i u_i(f_i) + ρ 1[G_k > ε] Σ_i q_i u_i(g_i)
 
-    Here one estimate is made of the sum: its differences are of the terms that the present round has, so a round in
-    which the penalty comes or goes makes an error that lasts until the next anchor. The published method, for one
-    function and one constraint, has a SPIDER estimate of the constraint's *value*, plain subgradients, and a price that
-    rises over a width; ``HingePenalty`` is its nearest relative here. Both are tried by
-    ``python -m benchmarks.spider_claim``, where this one is far behind.
+    The estimate is of the sum. If the penalty starts or stops in a round, the estimate has an error until the next
+    anchor. The published method, for one function and one constraint, has a SPIDER estimate of the constraint's
+    *value*, plain subgradients, and a smoothed penalty; ``HingePenalty`` is closest to it.
+    ``python -m benchmarks.spider_claim`` compares both.
 
     Attributes:
         penalty: ρ >= 0, in units of f per unit of g.
-        alpha: of p = softmax(α f) and q = softmax(α g); None: equal weights, F and G being the clients' means.
-        direction: how directions are made; None: as they come, which is a plain penalty on G.
+        alpha: α of p = softmax(α f) and q = softmax(α g). None: equal weights, so F and G are the clients' means.
+        direction: Direction estimator. None: plain directions, which gives a plain penalty on G.
     """
 
     penalty: float
@@ -46,7 +45,7 @@ class ExactPenalty(Method):
         self._check("alpha", at_least=0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Share out the objective and, where the constraint is broken, its price."""
+        """Weight the objective and, if the constraint is violated, the penalty."""
         xp = array_namespace(reports.objective)
         criterion = self.measure(reports, 0.0 if self.alpha is None else self.alpha)
         objective = leaning(reports.objective, self.alpha, reports.has_objective, reports.stand_for)

@@ -1,4 +1,4 @@
-"""Federated averaging: no constraint, and no client's objective above the others'."""
+"""Federated averaging: equal weights and no constraint."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from softswitch.methods.weighting import equal_weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
-    """Federated averaging (McMahan et al., 2017): the clients' mean objective, and nothing else.
+    """Federated averaging (McMahan et al., 2017): minimise the clients' mean objective.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)
 
-    The constraint is looked at and never descended on: what a model has that nobody bounded.
+    The constraint is evaluated but not enforced.
     """
 
     switches: ClassVar[bool] = False
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weigh all alike."""
+        """Weight all clients equally."""
         weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         return on_objective(self, reports, weights), state
 
 
 def on_objective(method: Method, reports: Reports, weights: Any) -> Decision:
-    """A round that descends on the objective whatever the constraint says."""
+    """Return the decision to descend on the objective, regardless of the constraint."""
     criterion = method.measure(reports)
     none = array_namespace(reports.constraint).zeros_like(reports.constraint)
     return Decision(

@@ -1,4 +1,4 @@
-"""Hard Switching Gradient: the single worst client."""
+"""Hard switching gradient method: the worst client only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HardSGM(Method):
         w_{k+1} = w_k − η u_i(f_i),  i = argmax f   if G_k <= λ
         w_{k+1} = w_k − η u_i(g_i),  i = argmax g   otherwise
 
-    Clients that tie for the worst share the weight equally, as in the limit.
+    Tied clients share the weight equally, as in the limit.
     """
 
     own_criterion: ClassVar[str] = "max"

@@ -15,11 +15,11 @@ from softswitch.support import checks
 
 
 class Estimates(NamedTuple):
-    """Of every client's constraints.
+    """Running estimates of every client's constraints.
 
     Attributes:
         value: ĝ.
-        begun: whether there is one.
+        begun: Whether the client has an estimate.
     """
 
     value: Float[Array, "n c"]
@@ -30,16 +30,17 @@ class Estimates(NamedTuple):
 class HingePenalty(Method):
     """Single-loop penalty with a running estimate of each constraint (after arXiv 2504.15243, from its abstract).
 
-        ĝ_i ← g_i(w_k) + (1 − γ)(ĝ_i − g_i(w_{k−1}))   for the clients that take part, on the same batch
+        ĝ_i ← g_i(w_k) + (1 − γ)(ĝ_i − g_i(w_{k−1}))   for participating clients, on the same batch
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + ρ Σ_i q_i 1[ĝ_i > ε] u_i(g_i)),   q equal weights
 
-    A batch says little of whether a constraint is broken; the estimate, whose error shrinks as steps do, says more.
-    Each report costs two.
+    The estimate's error shrinks with the step size, so it detects violations better than a single batch. Each report
+    costs two evaluations.
 
     Attributes:
         penalty: ρ >= 0, in units of f per unit of g.
-        share: γ in (0, 1], the weight of what is new; 1: the report itself.
-        alpha: of p = softmax(α f) and q = softmax(α ĝ), to aim at the worst client; None: equal weights, as published.
+        share: γ in (0, 1], the weight of the new report; 1 uses the report itself.
+        alpha: α of p = softmax(α f) and q = softmax(α ĝ), which targets the worst client. None: equal weights, as
+            published.
     """
 
     penalty: float
@@ -57,20 +58,22 @@ class HingePenalty(Method):
         self._check("alpha", at_least=0)
 
     def begin(self, clients: int, constraints: int) -> Estimates:
-        """None yet."""
+        """Return empty estimates."""
         zero = jnp.zeros((clients, constraints), jnp.result_type(float))
         return Estimates(zero, zero > 0)
 
     def decide(self, state: Estimates, reports: Reports) -> tuple[Decision, Estimates]:
-        """Correct the estimates, and share out the objective and the price of those that are too large."""
+        """Update the estimates, then weight the objective and the penalties of violated constraints."""
         assert reports.earlier is not None
-        own, earlier = Estimates(*(part[reports.clients] for part in state)), reports.earlier[1]
-        known = own.begun & reports.has_constraint & jnp.isfinite(earlier)
-        change = jnp.where(known, own.value - earlier, 0)
+        before, earlier = Estimates(*(part[reports.clients] for part in state)), reports.earlier[1]
+        known = before.begun & reports.has_constraint & jnp.isfinite(earlier)
+        change = jnp.where(known, before.value - earlier, 0)
         now = jnp.where(reports.has_constraint, reports.constraint, 0) + (1 - self.share) * change
         objective = leaning(reports.objective, self.alpha, reports.has_objective, reports.stand_for)
         pairs = leaning(now, self.alpha, reports.has_constraint, reports.stand_for)
-        broken = reports.has_constraint & (now > self.tolerance)
-        price = (self.penalty * jnp.where(broken, pairs, 0)).astype(objective.dtype)
+        violated = reports.has_constraint & (now > self.tolerance)
+        price = (self.penalty * jnp.where(violated, pairs, 0)).astype(objective.dtype)
         decision = shared_out(self, reports, self.measure(reports), objective, price)
-        return decision, Estimates(put(state.value, reports, now), put(state.begun, reports, jnp.ones_like(own.begun)))
+        return decision, Estimates(
+            put(state.value, reports, now), put(state.begun, reports, jnp.ones_like(before.begun))
+        )

@@ -1,4 +1,4 @@
-"""The k-th largest of some sizes in a compiled program, without sorting them."""
+"""Selection of the k-th largest number in a compiled program, without sorting."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from jaxtyping import Array, Float
 
 
 def kth_largest(sizes: Float[Array, " d"], k: int) -> Float[Array, ""]:
-    """The k-th largest of numbers that are not negative.
+    """Return the k-th largest of non-negative numbers.
 
-    Such numbers are in the order of their bits: so it is found bit by bit, each by counting, in a thirtieth of the time
-    that XLA takes to sort them on a processor.
-
-    Args:
-        sizes: the numbers.
-        k: from 1 to how many there are.
+    Non-negative floats are ordered like their bit patterns, so the result is found bit by bit by counting. On a CPU
+    this is about 30 times faster than sorting with XLA.
     """
     kind = jnp.uint32 if sizes.dtype.itemsize == 4 else jnp.uint64
     bits = lax.bitcast_convert_type(sizes, kind)
-    highest = 8 * sizes.dtype.itemsize - 2  # the bit before it is the sign
+    highest = 8 * sizes.dtype.itemsize - 2  # the next higher bit is the sign
 
-    def step(i: Array, found: Array) -> Array:
-        candidate = found | (jnp.ones((), kind) << (highest - i).astype(kind))
-        return jnp.where((bits >= candidate).sum() >= k, candidate, found)
+    def step(i: Array, prefix: Array) -> Array:
+        candidate = prefix | (jnp.ones((), kind) << (highest - i).astype(kind))
+        return jnp.where((bits >= candidate).sum() >= k, candidate, prefix)
 
     return lax.bitcast_convert_type(lax.fori_loop(0, highest + 1, step, jnp.zeros((), kind)), sizes.dtype)

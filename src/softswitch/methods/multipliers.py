@@ -1,4 +1,4 @@
-"""One decision for both: every client descends on its share of the objective and its share of the constraints."""
+"""Decisions that descend on weighted objectives and constraints together."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from softswitch.methods.weighting import equal_weights, softmax_weights
 
 
 def shared_out(method: Method, reports: Reports, criterion: Array, objective: Array, constraint: Array) -> Decision:
-    """The round that goes along Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic).
+    """Return the decision to descend along Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic).
 
     r_i = (P_i + Σ_c Q_ic)/T with T the sum of all;  local loss (P_i/r_i)·f_i + Σ_c (Q_ic/r_i)·g_ic.
 
     Args:
-        method: the rule, for its λ and ε.
-        reports: the round's reports.
-        criterion: what tells whether the round is feasible.
-        objective: P >= 0, one a client.
-        constraint: Q >= 0, one a pair (client, constraint).
+        method: The method, for its λ and ε.
+        reports: Reports of the round.
+        criterion: Value that determines whether the round is feasible.
+        objective: P >= 0, one per client.
+        constraint: Q >= 0, one per client and constraint.
     """
     xp = array_namespace(reports.objective)
     shares = objective + xp.sum(constraint, axis=1)
     total = xp.sum(shares)
     weights = shares / xp.where(total > 0, total, xp.ones_like(total))
-    own = xp.where(weights > 0, weights, xp.ones_like(weights))
+    divisor = xp.where(weights > 0, weights, xp.ones_like(weights))
     return Decision(
         criterion=criterion,
         feasible=method.passes(criterion, reports),
         weights=weights,
-        local_loss=LocalLoss(objective / own, constraint / own[:, None], 0.0, method.tolerance),
+        local_loss=LocalLoss(objective / divisor, constraint / divisor[:, None], 0.0, method.tolerance),
     )
 
 
 def softly(
     method: Method, slope: Any, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
 ) -> Decision:
-    """The soft switch: the share s of the round is the constraint's, the rest the objective's.
+    """Return the decision of the soft switch: a share s of the constraint, and 1 − s of the objective.
 
-    s = min(1, max(0, 1 + β (G_k − λ))): all of it from λ on, nothing from 1/β below it down.
+    s = min(1, max(0, 1 + β (G_k − λ))): it is 1 from λ on, and 0 below λ − 1/β.
 
     Args:
-        method: the rule, for its λ and ε.
+        method: The method, for its λ and ε.
         slope: β.
-        reports: the round's reports.
+        reports: Reports of the round.
         criterion: G_k.
-        objective_weights: p, one weight a client.
-        pair_weights: q, one weight a pair (client, constraint).
+        objective_weights: p, one per client.
+        pair_weights: q, one per client and constraint.
     """
     xp = array_namespace(criterion)
     share = 1 + slope * (criterion - method.switch_at)
@@ -60,34 +60,34 @@ def softly(
 
 
 def leaning(values: Array, alpha: Any, mask: Array, stand_for: Array | None = None) -> Array:
-    """Weights that lean to the largest values by a softmax; equal ones where there is no α."""
+    """Return softmax weights; equal weights if α is None."""
     return equal_weights(values, mask, stand_for) if alpha is None else softmax_weights(values, alpha, mask)
 
 
 def above(method: Method, reports: Reports) -> Float[Array, "m c"]:
-    """g_ic − ε of those who reported; 0 of the others."""
+    """Return g_ic − ε of reporting clients, and 0 elsewhere."""
     return jnp.where(reports.has_constraint, reports.constraint - method.tolerance, 0)
 
 
 def put(every: Float[Array, "n c"], reports: Reports, new: Float[Array, "m c"]) -> Float[Array, "n c"]:
-    """All clients' numbers with new ones for those pairs that reported."""
-    own = jnp.where(reports.has_constraint, new, every[reports.clients])
-    return every.at[reports.clients].set(own.astype(every.dtype))
+    """Return all clients' entries with new ones for the pairs that reported."""
+    updated = jnp.where(reports.has_constraint, new, every[reports.clients])
+    return every.at[reports.clients].set(updated.astype(every.dtype))
 
 
 def on_lagrangian(
     method: Method, alpha: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int
 ) -> Decision:
-    """A round that descends on Σ_i p_i f_i + Σ_ic μ_ic g_ic, those who take part standing for all n.
+    """Return the decision to descend on Σ_i p_i f_i + Σ_ic μ_ic g_ic, with the participants as a sample of all n.
 
     Args:
-        method: the method.
-        alpha: of p = softmax(α f); None: all alike.
-        reports: the round's reports.
-        multipliers: of the participants' constraints.
+        method: The method.
+        alpha: α of p = softmax(α f). None: equal weights.
+        reports: Reports of the round.
+        multipliers: μ of the participants' constraints.
         clients: n.
     """
     objective = leaning(reports.objective, alpha, reports.has_objective, reports.stand_for)
-    here = jnp.maximum(reports.mask.sum(), 1).astype(objective.dtype)
-    constraint = jnp.where(reports.has_constraint, multipliers, 0) * (clients / here)
+    count = jnp.maximum(reports.mask.sum(), 1).astype(objective.dtype)
+    constraint = jnp.where(reports.has_constraint, multipliers, 0) * (clients / count)
     return shared_out(method, reports, method.measure(reports), objective, constraint.astype(objective.dtype))

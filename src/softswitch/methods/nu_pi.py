@@ -1,4 +1,4 @@
-"""Multipliers moved by a PI controller."""
+"""Multipliers updated by a PI controller."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from softswitch.support import checks
 
 
 class Controlled(NamedTuple):
-    """Of every client's constraints.
+    """Controller state of every client's constraints.
 
     Attributes:
         multiplier: μ.
         mean: ξ, a running mean of the errors.
-        begun: whether there was an error yet.
+        begun: Whether there was an error before.
     """
 
     multiplier: Float[Array, "n c"]
@@ -30,20 +30,20 @@ class Controlled(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NuPI(Method):
-    """Primal–dual with the νPI controller (Sohrabi et al., arXiv 2406.04558), one multiplier a client and constraint.
+    """Primal–dual with the νPI controller (Sohrabi et al., arXiv 2406.04558), one multiplier per client and constraint.
 
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + Σ_i μ_i u_i(g_i))
         e_i = g_i − ε;   μ_i ← max(0, μ_i + κ_i e_i + κ_p (1 − ν)(e_i − ξ_i));   ξ_i ← ν ξ_i + (1 − ν) e_i
 
-    for the clients that take part. The first error of all moves μ_i by κ_i e_i alone and leaves ξ_i at 0, so that, but
-    for the max, μ_i is μ_0 + κ_i Σ e_i + κ_p ξ_i, a PI controller. With κ_p = 0 it is gradient ascent.
+    for participating clients. The first error changes μ_i by κ_i e_i only and leaves ξ_i at 0. Apart from the max, μ_i
+    is then μ_0 + κ_i Σ e_i + κ_p ξ_i, a PI controller. With κ_p = 0 it is gradient ascent.
 
     Attributes:
         multiplier: μ_0 >= 0.
         integral: κ_i > 0, the dual step.
-        proportional: κ_p >= 0, how much the present error counts beside the sum of all: it damps.
+        proportional: κ_p >= 0, the damping weight of the current error.
         smoothing: ν in [0, 1).
-        alpha: of p = softmax(α f), to aim at the worst client; None: the clients' mean, as published.
+        alpha: α of p = softmax(α f), which targets the worst client. None: the clients' mean, as published.
     """
 
     multiplier: float = 0.0
@@ -65,19 +65,19 @@ class NuPI(Method):
         self._check("alpha", at_least=0)
 
     def begin(self, clients: int, constraints: int) -> Controlled:
-        """μ_0 for everyone."""
+        """Return μ_0 for every client."""
         zero = jnp.zeros((clients, constraints), jnp.result_type(float))
         return Controlled(zero + self.multiplier, zero, zero > 0)
 
     def decide(self, state: Controlled, reports: Reports) -> tuple[Decision, Controlled]:
-        """Descend on the Lagrangian, then move the multipliers of those who take part."""
-        error, own = above(self, reports), Controlled(*(part[reports.clients] for part in state))
-        decision = on_lagrangian(self, self.alpha, reports, own.multiplier, len(state.multiplier))
-        change = jnp.where(own.begun, (1 - self.smoothing) * (error - own.mean), 0)
-        moved = jnp.maximum(own.multiplier + self.integral * error + self.proportional * change, 0)
+        """Descend on the Lagrangian, then update the participants' multipliers."""
+        error, before = above(self, reports), Controlled(*(part[reports.clients] for part in state))
+        decision = on_lagrangian(self, self.alpha, reports, before.multiplier, len(state.multiplier))
+        change = jnp.where(before.begun, (1 - self.smoothing) * (error - before.mean), 0)
+        updated = jnp.maximum(before.multiplier + self.integral * error + self.proportional * change, 0)
         after = Controlled(
-            put(state.multiplier, reports, moved),
-            put(state.mean, reports, own.mean + change),
-            put(state.begun, reports, jnp.ones_like(own.begun)),
+            put(state.multiplier, reports, updated),
+            put(state.mean, reports, before.mean + change),
+            put(state.begun, reports, jnp.ones_like(before.begun)),
         )
         return decision, after

@@ -1,4 +1,4 @@
-"""The penalty method, a baseline."""
+"""The penalty method."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from softswitch.support import checks
 
 @dataclass(frozen=True, kw_only=True)
 class Penalty(Method):
-    """Penalty method: every round improves objective and constraint together, clients averaged.
+    """Penalty method: descend on objective and constraint together, averaged over clients.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + ρ max(0, g_i − ε))
 
-    What a client does not have (−∞) adds nothing to its local loss; 1/m stays. The method never switches; its criterion
-    only tells which rounds count as feasible.
+    A missing function (−∞) adds nothing to a client's local loss; the weight stays 1/m. The method does not switch; the
+    criterion only determines which rounds count as feasible.
 
     Attributes:
         penalty: ρ >= 0, the price of a unit of violation, in units of f per unit of g.

@@ -1,4 +1,4 @@
-"""The primal-dual method, a baseline."""
+"""The primal-dual method."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from softswitch.support import checks
 
 @dataclass(frozen=True, kw_only=True)
 class PrimalDual(Method):
-    """Primal-dual method: a descent step on the Lagrangian, an ascent step on its multiplier, clients averaged.
+    """Primal-dual method: descent on the averaged Lagrangian, ascent on its multipliers.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + μ_k (g_i − ε))
-        μ_{k+1} = max(0, μ_k + η_d (mean_i g_i − ε)),   one μ a constraint; the mean is over the clients that have it
+        μ_{k+1} = max(0, μ_k + η_d (mean_i g_i − ε)),   one μ per constraint; the mean is over clients with a value
 
-    What a client does not have (−∞) adds nothing to its local loss; 1/m stays. The method never switches; its criterion
-    only tells which rounds count as feasible.
+    A missing function (−∞) adds nothing to a client's local loss; the weight stays 1/m. The method does not switch; the
+    criterion only determines which rounds count as feasible.
 
     Attributes:
-        multiplier: μ_0 >= 0, the multiplier at the start (the paper's λ_0).
+        multiplier: μ_0 >= 0, the initial multiplier (the paper's λ_0).
         dual_step_size: η_d > 0.
     """
 
@@ -37,15 +37,14 @@ class PrimalDual(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
-        step = checks.real_number("dual_step_size", self.dual_step_size, above=0)
-        self._set("dual_step_size", step)
+        self._set("dual_step_size", checks.real_number("dual_step_size", self.dual_step_size, above=0))
 
     def init(self, constraints: int) -> Any:
-        """μ_0 for each constraint."""
+        """Return μ_0 for each constraint."""
         return jnp.full((constraints,), self.multiplier, dtype=jnp.result_type(float))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Average the clients' Lagrangians, then move the multipliers."""
+        """Average the clients' Lagrangians, then update the multipliers."""
         xp = array_namespace(reports.constraint)
         criterion = self.measure(reports)
         weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
@@ -58,7 +57,7 @@ class PrimalDual(Method):
             criterion=criterion,
             feasible=self.passes(criterion, reports),
             weights=weights,
-            # μ·(g − ε) and μ·g have the same gradient: the constant is left out.
+            # μ·(g − ε) and μ·g have the same gradient, so the constant is omitted.
             local_loss=LocalLoss(1.0, xp.zeros_like(reports.constraint) + state, 0.0, self.tolerance),
         )
         ascent = xp.where(ascent > 0, ascent, xp.zeros_like(ascent))

@@ -1,4 +1,4 @@
-"""The federated proximal augmented Lagrangian: clients' constraints priced at the clients, consensus by ADMM."""
+"""The federated proximal augmented Lagrangian, with consensus by ADMM."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CONSENSUS = Consensus()
 
 
 class Outer(NamedTuple):
-    """Where the outer loop stands.
+    """State of the outer loop.
 
     Attributes:
         multiplier: μ of every client's constraints.
-        rounds: how many there were.
+        rounds: Number of rounds so far.
     """
 
     multiplier: Float[Array, "n c"]
@@ -32,20 +32,19 @@ class Outer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProxAL(Method):
-    """After the federated proximal augmented Lagrangian method of He, Peng and Sun (arXiv 2310.10117).
+    """Federated proximal augmented Lagrangian method, after He, Peng and Sun (arXiv 2310.10117).
 
-        inner rounds:   h_i = f_i + [μ_i + β(g_i − ε)]₊ g_i at every client, consensus by one ADMM iteration a round
+        inner rounds:   h_i = f_i + [μ_i + β(g_i − ε)]₊ g_i at every client, one ADMM consensus iteration per round
         every T rounds: μ_i ← max(0, μ_i + β (g_i − ε))
 
-    The reports stand for g_i during a round's local steps; the inner loop has a fixed length in place of a tolerance;
-    the proximal term of the outer loop is left out, the pull of ADMM being there. Plain steps of the server, of η = 1,
-    take it to where ADMM has it.
+    g_i is fixed at its report during the local steps. The inner loop has a fixed length instead of a tolerance. ADMM's
+    quadratic term replaces the proximal term of the outer loop. Plain server steps with η = 1 give the ADMM iterate.
 
     Attributes:
         penalty: β > 0.
-        inner: T >= 1, rounds of an inner loop.
+        inner: T >= 1, the number of rounds per inner loop.
         multiplier: μ_0 >= 0.
-        at_clients: the consensus, with its pull.
+        at_clients: The consensus step.
     """
 
     penalty: float
@@ -61,20 +60,20 @@ class ProxAL(Method):
         super().__post_init__()
         self._set("penalty", checks.real_number("penalty", self.penalty, above=0))
         self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
-        if not checks.is_array(self.inner):  # an array was checked when it was a number
+        if not checks.is_array(self.inner):  # a traced value was checked before
             object.__setattr__(self, "inner", checks.whole_number("inner", self.inner, at_least=1))
 
     def begin(self, clients: int, constraints: int) -> Outer:
-        """μ_0 for everyone."""
+        """Return μ_0 for every client."""
         start = jnp.full((clients, constraints), self.multiplier, jnp.result_type(float))
         return Outer(start, jnp.int32(0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Every client its own augmented Lagrangian; multipliers move at the end of an inner loop."""
-        own = state.multiplier[reports.clients]
-        pressed = jnp.maximum(own + self.penalty * above(self, reports), 0)
+        """Assign every client its augmented Lagrangian; update multipliers at the end of an inner loop."""
+        multipliers = state.multiplier[reports.clients]
+        penalised = jnp.maximum(multipliers + self.penalty * above(self, reports), 0)
         criterion = self.measure(reports)
-        mix = jnp.where(reports.has_constraint, pressed, 0).astype(reports.constraint.dtype)
+        mix = jnp.where(reports.has_constraint, penalised, 0).astype(reports.constraint.dtype)
         decision = Decision(
             criterion=criterion,
             feasible=self.passes(criterion, reports),
@@ -82,5 +81,5 @@ class ProxAL(Method):
             local_loss=LocalLoss(1.0, mix, 0.0, self.tolerance),
         )
         ends = (state.rounds + 1) % self.inner == 0
-        moved = jnp.where(ends, pressed, own)
-        return decision, Outer(put(state.multiplier, reports, moved), state.rounds + 1)
+        updated = jnp.where(ends, penalised, multipliers)
+        return decision, Outer(put(state.multiplier, reports, updated), state.rounds + 1)

@@ -1,4 +1,4 @@
-"""q-FedAvg: clients weigh by a power of their loss."""
+"""q-FedAvg: clients weighted by a power of their loss."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from softswitch.support import checks
 from softswitch.support.arrays import weighted_sum
 
 LEAST = 1e-10
-"""Losses are raised by this, so that their powers have derivatives."""
+"""Offset of the losses that makes their powers differentiable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QFedAvg(Method):
-    """q-FedAvg (Li et al., arXiv 1905.10497): the mean of f_i^{q+1}/(q+1), with a step that adapts to its curvature.
+    """q-FedAvg (Li et al., arXiv 1905.10497): minimise the mean of f_i^{q+1}/(q+1), with a curvature-adapted step.
 
         Δ_i = f_i^q u_i,   h_i = q f_i^{q−1} ‖u_i‖² + L f_i^q,   L = 1/η
         w_{k+1} = w_k − Σ_i Δ_i / Σ_i h_i
 
-    Losses must not be negative. There is no constraint. With q = 0 it is ``FedAvg``.
+    Losses must not be negative. The constraint is ignored. With q = 0 it is ``FedAvg``.
 
     Attributes:
         power: q >= 0.
@@ -42,17 +42,17 @@ class QFedAvg(Method):
         self._set("power", checks.real_number("power", self.power, at_least=0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """All alike, until the directions are there."""
+        """Weight all clients equally; ``combine`` applies the powers."""
         weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         return on_objective(self, reports, weights), state
 
     def combine(self, k: Any, reports: Reports, decision: Decision, directions: Any) -> Any:
-        """η⁻¹ Σ Δ_i / Σ h_i, so that a step of η along it is the method's."""
-        # A batch's regret f − f* may be below 0, which has no power.
+        """Return η⁻¹ Σ Δ_i / Σ h_i, along which a step of η is the method's step."""
+        # The regret f − f* on a batch may be negative.
         loss = jnp.maximum(jnp.where(decision.weights > 0, reports.objective, 0), 0) + LEAST
-        curved = jnp.power(loss, self.power)
+        powers = jnp.power(loss, self.power)
         squares = sum(jnp.square(u.reshape(u.shape[0], -1)).sum(axis=1) for u in jax.tree.leaves(directions))
         inverse = 1 / self.step_size_at(k)
-        steep = self.power * jnp.power(loss, self.power - 1) * squares + inverse * curved
-        total = jnp.dot(decision.weights, steep)
-        return weighted_sum(directions, inverse * decision.weights * curved / jnp.where(total > 0, total, 1))
+        curvature = self.power * jnp.power(loss, self.power - 1) * squares + inverse * powers
+        total = jnp.dot(decision.weights, curvature)
+        return weighted_sum(directions, inverse * decision.weights * powers / jnp.where(total > 0, total, 1))

@@ -19,12 +19,12 @@ AGAINST_DRIFT = ControlVariates()
 
 
 class Weighed(NamedTuple):
-    """Of every client.
+    """State of every client.
 
     Attributes:
         logits: log λ.
         last: f_i of its last report.
-        begun: whether there was one.
+        begun: Whether it has reported before.
     """
 
     logits: Float[Array, " n"]
@@ -39,12 +39,12 @@ class ScaffPD(Method):
         s_i = f_i + θ (f_i − f_i of its last report);   λ_i ← λ_i exp(σ s_i) / Σ
         w_{k+1} = w_k − η Σ_i λ_i u_i(f_i),   local steps with control variates
 
-    for those who take part. There is no constraint.
+    for participating clients. The constraint is ignored.
 
     Attributes:
         dual_step_size: σ > 0.
-        carry: θ >= 0, how far the change of a loss is carried on.
-        at_clients: the control variates; None: plain local steps.
+        carry: θ >= 0, the extrapolation factor of a loss.
+        at_clients: The control variates. None: plain local steps.
     """
 
     dual_step_size: float
@@ -61,22 +61,22 @@ class ScaffPD(Method):
         self._set("carry", checks.real_number("carry", self.carry, at_least=0))
 
     def begin(self, clients: int, constraints: int) -> Weighed:
-        """All alike."""
+        """Return equal weights."""
         zero = jnp.zeros(clients, jnp.result_type(float))
         return Weighed(zero, zero, zero > 0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Let the weights climb, and weigh by them."""
-        own, having = Weighed(*(part[reports.clients] for part in state)), reports.has_objective
-        told = jnp.where(having, reports.objective, 0)
-        ahead = told + self.carry * jnp.where(own.begun, told - own.last, 0)
-        climbed = own.logits + self.dual_step_size * jnp.where(having, ahead, 0)
-        logits = state.logits.at[reports.clients].set(climbed.astype(state.logits.dtype))
+        """Take an ascent step on the weights, and apply them."""
+        before, has_loss = Weighed(*(part[reports.clients] for part in state)), reports.has_objective
+        losses = jnp.where(has_loss, reports.objective, 0)
+        extrapolated = losses + self.carry * jnp.where(before.begun, losses - before.last, 0)
+        updated = before.logits + self.dual_step_size * jnp.where(has_loss, extrapolated, 0)
+        logits = state.logits.at[reports.clients].set(updated.astype(state.logits.dtype))
         logits = logits - logits.max()
-        weights = jax.nn.softmax(jnp.where(having, logits[reports.clients], -jnp.inf)).astype(told.dtype)
+        weights = jax.nn.softmax(jnp.where(has_loss, logits[reports.clients], -jnp.inf)).astype(losses.dtype)
         after = Weighed(
             logits,
-            state.last.at[reports.clients].set(jnp.where(having, told, own.last).astype(state.last.dtype)),
-            state.begun.at[reports.clients].set(own.begun | having),
+            state.last.at[reports.clients].set(jnp.where(has_loss, losses, before.last).astype(state.last.dtype)),
+            state.begun.at[reports.clients].set(before.begun | has_loss),
         )
-        return on_objective(self, reports, jnp.where(having.any(), weights, 0)), after
+        return on_objective(self, reports, jnp.where(has_loss.any(), weights, 0)), after

@@ -1,4 +1,4 @@
-"""Steps that fall, and a server optimiser that needs no scale: for runs whose settings choose themselves."""
+"""A decaying step size and a scale-free server optimiser, for auto-tuned runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from softswitch.support.traced_settings import traced_settings
 @traced_settings
 @dataclass(frozen=True, kw_only=True)
 class FallingStep:
-    """A step size that falls to 0 by a cosine: first·(1 + cos(π (k − begin)/rounds))/2 in round k.
+    """Cosine decay of the step size to 0: first·(1 + cos(π (k − begin)/rounds))/2 in round k.
 
     Attributes:
-        first: the step in its first round.
-        rounds: how many rounds it takes to fall.
-        begin: its first round.
+        first: Initial step size.
+        rounds: Number of rounds of the decay.
+        begin: First round.
     """
 
     first: float
@@ -27,22 +27,22 @@ class FallingStep:
     begin: int = 0
 
     def __call__(self, k: Any) -> Any:
-        """The step in round k."""
-        gone = jnp.clip((k - self.begin) / self.rounds, 0, 1)
-        return self.first * 0.5 * (1 + jnp.cos(jnp.pi * gone))
+        """Return the step size in round k."""
+        progress = jnp.clip((k - self.begin) / self.rounds, 0, 1)
+        return self.first * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
 @traced_settings
 @dataclass(frozen=True, kw_only=True)
 class NormalizedAdam:
-    """Adam on directions of length 1, so that objective and constraint, whatever their units, pull alike.
+    """Adam on directions normalised to length 1, which makes objective and constraint independent of their units.
 
     Attributes:
-        momentum: the share of the mean direction that is kept from round to round.
+        momentum: Decay rate of the mean direction.
     """
 
     momentum: float = 0.9
 
     def __call__(self, step_size: Any) -> optax.GradientTransformation:
-        """The optimiser with this step."""
+        """Return the optimiser with the given step size."""
         return optax.chain(optax.normalize_by_update_norm(eps=1e-30), optax.adam(step_size, b1=self.momentum))

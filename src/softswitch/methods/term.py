@@ -18,7 +18,7 @@ class TERM(Method):
 
         w_{k+1} = w_k − η Σ_i p_i u_i(f_i),   p = softmax(t f)
 
-    the gradient of (1/t) log (1/m) Σ_i exp(t f_i). It is ``SoftmaxSGM`` without its switch: what that gains from it.
+    This is the gradient of (1/t) log (1/m) Σ_i exp(t f_i): ``SoftmaxSGM`` without the switch.
 
     Attributes:
         tilt: t >= 0, per unit of f; 0 is ``FedAvg``.
@@ -33,5 +33,5 @@ class TERM(Method):
         self._set("tilt", checks.real_number("tilt", self.tilt, at_least=0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weigh by the softmax of the objectives."""
+        """Weight by the softmax of the objectives."""
         return on_objective(self, reports, softmax_weights(reports.objective, self.tilt, reports.has_objective)), state

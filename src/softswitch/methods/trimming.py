@@ -1,4 +1,4 @@
-"""The worst client, where some are set aside because they may lie."""
+"""Trimmed statistics of client values, for runs with Byzantine clients."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ import numpy as np
 
 
 def worst_but(values: np.ndarray, liars: Any) -> float:
-    """The largest of the clients' values once the b largest are set aside. One that is not known counts as the largest.
+    """Return the largest value after the b clients with the largest values are trimmed; NaN counts as the largest.
 
     Args:
-        values: one a client, or one a client and constraint: a client counts by its largest, so that b clients are set
-            aside, and not b for each constraint.
-        liars: b; None: nobody is set aside.
+        values: One value per client, or per client and constraint, of which a client's largest counts.
+        liars: b, the number of Byzantine clients. None: no trimming.
     """
-    of_each = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
-    place = min(int(liars or 0), len(of_each) - 1)
-    found = np.sort(np.where(np.isnan(of_each), np.inf, of_each))[-1 - place]
-    lost = np.isnan(of_each).any() and found == np.inf
-    return float("nan") if lost else float(found)
+    by_client = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
+    place = min(int(liars or 0), len(by_client) - 1)
+    worst = np.sort(np.where(np.isnan(by_client), np.inf, by_client))[-1 - place]
+    return float("nan") if np.isnan(by_client).any() and worst == np.inf else float(worst)
 
 
 def mean_within(values: np.ndarray, liars: Any) -> float:
-    """The mean of the clients' values, each moved within what the others say; −∞, what a client does not have, is out.
+    """Return the winsorised mean of the clients' values, without missing ones (−∞).
 
     Args:
-        values: one a client, or one a client and constraint.
-        liars: b; None: all are taken as they are.
+        values: One value per client, or per client and constraint.
+        liars: b, the number of Byzantine clients. None: the plain mean.
     """
     columns = np.asarray(values).reshape(len(values), -1)
     kept = []
@@ -42,6 +40,6 @@ def mean_within(values: np.ndarray, liars: Any) -> float:
 
 
 def largest_few(values: np.ndarray, liars: Any) -> list[int]:
-    """The b clients with the largest values, largest first; those that are not known first of all."""
+    """Return the b clients with the largest values in descending order; NaN counts as the largest."""
     known = np.where(np.isnan(values), np.inf, values)
     return np.argsort(-known, kind="stable")[: int(liars or 0)].tolist()

@@ -1,4 +1,4 @@
-"""Nobody weighs more than a cap: whoever would is held there, and the rule weighs the others for what is left."""
+"""A cap on client weights: heavier clients are capped, and the method distributes the rest."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from softswitch.support.arrays import beside
 
 
 def capped(method: Method, state: Any, reports: Reports, decision: Decision, most: Float[Array, ""]) -> Decision:
-    """The decision with no weight above the cap. Its switch bit stays.
+    """Return the decision with weights of at most ``most`` and the same switch bit.
 
-    Where fewer clients weigh anything than the cap asks for, the weights sum to less than 1.
+    If too few clients have a positive weight, the weights sum to less than 1.
 
     Args:
-        method: the method.
-        state: what it remembers.
-        reports: of the round.
-        decision: what the rule made of them.
-        most: the cap.
+        method: The method.
+        state: State of the method.
+        reports: Reports of the round.
+        decision: Decision without a cap.
+        most: The cap.
     """
 
-    def too_heavy(so_far: tuple[Array, Array, Any]) -> Array:
-        held, weights, _ = so_far
-        return (~held & (weights > most * 1.001)).any()
+    def exceeds_cap(carry: tuple[Array, Array, Any]) -> Array:
+        is_capped, weights, _ = carry
+        return (~is_capped & (weights > most * 1.001)).any()
 
-    def hold(so_far: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
-        held, weights, own = so_far
-        held = held | (weights > most)
-        others = reports._replace(mask=reports.mask & ~held, bit=decision.feasible)
-        again, _ = method.decide(state, others)
-        rest = jnp.maximum(1 - most * held.sum(), 0)
-        weights = jnp.where(held, most, rest * again.weights).astype(weights.dtype)
+    def apply_cap(carry: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
+        is_capped, weights, own = carry
+        is_capped = is_capped | (weights > most)
+        remaining = reports._replace(mask=reports.mask & ~is_capped, bit=decision.feasible)
+        again, _ = method.decide(state, remaining)
+        rest = jnp.maximum(1 - most * is_capped.sum(), 0)
+        weights = jnp.where(is_capped, most, rest * again.weights).astype(weights.dtype)
         own = jax.tree.map(
-            lambda kept, new: jnp.where(beside(held, kept), kept, new).astype(kept.dtype), own, again.local_loss.own
+            lambda kept, new: jnp.where(beside(is_capped, kept), kept, new).astype(kept.dtype),
+            own,
+            again.local_loss.own,
         )
-        return held, weights, own
+        return is_capped, weights, own
 
-    nobody = jnp.zeros(decision.weights.shape, bool)
-    first = (nobody, decision.weights, decision.local_loss.own)
-    _, weights, own = lax.while_loop(too_heavy, hold, first)
+    first = (jnp.zeros(decision.weights.shape, bool), decision.weights, decision.local_loss.own)
+    _, weights, own = lax.while_loop(exceeds_cap, apply_cap, first)
     return decision._replace(weights=weights, local_loss=decision.local_loss.with_own(own))

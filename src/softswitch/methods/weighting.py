@@ -1,9 +1,8 @@
-"""Softmax weights over the clients that take part, on any Array-API array (NumPy, JAX, PyTorch).
+"""Softmax weights over the participating clients, on any Array-API array (NumPy, JAX, PyTorch).
 
-All functions treat the entries of ``values`` as one set, whatever its shape: a vector holds one value
-a client, a matrix (clients × constraints) one value a pair. ``mask`` tells which entries take part
-(True) and must broadcast against ``values``; without it all do. Entries outside the mask get weight 0
-and may hold anything, NaN included. With nobody in the mask all weights are 0.
+All functions treat the entries of ``values`` as one set: a vector has one value per client, a matrix (clients ×
+constraints) one per pair. ``mask`` is True for the entries to include, and must broadcast against ``values``. Default:
+all. Excluded entries get weight 0 and may hold any value, including NaN. With an empty mask all weights are 0.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ Array = Any  # NumPy, JAX or PyTorch
 
 
 def _masked(values: Array, mask: Array | None) -> tuple[Any, Array, Array]:
-    """Return the array namespace, a full mask, and the values measured down from their maximum."""
+    """Return the array namespace, a full mask, and the values minus their maximum."""
     xp = array_namespace(values)
-    everyone = xp.ones(values.shape, dtype=xp.bool, device=device(values))
-    mask = everyone if mask is None else xp.logical_and(everyone, mask)
+    full = xp.ones(values.shape, dtype=xp.bool, device=device(values))
+    mask = full if mask is None else xp.logical_and(full, mask)
     lowest = xp.full(values.shape, -xp.inf, dtype=values.dtype, device=device(values))
-    nothing = xp.zeros_like(values)
-    gaps = xp.where(mask, values, nothing) - xp.max(xp.where(mask, values, lowest))
-    return xp, mask, xp.where(mask, gaps, nothing)
+    zeros = xp.zeros_like(values)
+    gaps = xp.where(mask, values, zeros) - xp.max(xp.where(mask, values, lowest))
+    return xp, mask, xp.where(mask, gaps, zeros)
 
 
 def _normalised(xp: Any, weights: Array) -> Array:
@@ -32,30 +31,30 @@ def _normalised(xp: Any, weights: Array) -> Array:
 
 
 def softmax_weights(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
-    """The masked softmax, softmax_I(αx)_i = 1[i ∈ I]·exp(αx_i) / Σ_{j∈I} exp(αx_j).
+    """Return the masked softmax, softmax_I(αx)_i = 1[i ∈ I]·exp(αx_i) / Σ_{j∈I} exp(αx_j).
 
-    Shifted by the maximum over the mask, so that no α and no size of ``values`` overflows. It is the point
-    of the simplex that maximises <q, x> + Ent(q)/α.
+    It is shifted by the maximum over the mask to avoid overflow. It is the point of the simplex that maximises
+    <q, x> + Ent(q)/α.
 
     Args:
-        values: one a client, or one a client and constraint.
-        alpha: α, per unit of the values: 0 weighs all alike, ∞ the largest only.
-        mask: which of them count; None: all.
+        values: One value per client, or per client and constraint.
+        alpha: α, per unit of the values: 0 gives equal weights, ∞ the largest only.
+        mask: Entries to include. Default: all.
     """
     xp, mask, gaps = _masked(values, mask)
     return _normalised(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
 
 
 def softmax_mean(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
-    """The softmax mean m(x, α) = <softmax(αx), x>: from the mean (α = 0) towards the maximum (α → ∞).
+    """Return the softmax mean m(x, α) = <softmax(αx), x>: from the mean (α = 0) towards the maximum (α → ∞).
 
-    0 <= max x − m(x, α) <= ln(n)/α. Summed as max x + <softmax(αx), x − max x>, which loses no digits to a
-    large common offset. With nobody in the mask there is no mean: the result is −∞ (a maximum over nothing).
+    0 <= max x − m(x, α) <= ln(n)/α. It is computed as max x + <softmax(αx), x − max x>, which is
+    accurate for large common offsets. With an empty mask the result is −∞.
 
     Args:
-        values: one a client, or one a client and constraint.
-        alpha: α, per unit of the values: 0 is the mean, ∞ the maximum.
-        mask: which of them count; None: all.
+        values: One value per client, or per client and constraint.
+        alpha: α, per unit of the values: 0 gives the mean, ∞ the maximum.
+        mask: Entries to include. Default: all.
     """
     xp, mask, gaps = _masked(values, mask)
     weights = _normalised(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
@@ -63,16 +62,16 @@ def softmax_mean(values: Array, alpha: float | Array, mask: Array | None = None)
 
 
 def spread(values: Array, mask: Array | None = None) -> Array:
-    """How far the entries in the mask lie apart: the largest minus the smallest; 0 with nobody in the mask."""
+    """Return the largest minus the smallest entry in the mask; 0 if the mask is empty."""
     xp, _, gaps = _masked(values, mask)
     return -xp.min(gaps)
 
 
 def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
-    """The limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere.
+    """Return the limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere.
 
-    Entries that differ by rounding only are equally large. A compiler may compute a value twice, once for the maximum
-    and once to compare with it, and not to the same last digit: without this nobody might be the largest.
+    Entries that differ by rounding only count as equal, because a compiler may compute the same value twice with
+    different rounding.
     """
     xp, mask, gaps = _masked(values, mask)
     rounding = 8 * xp.finfo(values.dtype).eps * xp.max(xp.where(mask, xp.abs(values), xp.zeros_like(values)))
@@ -81,9 +80,9 @@ def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
 
 
 def equal_weights(values: Array, mask: Array | None = None, stand_for: Array | None = None) -> Array:
-    """The softmax weights at α = 0: 1/m for each of the m entries in the mask.
+    """Return the softmax weights at α = 0: 1/m for each of the m entries in the mask.
 
-    Where row i stands for ``stand_for[i]`` others, itself included, it has as many times the weight of one.
+    If row i represents ``stand_for[i]`` clients, its weight is multiplied by that number.
     """
     xp, mask, _ = _masked(values, mask)
     weights = xp.astype(mask, values.dtype)
@@ -93,7 +92,7 @@ def equal_weights(values: Array, mask: Array | None = None, stand_for: Array | N
 
 
 def maximum(values: Array, mask: Array | None = None) -> Array:
-    """The largest entry in the mask; −∞ where the mask is empty."""
+    """Return the largest entry in the mask; −∞ if the mask is empty."""
     xp = array_namespace(values)
     if mask is None:
         return xp.max(values)
