@@ -198,9 +198,9 @@ def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     assert swept.table["epsilon"] == pytest.approx([result.privacy.worst_epsilon] * 4)
     assert (swept.table["epsilon_of_all"] == swept.privacy.epsilon).all()
     assert "all 4 runs look at the same rows" in str(swept)
-    with pytest.raises(ValueError, match="vectorize must be left out with privacy"):
+    with pytest.raises(ValueError, match="vectorize must keep its default with privacy"):
         flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, vectorize=True)
-    with pytest.raises(ValueError, match="batch_size must be left out with privacy"):
+    with pytest.raises(ValueError, match="batch_size must keep its default with privacy"):
         flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, batch_size=8)
 
 
@@ -253,17 +253,17 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"held_out": CLIENTS}, "held_out must be left out with privacy"),
-        ({"batch_size": 32}, "batch_size must be left out with privacy: the privacy's rate"),
-        ({"value_batch_size": None}, "value_batch_size must be left out with privacy"),
-        ({"eval_every": 5}, "eval_every must be left out with privacy"),
+        ({"held_out": CLIENTS}, "held_out must keep its default with privacy"),
+        ({"batch_size": 32}, "batch_size must keep its default with privacy, but is 32"),
+        ({"value_batch_size": None}, "value_batch_size must keep its default with privacy"),
+        ({"eval_every": 5}, "eval_every must keep its default with privacy"),
         ({"lower_bound": True}, "lower_bound must be left out"),
         ({"replace": True}, "replace must be left out"),
         ({"seconds": 5.0}, "seconds must be left out"),
         ({"engine": "grid"}, "each client has a privacy of its own"),
-        ({"devices": 1}, "devices must be left out with privacy: .* let each client compute by itself"),
-        ({"warm_start": object()}, "warm_start must be left out with privacy"),
-        ({"compute_dtype": "bfloat16"}, "compute_dtype must be left out with privacy"),
+        ({"devices": 1}, "devices must keep its default with privacy, but is 1"),
+        ({"warm_start": object()}, "warm_start must keep its default with privacy"),
+        ({"compute_dtype": "bfloat16"}, "dtype must keep its default with privacy"),
     ],
 )
 def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):

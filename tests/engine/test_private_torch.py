@@ -122,7 +122,7 @@ def test_a_budget_is_kept_and_a_run_goes_on_to_the_same_bits(tmp_path):
 def test_layers_that_mix_rows_are_refused(layer, tmp_path):
     """Also over Flower: a row would change what others tell, by more than any clip."""
     privacy = ss.RecordPrivacy(epsilon=3)
-    with pytest.raises(ValueError, match=r"must not mix rows to be private, but 'before\.0' is BatchNorm1d"):
+    with pytest.raises(ValueError, match=r"must not mix rows with privacy, but 'before\.0' is BatchNorm1d"):
         solve(privacy, Linear(layer))
     if not layer.track_running_stats:  # no client at all: it wants more than one row
         return
@@ -135,9 +135,9 @@ def test_layers_that_mix_rows_are_refused(layer, tmp_path):
     ("options", "said"),
     [
         ({"optimizer": torch.optim.Adam}, "optimizer must be None with privacy"),
-        ({"batch_size": 4}, "batch_size must be left out with privacy"),
-        ({"held_out": data_sets()}, "held_out must be left out with privacy"),
-        ({"eval_every": 2}, "eval_every must be left out with privacy"),
+        ({"batch_size": 4}, "batch_size must keep its default with privacy"),
+        ({"held_out": data_sets()}, "held_out must keep its default with privacy"),
+        ({"eval_every": 2}, "eval_every must keep its default with privacy"),
         ({"clients": {0: DataLoader(data_sets(1)[0])}}, "must be Datasets with privacy"),
     ],
 )

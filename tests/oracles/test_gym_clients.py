@@ -288,5 +288,5 @@ def test_bad_input_is_named():
             super().__init__()
             self.action_space = gymnasium.spaces.MultiBinary(2)
 
-    with pytest.raises(ValueError, match="environments must have actions of Discrete"):
+    with pytest.raises(ValueError, match="environments must have a Discrete action space"):
         make_gym_federation({"a": Odd}, 1.0)

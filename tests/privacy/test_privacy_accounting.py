@@ -138,7 +138,7 @@ def test_what_rounds_cost_is_never_told_too_small():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "epsilon, the budget, or noise"),
+        ({}, "RecordPrivacy needs epsilon"),
         ({"epsilon": 0}, "epsilon must be"),
         ({"epsilon": 1e-200}, "epsilon must be"),
         ({"noise": 1e-160}, "noise must be"),  # of which the count overflows, and said ε = 0
@@ -146,7 +146,10 @@ def test_what_rounds_cost_is_never_told_too_small():
         ({"epsilon": 1, "rate": 0}, "rate must be"),
         ({"epsilon": 1, "sampling": "shuffled"}, "sampling must be"),
         ({"epsilon": 1, "sampling": "fixed", "public_sizes": False}, "public_sizes must be True"),
-        ({"epsilon": 1, "report_share": 0.7, "evaluation_share": 0.4}, "must leave something"),
+        (
+            {"epsilon": 1, "report_share": 0.7, "evaluation_share": 0.4},
+            "report_share, evaluation_share and sizes_share",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, said):

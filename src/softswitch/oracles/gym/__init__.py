@@ -1,4 +1,4 @@
-"""Safe reinforcement learning on any Gymnasium environment: environments with a cost as clients, one policy for all.
+"""Safe reinforcement learning with Gymnasium: each client is an environment with a cost, and all share one policy.
 
 Needs Gymnasium: ``pip install 'softswitch[rl]'``.
 """

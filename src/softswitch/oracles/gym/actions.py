@@ -1,4 +1,4 @@
-"""How a network's outputs become actions: distributions, with all that a trust region needs of them."""
+"""Action distributions of a policy, with the derivatives that TRPO needs."""
 
 from __future__ import annotations
 
@@ -13,49 +13,45 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class ActionDistribution(Protocol):
-    """A distribution of actions for every row of a network's outputs.
-
-    Attributes:
-        outputs: how many numbers a network gives for an observation.
-    """
+    """Distribution of actions for every row of a network's outputs."""
 
     @property
     def outputs(self) -> int:
-        """How many numbers a network gives for an observation."""
+        """Number of network outputs for an observation."""
         ...
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """One action a row."""
+        """Draw one action for each row."""
         ...
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Actions as the environment takes them."""
+        """Convert actions to those of the environment."""
         ...
 
     def log_density(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """log π(a|s), one a row."""
+        """Return log π(a|s) for each row."""
         ...
 
     def score(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Its gradient by the outputs."""
+        """Return the gradient of ``log_density`` with respect to the outputs."""
         ...
 
     def divergence(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """KL(old ‖ new), one a row."""
+        """Return KL(old ‖ new) for each row."""
         ...
 
     def fisher(self, outputs: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """The Fisher matrix of the outputs times a change of them, row by row."""
+        """Multiply the Fisher matrix of the outputs by a change of them, row by row."""
         ...
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of several actions; the outputs are their logits.
+    """Discrete actions; the outputs are logits.
 
     Attributes:
-        actions: how many there are.
-        first: the number of the first one, as the environment counts.
+        actions: Number of actions.
+        first: The environment's number of the first action.
     """
 
     actions: int
@@ -63,45 +59,45 @@ class Categorical:
 
     @property
     def outputs(self) -> int:
-        """A logit for each action."""
+        """One logit for each action."""
         return self.actions
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """The action with the largest logit plus Gumbel noise."""
+        """Return the action with the largest logit plus Gumbel noise."""
         return np.argmax(outputs + generator.gumbel(size=outputs.shape), axis=1)
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """By the environment's numbers."""
+        """Add the environment's first number."""
         return actions + self.first
 
     def log_density(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """log softmax of the action taken."""
+        """Return the log softmax of the actions."""
         return _log_softmax(outputs)[np.arange(len(actions)), actions]
 
     def score(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """e_a − p."""
+        """Return e_a − p."""
         taken = np.zeros_like(outputs)
         taken[np.arange(len(actions)), actions] = 1
         return taken - np.exp(_log_softmax(outputs))
 
     def divergence(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Σ p (log p − log q)."""
+        """Return Σ p (log p − log q)."""
         log_p, log_q = _log_softmax(old), _log_softmax(new)
         return (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
 
     def fisher(self, outputs: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """(diag p − p pᵀ) v."""
+        """Return (diag p − p pᵀ) v."""
         p = np.exp(_log_softmax(outputs))
         return p * (change - (p * change).sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Numbers, each drawn around a mean; the outputs are the means, then the logarithms of the deviations.
+    """Continuous actions; the outputs are the means, followed by the logarithms of the standard deviations.
 
     Attributes:
-        low: the smallest that the environment takes of each number,
-        high: and the largest: what is drawn beyond is cut off there.
+        low: Lower limits of the environment, at which actions are clipped.
+        high: Upper limits.
     """
 
     low: np.ndarray
@@ -109,52 +105,52 @@ class Gaussian:
 
     @property
     def outputs(self) -> int:
-        """A mean and a log deviation for each number."""
+        """A mean and a log deviation for each component."""
         return 2 * len(self.low)
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """mean + deviation · noise, not cut off."""
+        """Return mean + deviation · noise, not clipped."""
         mean, log_deviation = np.split(outputs, 2, axis=1)
         return mean + np.exp(log_deviation) * generator.standard_normal(mean.shape)
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """In units of the environment: −1 and 1 are its ends."""
+        """Scale [−1, 1] to the limits of the environment and clip."""
         middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
         return np.clip(middle + half * actions, self.low, self.high).astype(np.float32)
 
     def log_density(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Σ over the numbers."""
+        """Return the sum of the log densities of the components."""
         mean, log_deviation = np.split(outputs, 2, axis=1)
         off = (actions - mean) / np.exp(log_deviation)
         return -(0.5 * off**2 + log_deviation + 0.5 * LOG_TWO_PI).sum(axis=1)
 
     def score(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """(a − μ)/σ² and ((a − μ)/σ)² − 1."""
+        """Return (a − μ)/σ² and ((a − μ)/σ)² − 1."""
         mean, log_deviation = np.split(outputs, 2, axis=1)
         off = (actions - mean) / np.exp(log_deviation)
         return np.concatenate([off / np.exp(log_deviation), off**2 - 1], axis=1)
 
     def divergence(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Σ log σ' − log σ + (σ² + (μ − μ')²)/(2σ'²) − 1/2."""
+        """Return Σ log σ' − log σ + (σ² + (μ − μ')²)/(2σ'²) − 1/2."""
         (mean, log_deviation), (other, log_other) = np.split(old, 2, axis=1), np.split(new, 2, axis=1)
         ratio = (np.exp(2 * log_deviation) + (mean - other) ** 2) / (2 * np.exp(2 * log_other))
         return (log_other - log_deviation + ratio - 0.5).sum(axis=1)
 
     def fisher(self, outputs: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """1/σ² for means, 2 for log deviations."""
+        """Multiply by 1/σ² for means and by 2 for log deviations."""
         _, log_deviation = np.split(outputs, 2, axis=1)
         of_mean, of_deviation = np.split(change, 2, axis=1)
         return np.concatenate([of_mean * np.exp(-2 * log_deviation), 2 * of_deviation], axis=1)
 
 
 def distribution_for(space: Any) -> ActionDistribution:
-    """The distribution for an environment's actions; raise where there is none."""
+    """Return the distribution for an action space; raise if it is not supported."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, gymnasium.spaces.Box) and space.shape and len(space.shape) == 1 and space.is_bounded():
         return Gaussian(np.asarray(space.low, float), np.asarray(space.high, float))
     raise ValueError(
-        f"environments must have actions of Discrete, or of a bounded Box with one axis, but one has {space}"
+        f"environments must have a Discrete action space or a bounded Box with one axis, but one has {space}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Episodes of a Gymnasium environment, many side by side, and what they cost."""
+"""Episodes of vectorised Gymnasium environments."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from softswitch.oracles.gym.actions import ActionDistribution
 from softswitch.oracles.gym.networks import PolicyNetwork
 
 Environment = str | Callable[[], gymnasium.Env] | Callable[[int], gymnasium.vector.VectorEnv]
-"""An environment's id; a function that makes one; or a function of a number that makes so many side by side."""
+"""A Gymnasium id; a function that makes an environment; or one that makes a vector environment of a given size."""
 CostFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(observations, actions as the environment takes them, next observations) -> costs, one row an episode."""
+"""(observations, environment actions, next observations) -> costs, one row for each episode."""
 
 
 class Played(NamedTuple):
-    """Episodes, time first; zeros after an episode's end.
+    """Episodes with time as the first axis, and zeros after the end of an episode.
 
     Attributes:
-        observations: horizon × episodes × numbers.
-        actions: as they were drawn, horizon × episodes (× numbers).
+        observations: horizon × episodes × components.
+        actions: Sampled actions, horizon × episodes (× components).
         rewards: horizon × episodes.
-        costs: likewise.
-        alive: whether the step was played.
+        costs: horizon × episodes.
+        alive: 1 before the end of an episode, else 0.
     """
 
     observations: np.ndarray
@@ -36,16 +36,16 @@ class Played(NamedTuple):
     alive: np.ndarray
 
     def first(self, episodes: int) -> Played:
-        """So many of the episodes."""
+        """Return the first episodes."""
         return Played(*(part[:, :episodes] for part in self))
 
     def totals(self, per_step: np.ndarray, discount: float = 1.0) -> np.ndarray:
-        """Σ γᵗ x_t of each episode."""
+        """Return Σ γᵗ x_t of each episode."""
         return np.asarray((discount ** np.arange(len(per_step)))[:, None] * per_step).sum(axis=0)
 
 
 def side_by_side(environment: Environment, many: int) -> gymnasium.vector.VectorEnv:
-    """So many copies of an environment."""
+    """Return a vector environment with this many copies."""
     if isinstance(environment, str):
         return gymnasium.make_vec(environment, num_envs=many)
     if not _takes_a_number(environment):
@@ -53,8 +53,8 @@ def side_by_side(environment: Environment, many: int) -> gymnasium.vector.Vector
     made: Any = environment(many)  # type: ignore[call-arg]
     if getattr(made, "metadata", {}).get("autoreset_mode") == gymnasium.vector.AutoresetMode.SAME_STEP:
         raise ValueError(
-            "a vector environment must not begin anew in the step that ends an episode (AutoresetMode.SAME_STEP): that "
-            "step's observation and cost would be lost; NEXT_STEP and DISABLED are fine"
+            "a vector environment must not use AutoresetMode.SAME_STEP, which discards the last observation and cost "
+            "of an episode; use NEXT_STEP or DISABLED"
         )
     if not isinstance(made, gymnasium.vector.VectorEnv) or made.num_envs != many:
         raise ValueError(f"an environment's function of {many} must make so many side by side, but makes {made!r}")
@@ -75,16 +75,16 @@ def play(
     seed: int,
     cost: CostFunction | None,
 ) -> Played:
-    """One episode in each of the environments, of at most ``horizon`` steps, from the seed alone.
+    """Play one episode of at most ``horizon`` steps in each environment.
 
     Args:
-        environments: side by side; where one begins anew after its episode, that is not counted.
-        network: of the policy.
-        distribution: of its actions.
-        weights: the policy.
-        horizon: the longest an episode lasts.
-        seed: of the environments' chance, and of the actions.
-        cost: what a step costs; None: what the environment says as ``info["cost"]``.
+        environments: Vector environment; steps after the end of an episode are ignored.
+        network: Network of the policy.
+        distribution: Distribution of its actions.
+        weights: Weights of the policy.
+        horizon: Maximum number of steps.
+        seed: Seed of the environments and of the actions.
+        cost: Cost of a step. Default: ``info["cost"]``.
     """
     generator = np.random.default_rng(seed)
     seen, _ = environments.reset(seed=int(generator.integers(2**31)))
@@ -124,5 +124,5 @@ def _told_costs(info: Mapping[str, Any], many: int) -> np.ndarray:
 
 
 def _up_to(horizon: int, part: np.ndarray) -> np.ndarray:
-    """Steps that nobody played are zeros."""
+    """Pad with zeros up to the horizon."""
     return np.concatenate([part, np.zeros((horizon - len(part), *part.shape[1:]), part.dtype)])

@@ -1,4 +1,4 @@
-"""A policy network in NumPy alone, with the two products of its Jacobian that a trust region needs."""
+"""A policy network in NumPy, with the Jacobian products that TRPO needs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Weights = dict[str, np.ndarray]
 LOG_DEVIATION = "log_deviation"
 FIRST_LOG_DEVIATION = -0.5
 LAST_LAYER = 0.1
-"""The last layer's weights begin this much smaller: first actions then hardly depend on what is observed."""
+"""Factor of the initial weights of the last layer, which makes initial actions nearly independent of observations."""
 
 
 class Slopes(Protocol):
-    """How a network's outputs change with its weights, at some observations."""
+    """Jacobian J of a network's outputs with respect to its weights, at some observations."""
 
     def times(self, change: Mapping[str, np.ndarray]) -> np.ndarray:
-        """J·v: the change of every output."""
+        """Return J·v."""
         ...
 
     def transposed(self, on_outputs: np.ndarray) -> Weights:
-        """Jᵀ·u: the gradient of Σ u·output by the weights."""
+        """Return Jᵀ·u."""
         ...
 
 
@@ -34,24 +34,24 @@ class PolicyNetwork(Protocol):
     """A network from observations to outputs."""
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
-        """Weights to begin with, for so many observed numbers; ``spread``: the second half are log deviations."""
+        """Return initial weights; with ``spread`` the second half of the outputs are log deviations."""
         ...
 
     def outputs(self, weights: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
-        """The outputs, one row an observation."""
+        """Return one row of outputs for each observation."""
         ...
 
     def slopes(self, weights: Mapping[str, np.ndarray], observations: np.ndarray) -> tuple[np.ndarray, Slopes]:
-        """The outputs, and how they change with the weights."""
+        """Return the outputs and their Jacobian."""
         ...
 
 
 @dataclass(frozen=True)
 class NumpyNetwork:
-    """Layers with tanh between them; log deviations, where actions are numbers, are weights of their own.
+    """Fully connected layers with tanh; log deviations of continuous actions are separate weights.
 
     Attributes:
-        hidden: the widths of the hidden layers.
+        hidden: Widths of the hidden layers.
     """
 
     hidden: Sequence[int] = (32, 32)
@@ -61,7 +61,7 @@ class NumpyNetwork:
             checks.whole_number("hidden", width, at_least=1)
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
-        """Normal weights of variance 1/inputs, smaller in the last layer; biases 0."""
+        """Return normal weights of variance 1/inputs, smaller in the last layer, and zero biases."""
         given = outputs // 2 if spread else outputs
         widths = [observed, *self.hidden, given]
         weights: Weights = {}
@@ -74,18 +74,18 @@ class NumpyNetwork:
         return weights
 
     def outputs(self, weights: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
-        """One row an observation."""
+        """Return one row of outputs for each observation."""
         return self._forward(weights, observations)[0]
 
     def slopes(self, weights: Mapping[str, np.ndarray], observations: np.ndarray) -> tuple[np.ndarray, _Layers]:
-        """The outputs, and how they change with the weights."""
+        """Return the outputs and their Jacobian."""
         outputs, inputs = self._forward(weights, observations)
         return outputs, _Layers(weights, inputs, spread=LOG_DEVIATION in weights)
 
     def _forward(
         self, weights: Mapping[str, np.ndarray], observations: np.ndarray
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The outputs, and what each layer is given."""
+        """Return the outputs and the inputs of each layer."""
         inputs = [np.asarray(observations, float)]
         for i in range(len(self.hidden)):
             inputs.append(np.tanh(inputs[-1] @ weights[f"weights {i}"] + weights[f"bias {i}"]))
@@ -98,14 +98,14 @@ class NumpyNetwork:
 
 @dataclass(frozen=True, eq=False)
 class _Layers:
-    """The slopes of a ``NumpyNetwork``: what each of its layers is given."""
+    """Jacobian of a ``NumpyNetwork``, from the inputs of each layer."""
 
     weights: Mapping[str, np.ndarray]
     inputs: list[np.ndarray]
     spread: bool
 
     def times(self, change: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Forward through the layers."""
+        """Return J·v by a forward pass."""
         moved: Any = 0.0
         for i, given in enumerate(self.inputs):
             moved = moved @ self.weights[f"weights {i}"] if i else 0.0
@@ -117,7 +117,7 @@ class _Layers:
         return np.asarray(moved)
 
     def transposed(self, on_outputs: np.ndarray) -> Weights:
-        """Back through the layers."""
+        """Return Jᵀ·u by a backward pass."""
         gradient: Weights = {}
         back = on_outputs
         if self.spread:

@@ -1,4 +1,4 @@
-"""Gymnasium environments as clients: they report return and cost of fresh episodes, and improve a policy by TRPO."""
+"""Gymnasium environments as clients: they report return and cost of episodes, and improve a policy by TRPO."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ SETTINGS_OF_A_RUN = (
     "kl_limit",
 )
 EVALUATION_SEED = 20_240
-"""Evaluations play the same luck every time, so that two policies can be compared."""
+"""Seed of all evaluations, so that policies are compared on the same random numbers."""
 
 
 @dataclass(eq=False, kw_only=True)
 class GymOracle(HostOracle):
-    """Clients that each have an environment and a budget for cost.
+    """Clients with an environment and a cost budget each.
 
-    f_i = −E[Σ γᵗ reward], so that the largest f is the worst client's; g_i = E[Σ γᵗ cost] − d_i. A client plays its
-    episodes, reports their means, and learns from the first of them; each further local step plays anew. u_i = w_k −
-    w_{k,E}: with a step size of 1 the server moves to the weighted mean of the clients' policies.
+    f_i = −E[Σ γᵗ reward] and g_i = E[Σ γᵗ cost] − d_i. A client plays episodes, reports their means, and takes its
+    first TRPO step on some of them; each further local step plays new episodes. u_i = w_k − w_{k,E}: with a step size
+    of 1 the server moves to the weighted mean of the clients' policies.
 
     Attributes:
-        environments: each client's.
-        budgets: d_i.
-        network: of the policy.
-        distribution: of its actions.
-        participants: m, how many clients take part in a round.
-        horizon: the longest an episode lasts.
-        gradient_episodes: a client learns from so many in a local step,
-        estimation_episodes: and estimates f and g from so many besides.
-        evaluation_episodes: so many for each client where a policy is judged.
-        local_steps: E.
+        environments: Environment of each client.
+        budgets: Cost budgets d_i.
+        network: Network of the policy.
+        distribution: Distribution of its actions.
+        participants: Number of clients m in a round.
+        horizon: Maximum number of steps of an episode.
+        gradient_episodes: Number of episodes for a local step.
+        estimation_episodes: Number of additional episodes for estimates of f and g.
+        evaluation_episodes: Number of episodes of each client in an evaluation.
+        local_steps: Number of local steps E.
         discount: γ.
         trace: λ of the advantage estimates.
-        discounted_cost: whether the constraint discounts; where it does not, the advantages still do.
-        reward_scale: rewards are multiplied by it before anything else.
-        kl_limit: how far a local step may take the policy, as mean KL divergence.
-        costs: each client's cost of a step; None: what its environment says.
+        discounted_cost: Whether the cost in the constraint is discounted.
+        reward_scale: Factor of all rewards.
+        kl_limit: Maximum mean KL divergence of a local step.
+        costs: Cost function of each client; None for ``info["cost"]``.
     """
 
     noise_setting: ClassVar[str] = "estimation_episodes"
@@ -87,11 +87,11 @@ class GymOracle(HostOracle):
 
     @property
     def client_count(self) -> int:
-        """n."""
+        """Number of clients n."""
         return len(self.environments)
 
     def report(self, params: Weights, draws: HostDraws) -> tuple[Reports, list[Played]]:
-        """Play, and report the means: f_i and g_i to decide by; plain return and cost to look at."""
+        """Play episodes and report f_i and g_i, with undiscounted return and cost as metrics."""
         weights = _numbers(params)
         many = self.gradient_episodes + self.estimation_episodes
         played = [self._play(client, many, weights, (draws.seed, int(client), 0)) for client in draws.clients]
@@ -110,7 +110,7 @@ class GymOracle(HostOracle):
         switches: bool,
         step_size: float,
     ) -> dict[str, np.ndarray]:
-        """Σ_i r_i (w_k − w_{k,E}), where each local step minimises the rule's mix of f_i and g_i."""
+        """Compute Σ_i r_i (w_k − w_{k,E}), where local steps minimise the method's mix of f_i and g_i."""
         loss: Any = decision.local_loss
         weights: Any = decision.weights
         begin = _numbers(params)
@@ -133,7 +133,7 @@ class GymOracle(HostOracle):
         return {name: value.astype(np.asarray(params[name]).dtype) for name, value in total.items()}
 
     def evaluate(self, params: Weights) -> tuple[Any, Any]:
-        """f_i and g_i of every client over many episodes, with the same luck each time."""
+        """Estimate f_i and g_i of every client over many episodes, with the same seed each time."""
         weights = _numbers(params)
         many, told = self.evaluation_episodes, []
         for client in range(self.client_count):
@@ -143,13 +143,13 @@ class GymOracle(HostOracle):
         return found[:, 0], found[:, 1:2]
 
     def cost(self, row_count: None) -> tuple[int, int]:
-        """Steps of the environment, episodes that end early counted in full: those reported on, those learnt from."""
+        """Return environment steps for reports and for local steps, every episode counted in full."""
         a_round = self.participants * self.horizon
         reported = a_round * (self.gradient_episodes + self.estimation_episodes)
         return reported, a_round * self.gradient_episodes * self.local_steps
 
     def digest(self) -> dict[str, str]:
-        """The settings, and digests of the functions that make and judge environments."""
+        """Return the settings, and digests of the environments and cost functions."""
         settings = {name: str(getattr(self, name)) for name in SETTINGS_OF_A_RUN}
         return settings | {
             "clients": function_digest(*self.environments, self.budgets),
@@ -178,7 +178,7 @@ class GymOracle(HostOracle):
         return better_weights(self.network, self.distribution, policy, taken, self.kl_limit)
 
     def _measured(self, played: Played, client: Any) -> tuple[float, float, float, float]:
-        """f_i, g_i, and the plain return and cost."""
+        """Return f_i, g_i, and the undiscounted return and cost."""
         plain = [float(played.totals(part).mean()) for part in (played.rewards, played.costs)]
         discounted = [float(played.totals(part, self.discount).mean()) for part in (played.rewards, played.costs)]
         spent = discounted[1] if self.discounted_cost else plain[1]

@@ -37,25 +37,23 @@ def make_gym_federation(
     kl_limit: float = 0.01,
     seed: int = 0,
 ) -> Federation:
-    """Clients with environments of their own that share one policy, each with a budget for cost.
+    """Return clients with an environment and a cost budget each, which share one policy.
 
-    For ``solve_federation`` with a step size of 1: the server then moves to the weighted mean of the policies that the
-    clients found by a step of TRPO each.
+    With a step size of 1, the server moves to the weighted mean of the clients' policies after their TRPO steps.
 
     Args:
         environments: each client's, by its name: a Gymnasium id, a function that makes one environment, or a function
             of a number that makes so many side by side (a vector environment).
         budgets: d_i, what an episode may cost on average; one for all, or one for each name.
         cost: ``(observations, actions, next observations) -> costs``, arrays with one row an episode, actions as the
-            environment takes them; one for all or one for each name. Left out: what environments tell as
-            ``info["cost"]``.
+            environment takes them; one for all or one for each name. Default: ``info["cost"]``.
         network: the policy: a ``NumpyNetwork(hidden)``, a PyTorch module from observations to outputs (for actions of k
             numbers 2k: means, −1 and 1 being the ends of their range, then log deviations), or anything like these.
             By default two hidden layers of 32 in NumPy. A module is a pattern: the answer is in ``result.params``.
         horizon: the longest an episode lasts, in steps.
-        gradient_episodes: a client learns from so many in a local step,
-        estimation_episodes: and estimates return and cost from so many besides.
-        evaluation_episodes: so many for each client where a policy is judged.
+        gradient_episodes: Number of episodes for a local step.
+        estimation_episodes: Number of additional episodes for estimates of return and cost.
+        evaluation_episodes: Number of episodes of each client in an evaluation.
         local_steps: E, steps of TRPO a client takes in a round.
         participation: m/n, the share of clients drawn for each round.
         discount: γ, by which a later step counts less; that of returns and advantages.

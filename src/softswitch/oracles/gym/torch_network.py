@@ -14,21 +14,20 @@ from softswitch.oracles.gym.networks import Weights
 
 @dataclass(frozen=True, eq=False)
 class TorchNetwork:
-    """A module from a batch of observations to outputs, one row each.
+    """A PyTorch module that maps a batch of observations to outputs.
 
     Attributes:
-        module: gives a logit for each of several actions, or for actions of k numbers 2k outputs: their means, −1 and 1
-            being the ends of the environment's range, then the logarithms of their deviations. It is used in ``eval``
-            mode: dropout is off.
+        module: Returns a logit for each discrete action, or 2k outputs for k continuous actions: means, with −1 and 1
+            at the limits of the environment, followed by log deviations. It is used in ``eval`` mode.
     """
 
     module: torch.nn.Module
 
     def __post_init__(self) -> None:
-        self.module.eval()  # what a layer draws by itself would belong to no distribution of actions
+        self.module.eval()  # dropout would not be part of the action distribution
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
-        """The module's own; raise where it does not fit the environment."""
+        """Return the module's weights; raise if it does not fit the environment."""
         del generator, spread
         trained = ((name, w) for name, w in self.module.named_parameters() if w.requires_grad)
         weights = {name: w.detach().cpu().numpy().copy() for name, w in trained}
@@ -41,20 +40,20 @@ class TorchNetwork:
         return weights
 
     def outputs(self, weights: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
-        """One row an observation."""
+        """Return one row of outputs for each observation."""
         with torch.no_grad():
             given: torch.Tensor = functional_call(self.module, _tensors(weights), (_tensor(observations),))
         return np.asarray(given.numpy(), float)
 
     def slopes(self, weights: Mapping[str, np.ndarray], observations: np.ndarray) -> tuple[np.ndarray, _Slopes]:
-        """The outputs, and how they change with the weights."""
+        """Return the outputs and their Jacobian."""
         own = {name: tensor.requires_grad_() for name, tensor in _tensors(weights).items()}
         outputs: torch.Tensor = functional_call(self.module, own, (_tensor(observations),))
         return np.asarray(outputs.detach().numpy(), float), _Slopes(own, outputs)
 
 
 class _Slopes:
-    """J by backward differentiation alone: Jᵀu is linear in u, and J is its derivative by u."""
+    """Jacobian by reverse-mode differentiation: Jᵀu is linear in u, and J is its derivative."""
 
     def __init__(self, weights: dict[str, torch.Tensor], outputs: torch.Tensor) -> None:
         self._weights, self._outputs = weights, outputs
@@ -62,14 +61,14 @@ class _Slopes:
         self._back = self._gradient(self._any, create_graph=True)
 
     def times(self, change: Mapping[str, np.ndarray]) -> np.ndarray:
-        """J·v."""
+        """Return J·v."""
         parts = zip(self._back, _tensors(change).values(), strict=True)
         inner = sum(((part * own).sum() for part, own in parts), start=torch.zeros(()))
         (moved,) = torch.autograd.grad(inner, self._any, retain_graph=True)
         return np.asarray(moved.numpy(), float)
 
     def transposed(self, on_outputs: np.ndarray) -> Weights:
-        """Jᵀ·u."""
+        """Return Jᵀ·u."""
         found = self._gradient(_tensor(on_outputs))
         return {name: np.asarray(part.numpy(), float) for name, part in zip(self._weights, found, strict=True)}
 

@@ -1,4 +1,4 @@
-"""How much better an action was than expected, on a baseline that is fitted anew to every batch of episodes."""
+"""TRPO: generalised advantage estimates and a trust-region step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from softswitch.oracles.gym.networks import PolicyNetwork, Weights
 
 RIDGE = 1e-2
 MOST_FOR_PRODUCTS = 12
-"""Up to so many observed numbers, products of any two are features of the baseline too."""
+"""Maximum number of observed components for which the baseline uses products of all pairs."""
 
 
 def to_go(per_step: np.ndarray, discount: float) -> np.ndarray:
-    """Σ_{s>=t} γ^(s−t) x_s from every step on; time comes first."""
+    """Return Σ_{s>=t} γ^(s−t) x_s for every step t; time is the first axis."""
     found, later = np.zeros_like(per_step), np.zeros_like(per_step[0])
     for t in reversed(range(len(per_step))):
         later = per_step[t] + discount * later
@@ -28,16 +28,16 @@ def to_go(per_step: np.ndarray, discount: float) -> np.ndarray:
 def advantage_estimates(
     observations: np.ndarray, alive: np.ndarray, signal: np.ndarray, discount: float, trace: float
 ) -> np.ndarray:
-    """Generalised advantage estimates A_t = Σ_s (γλ)^(s−t) δ_s, δ_t = signal_t + γ V_{t+1} − V_t; 0 where not alive.
+    """Return generalised advantage estimates A_t = Σ_s (γλ)^(s−t) δ_s with δ_t = signal_t + γ V_{t+1} − V_t.
 
-    V is 0 after an episode's end, and also beyond the horizon.
+    V is a ridge regression on this batch of episodes, and 0 after the end of an episode.
 
     Args:
-        observations: horizon × episodes × numbers.
-        alive: horizon × episodes: whether the step was played.
-        signal: what each step gave; 0 where not alive.
+        observations: horizon × episodes × components.
+        alive: horizon × episodes; 1 before the end of an episode.
+        signal: Reward or cost of each step; 0 after the end of an episode.
         discount: γ.
-        trace: λ: 0 trusts the baseline, 1 the returns.
+        trace: λ from 0 (baseline only) to 1 (returns only).
     """
     known = _features(observations, alive)
     learnt = known.reshape(-1, known.shape[-1])
@@ -49,7 +49,7 @@ def advantage_estimates(
 
 
 def _features(observations: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    """Numbers in units of their spread, their products, powers of time, and both times time; 0 where not alive."""
+    """Return standardised observations, their products, powers of time, and products with time."""
     steps, episodes, numbers = observations.shape
     played = observations[alive > 0]
     scaled = np.clip((observations - played.mean(axis=0)) / (played.std(axis=0) + 1e-6), -4, 4)
@@ -64,13 +64,13 @@ def _features(observations: np.ndarray, alive: np.ndarray) -> np.ndarray:
 
 
 ITERATIONS, DAMPING = 10, 1e-3
-"""Of conjugate gradients; and what is added to the Fisher matrix's diagonal."""
+"""Iterations of conjugate gradients, and damping of the Fisher matrix."""
 SHORTEN, ATTEMPTS = 0.8, 10
-"""A step that is refused is tried again at this share of its length, so often; then the policy stays."""
+"""Backtracking factor and maximum number of attempts of the line search."""
 
 
 class Taken(NamedTuple):
-    """Steps that were taken: what was observed, what was done, and how much better that was than expected."""
+    """Observations, actions and advantages of the played steps."""
 
     observations: np.ndarray
     actions: np.ndarray
@@ -84,9 +84,9 @@ def better_weights(
     taken: Taken,
     kl_limit: float,
 ) -> Weights:
-    """The weights after a step: the natural gradient, as long as the mean KL divergence stays within its limit.
+    """Return the weights after a natural gradient step within the limit on the mean KL divergence.
 
-    The limit is kept exactly, and the surrogate has improved; where no length does both, the weights stay.
+    The surrogate improves and the limit holds exactly. If no step length achieves both, the weights stay the same.
     """
     here: Weights = {name: np.asarray(value, float) for name, value in weights.items()}
     rows = len(taken.actions)
@@ -118,7 +118,7 @@ def better_weights(
 
 
 def _conjugate_gradients(product: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray) -> np.ndarray:
-    """x with A x ≈ b, by so many steps."""
+    """Solve A x ≈ b."""
     x, residual = np.zeros_like(wanted), wanted.copy()
     along, left = residual.copy(), float(residual @ residual)
     for _ in range(ITERATIONS):
