@@ -420,6 +420,6 @@ def test_rows_in_memory_never_exceed_the_buffer(monkeypatch, how):
 
     monkeypatch.setattr(streamed, "store", store)
     monkeypatch.setattr(RowFeed, "read", noting_read)
-    ss.solve(problem(), streamed, RULE, rounds=40, eval_every=3, **how)
+    flat.solve(problem(), streamed, RULE, rounds=40, eval_every=3, **how)
     assert len(peak) > 5
     assert max(peak) <= limit

@@ -88,7 +88,7 @@ def test_settings_of_the_calling_thread_reach_the_runs(x64):
 def test_bad_sweeps(clients):
     with pytest.raises(TypeError, match="methods must be a list of rules or a dict"):
         flat.sweep(PROBLEM, clients, RULES["sharp"])
-    with pytest.raises(TypeError, match="method must be a Rule, but is 3"):
+    with pytest.raises(TypeError, match="but is 3"):
         flat.sweep(PROBLEM, clients, [3])
     with pytest.raises(ValueError, match="seeds must hold at least one seed"):
         flat.sweep(PROBLEM, clients, RULES, seeds=[])
@@ -99,7 +99,7 @@ def test_bad_sweeps(clients):
 def test_every_seed_may_have_its_own_data(clients, together):
     """Two data sets, one a seed: as two sweeps, each on its own."""
     other = client_data(*regression(seed=5))
-    found = flat.sweep(PROBLEM, [clients, other], RULES, seeds=[3, 8], held_out=clients, together=together, **OPTIONS)
+    found = flat.sweep(PROBLEM, [clients, other], RULES, seeds=[3, 8], held_out=clients, vectorize=together, **OPTIONS)
     for label, results in found:
         for data, seed, result in zip((clients, other), (3, 8), results, strict=True):
             alone = flat.solve(PROBLEM, data, RULES[label], seed=seed, held_out=clients, **OPTIONS)

@@ -305,6 +305,7 @@ def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
             import os, signal, sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
             import numpy as np, softswitch as ss
+            from benchmarks import flat
             from test_torch_runs import IMAGES, images, misses, net, objective
 
             def dies(chunk):
@@ -313,7 +314,7 @@ def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
 
             kept = ss.Checkpoints(sys.argv[1], every=0)
             callbacks = [dies] if sys.argv[2] == "dies" else []
-            result = ss.solve_torch(
+            result = flat.solve_torch(
                 net(), objective, misses, images(), **IMAGES, checkpoints=kept, callbacks=callbacks
             )
             np.save(sys.argv[3], np.concatenate([np.ravel(w) for w in result.params.values()]))
@@ -522,8 +523,8 @@ def test_bad_input_is_named_before_any_work():
                 line(torch.float32) if module is None else module, objective, g, clients, method, **options
             )
 
-    refuses("module must be a torch.nn.Module", TypeError, module="no module")
-    refuses("clients must be a mapping from names to data sets", clients={})
+    refuses("start must be a floating array", module="no module")
+    refuses("datasets must be a mapping from names to data sets", clients={})
     refuses(
         r"clients\['empty'\] must be a Dataset with a length of at least 1",
         clients={"empty": TensorDataset(torch.ones(0, 1))},

@@ -44,7 +44,7 @@ def given_batches(sampling: Sampling) -> dict[str, Any]:
     size, value_size = sampling.batch_size, sampling.value_batch_size
     return {
         "batch_size": None if size in (None, "auto") else size,
-        "value_batch_size": None if value_size in ("same", "auto") else value_size,
+        "value_batch_size": None if value_size in ("same", "auto") else f"{value_size}",
         "replace": sampling.replace,
     }
 
