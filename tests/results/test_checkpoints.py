@@ -299,6 +299,24 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(whole, tmp_path):
         solve(tmp_path, rounds=300)
 
 
+@pytest.mark.parametrize("method", [RULE, ss.SoftmaxSGM(tolerance=0.1)], ids=["step size given", "auto-tuned"])
+def test_an_extended_run_evaluates_like_a_run_of_the_new_length(tmp_path, method):
+    options = {"eval_every": None, "batch_size": 8, "lower_bound": False}
+    solve(tmp_path, method, rounds=100, **options)
+    extended, whole = (solve(folder, method, rounds=400, **options) for folder in (tmp_path, None))
+    evaluated = whole.history.full_rounds
+    assert np.diff(evaluated).min() > 5, "a run of 100 rounds is evaluated every 5 rounds"
+    new = extended.history.full_rounds[extended.history.full_rounds >= 100]
+    np.testing.assert_array_equal(new, evaluated[evaluated >= 100])
+
+
+def test_a_checkpoint_resumes_with_another_client_batch_size(whole, tmp_path):
+    solve(tmp_path, rounds=300, client_batch_size=1)
+    resumed = solve(tmp_path, client_batch_size=3)
+    assert len(resumed.history) == ROUNDS
+    np.testing.assert_allclose(resumed.last, whole.last, rtol=1e-4)
+
+
 def test_an_average_of_the_last_rounds_is_extended_where_it_begins_later(tmp_path):
     solve(tmp_path, rounds=300, average_last=0.5)
     with pytest.raises(ValueError, match="begin with round 200, but the checkpoint, after 300 rounds, has averaged"):

@@ -275,8 +275,9 @@ class Request:
 def _static_settings(oracle: Oracle) -> dict[str, str]:
     """The settings of clients that are not arrays, as text that is the same in every process."""
     entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # one's own need not be one
-    # Functions are told apart by the program.
-    static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name != "losses"]
+    # The program's digest covers the functions. The slice size depends on the device's memory.
+    excluded = ("losses", "slice_size")
+    static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name not in excluded]
     return {name: without_addresses(repr(getattr(oracle, name))) for name in static}
 
 
