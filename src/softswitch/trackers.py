@@ -1,8 +1,8 @@
-"""Trackers: callbacks that write a run's numbers down while it goes on, once a chunk of rounds.
+"""Trackers: callbacks that write the numbers of a run, once per chunk of rounds.
 
-    ss.solve(problem, clients, rule, callbacks=[CSVTracker("progress.csv")])
+    ss.solve(problem, clients, method, callbacks=[CSVTracker("progress.csv")])
 
-One file each; TensorBoard and MLflow are extras. A tracker is closed by ``with`` or ``close()``.
+TensorBoard, MLflow and Prometheus need extras. A tracker is closed by ``with`` or ``close()``.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ _MODULES = {
     "PrometheusTracker": "results.trackers.prometheus",
     "TensorBoardTracker": "results.trackers.tensorboard",
 }
-"""Where each name lives."""
+
 
 __all__ = list(_MODULES)
 __getattr__, __dir__ = lazy_attributes(__name__, _MODULES)

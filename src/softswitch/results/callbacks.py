@@ -1,31 +1,30 @@
-"""Watching a run: what a callback is told after each chunk, and the progress bar."""
+"""Callbacks during a run, and the progress bar."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from softswitch.methods.round import State
 from softswitch.results.history import History
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a callback is told: once a chunk of rounds, never once a round.
+    """The argument of a callback, which is called once per chunk of rounds.
 
     Attributes:
-        round: how many rounds are done.
-        rounds: how many there will be.
-        history: the rounds of this chunk; its counts of evaluations begin with it.
-        switch_share: the share of all rounds so far that were feasible, void ones left out.
-        state: what the server keeps, on the device.
-        seconds: since the run began.
+        round: Number of completed rounds.
+        rounds: Maximum number of rounds.
+        history: The rounds of this chunk. Its cumulative counts begin with the chunk.
+        switch_share: The share of feasible rounds so far, among those that are not void.
+        state: The state of the server, on the device.
+        seconds: Time since the run began.
     """
 
     round: int
@@ -37,44 +36,42 @@ class Chunk:
 
 
 class SwitchShare:
-    """The share of rounds so far that were feasible, void ones left out."""
+    """Running share of feasible rounds among those that are not void."""
 
     def __init__(self) -> None:
         self._feasible, self._counted = 0, 0
 
-    def with_rounds(self, history: History) -> float:
-        """The share, with these rounds as well."""
+    def update(self, history: History) -> float:
+        """Add rounds and return the share."""
         self._feasible += history.feasible_rounds
         self._counted += int((~history.void).sum())
         return self._feasible / max(1, self._counted)
 
 
 Callback = Callable[[Chunk], object]
-"""Called after each chunk; a callback that returns anything true ends the run."""
+"""Called after each chunk. If it returns a true value, the run stops."""
 
 
 def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
-    """The callbacks, or raise."""
-    if callable(callbacks) or not isinstance(callbacks, Iterable):
+    """Return the callbacks, or raise an error if they are not functions."""
+    is_list = isinstance(callbacks, Iterable) and not callable(callbacks)
+    checked = tuple(callbacks) if is_list else ()  # type: ignore[arg-type]
+    if not is_list or not all(map(callable, checked)):
         raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
-    every = tuple(callbacks)
-    if not all(callable(callback) for callback in every):
-        raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
-    return every
+    return checked
 
 
-def run_callbacks(callbacks: Iterable[Callback], news: Chunk) -> bool:
-    """Call all of them; whether any wants the run to end."""
-    answers = [bool(callback(news)) for callback in callbacks]
-    return any(answers)
+def run_callbacks(callbacks: Iterable[Callback], chunk: Chunk) -> bool:
+    """Call all callbacks and return whether any of them stops the run."""
+    return any([bool(callback(chunk)) for callback in callbacks])
 
 
 class ProgressBar:
-    """A bar on the terminal's error stream: rounds/s, the current sampled F and G, the switch share.
+    """A progress bar on stderr: rounds per second, the sampled F and G, the switch share.
 
     Args:
-        rounds: how many there will be.
-        show: None shows it on a terminal only.
+        rounds: Maximum number of rounds.
+        show: Whether to show the bar. Default: only on a terminal.
     """
 
     def __init__(self, rounds: int, show: bool | None = None) -> None:
@@ -94,25 +91,20 @@ class ProgressBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._bar.disable:  # older versions of rich end a bar that never was with an empty line
+    def __exit__(self, *error: object) -> None:
+        if not self._bar.disable:  # older versions of rich print an empty line otherwise
             self._bar.stop()
 
     def __call__(self, chunk: Chunk) -> None:
-        """Show where the run stands."""
+        """Show the progress."""
         if self._bar.disable:
             return
         self.update(
             chunk.round,
-            f"{chunk.round / chunk.seconds:,.0f}/s  F {in_words(chunk.history.objective[-1])}  "
-            f"G {in_words(chunk.history.constraint[-1])}  feasible {chunk.switch_share:.0%}",
+            f"{chunk.round / chunk.seconds:,.0f}/s  F {format_value(chunk.history.objective[-1])}  "
+            f"G {format_value(chunk.history.constraint[-1])}  feasible {chunk.switch_share:.0%}",
         )
 
     def update(self, completed: int, numbers: str) -> None:
-        """Show that so many rounds are done, and these numbers beside it."""
+        """Show the number of completed rounds and a text next to it."""
         self._bar.update(self._task, completed=completed, numbers=numbers)

@@ -1,4 +1,4 @@
-"""Checkpoints: where a run stands, in files that are either whole or not there."""
+"""Checkpoints of a run, in files that are written atomically."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from safetensors.numpy import save
 from softswitch.methods.round import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.arrays import fingerprint, named, shaped
-from softswitch.support.files import TENSORS, check_size, or_damaged, write_atomically
-from softswitch.support.json_schema import Each, check_shape
-from softswitch.support.processes import sole_use
+from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by_path
+from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors, write_atomically
+from softswitch.support.json_schema import MapOf, check_schema
+from softswitch.support.processes import lock_folder
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 5"
 SUFFIX = ".safetensors"
 DIGESTS = {
-    "program": "what is computed (the functions, a schedule, the optimiser, or arrays that they close over)",
+    "program": "the computation (functions, a schedule, the optimiser, or arrays in their closures)",
     "clients": "the clients' data",
     "start": "the start",
-    "numbers": "a number of the rule, the domain or the memory",
+    "numbers": "a number in the method, the domain or the memory",
 }
-"""What a request holds as a digest, in words."""
+"""Descriptions of the entries of an identity that are digests."""
 
 
 class Snapshot(NamedTuple):
-    """Where a run stands after so many rounds.
+    """The state of a run after a number of rounds.
 
     Attributes:
-        state: all that the server keeps.
-        record: the history so far, as one record.
-        done: how many rounds.
-        seconds: how long they took.
-        names: the labels of the clients met so far, where they are not known beforehand.
-        averaging_from: the first round that could join the average.
-        best: the best answer so far, of a run that chooses for itself,
-        journal: and what it chose.
+        state: The state of the server.
+        record: The history so far, as one record.
+        done: Number of rounds.
+        seconds: Wall time of these rounds.
+        averaging_from: The first round that could join the average.
+        names: Labels of the clients so far, if they are not known in advance.
+        best: The best answer so far of an auto-tuned run.
+        journal: The choices of an auto-tuned run, as JSON.
     """
 
     state: Any
@@ -57,50 +57,49 @@ class Snapshot(NamedTuple):
     best: Params | None = None
     journal: str = ""
 
-    def extended(self, rounds: int, averaging_from: int, first: State) -> Snapshot:
-        """For a run of so many rounds that began with the state ``first``, exactly what it would have been.
+    def extend(self, rounds: int, averaging_from: int, first: State) -> Snapshot:
+        """Return the snapshot of the same run with another number of rounds, exactly as that run would have it.
 
-        Raises:
-            ValueError: it cannot be that.
+        Args:
+            rounds: The number of rounds.
+            averaging_from: The first round that may join the average of that run.
+            first: The first state of that run.
         """
-        self.at_most(rounds)
+        self.check_rounds(rounds)
         if averaging_from == self.averaging_from:
             return self
         if averaging_from < self.done:
             raise ValueError(
-                f"the average of {rounds} rounds is to begin with round {averaging_from}, but the checkpoint, after "
-                f"{self.done} rounds, has averaged from {self.averaging_from} on; set rounds and average_last so that "
-                f"the average begins with round {self.done} or later, or use another folder"
+                f"the average of {rounds} rounds must begin with round {averaging_from}, but the checkpoint after "
+                f"{self.done} rounds has averaged from {self.averaging_from} on; choose rounds and average_last so "
+                f"that the average begins with round {self.done} or later, or use another folder"
             )
         return self._replace(state=self.state._replace(average=first.average), averaging_from=averaging_from)
 
-    def at_most(self, rounds: int) -> Snapshot:
-        """The same, for a run of so many rounds; raise where it has done more."""
+    def check_rounds(self, rounds: int) -> None:
+        """Raise an error if the snapshot has more rounds."""
         if self.done > rounds:
             raise ValueError(
-                f"rounds must be at least {self.done}, which the checkpoint has done already, but is {rounds}; use "
+                f"rounds must be at least {self.done}, the number of rounds in the checkpoint, but is {rounds}; use "
                 "another folder"
             )
-        return self
 
 
 @dataclass
 class Checkpoints:
-    """Keeps a run's standing in a folder, so that it can go on after Ctrl-C, a kill or a power cut.
+    """Checkpoints of a run in a folder, to resume it after an interruption.
 
-    Given to ``solve``, it saves after a chunk of rounds where ``every`` seconds have gone by, and at the end. Where the
-    folder already holds a checkpoint of the same request, ``solve`` goes on from there, to exactly the result of a run
-    that was never interrupted; asked for more rounds than before, it goes on to those. A checkpoint of another request
-    is refused: other data, another start, seed or rule, other functions, also those that differ only in the arrays
-    they close over.
+    ``solve`` saves a checkpoint after a chunk of rounds if ``every`` seconds have passed, and at the end. If the
+    folder holds a checkpoint of the same run, ``solve`` resumes it, to exactly the result of an uninterrupted run. With
+    more rounds, it continues a finished run. A checkpoint of another run is refused: another start, seed, method,
+    data or functions, including functions that differ only in the arrays of their closures.
 
-    A file is written beside its place, flushed to the disk and then moved there, so that it is whole or not there; a
-    digest of its contents tells a damaged one, and the one before is used. The two newest are kept. While a run has the
-    folder, a second one is refused.
+    Files are written atomically and have a digest of their contents. If the newest is damaged, the previous one is
+    used. The two newest are kept. While a run uses the folder, a second run is refused.
 
     Attributes:
-        folder: where; made if need be.
-        every: at least so many seconds from one to the next; 0: after every chunk.
+        folder: The folder. It is created if it does not exist.
+        every: Minimum number of seconds between two checkpoints. 0: after every chunk of rounds.
     """
 
     folder: str | Path
@@ -109,139 +108,134 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self.folder = Path(self.folder)
-        self.every = checks.real_number("every", self.every, at_least=0)
+        self.every = checks.check_real("every", self.every, minimum=0)
 
-    def held(self) -> AbstractContextManager[None]:
-        """Within, no other run has the folder; raise where one has."""
-        return sole_use(Path(self.folder))
+    def lock(self) -> AbstractContextManager[None]:
+        """Lock the folder against other runs, or raise an error if another run uses it."""
+        return lock_folder(Path(self.folder))
 
-    def due(self) -> bool:
-        """Whether it is time for another."""
+    def is_due(self) -> bool:
+        """Return whether enough time has passed for another checkpoint."""
         return time.monotonic() - self._last >= self.every
 
-    def save(self, standing: Snapshot, request: Mapping[str, str]) -> Path:
-        """Write where the run stands, and remove all but the two newest.
+    def save(self, snapshot: Snapshot, identity: Mapping[str, str]) -> Path:
+        """Write a checkpoint and remove all but the two newest.
 
         Args:
-            standing: where the run stands: state, record, rounds done.
-            request: what was asked for, as digests by name: a checkpoint of another request is refused.
+            snapshot: The state of the run.
+            identity: What the run depends on, by name. A run with another identity cannot resume the checkpoint.
         """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = named((standing.state, standing.record, standing.best))
-        told = {
+        arrays = flatten_by_path((snapshot.state, snapshot.record, snapshot.best))
+        metadata = {
             "format": FORMAT,
-            "request": json.dumps(request),
-            "done": str(standing.done),
-            "seconds": repr(standing.seconds),
-            "averaging_from": str(standing.averaging_from),
-            "names": json.dumps(standing.names),
-            "journal": standing.journal,
+            "identity": json.dumps(identity),
+            "done": str(snapshot.done),
+            "seconds": repr(snapshot.seconds),
+            "averaging_from": str(snapshot.averaging_from),
+            "names": json.dumps(snapshot.names),
+            "journal": snapshot.journal,
             "digest": fingerprint(arrays),
         }
-        told["words"] = _digest_of_words(told)
-        file = folder / f"round-{standing.done:09d}{SUFFIX}"
-        write_atomically(file, save(arrays, told))
+        metadata["metadata_digest"] = _digest(metadata)
+        file = folder / f"round-{snapshot.done:09d}{SUFFIX}"
+        write_atomically(file, save(arrays, metadata))
         for old in self._files()[2:]:
             old.unlink(missing_ok=True)
         self._last = time.monotonic()
         return file
 
     def latest(
-        self, request: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Params | None = None
+        self, identity: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Params | None = None
     ) -> Snapshot | None:
-        """The newest that is sound, in the shape of what ``like`` gives; None where there is none.
+        """Return the newest intact checkpoint, or None if there is none.
 
         Args:
-            request: what is asked for.
-            like: gives a state and a record; it is not asked where there is no checkpoint.
-            best: parameters, where a run's best answer so far is kept; else None.
+            identity: What the run depends on, by name.
+            like: Returns a state and a record of the structure to restore. Called only if there is a checkpoint.
+            best: Parameters of the structure of the best answer so far, for an auto-tuned run; else None.
 
         Raises:
-            ValueError: it is of another request, or of another version of softswitch.
+            ValueError: The checkpoint is of another run, or of another version of softswitch.
         """
-        for file, told, arrays in self._sound():
-            _refuse_other(file, _request(file, told), request)
-            with or_damaged(file):
-                state, record, found = shaped(arrays, (*like(), best))
+        for file, metadata, arrays in self._intact():
+            _check_identity(file, _read_identity(file, metadata), identity)
+            with wrap_read_errors(file):
+                state, record, best = unflatten_by_path(arrays, (*like(), best))
                 return Snapshot(
                     state,
                     record,
-                    int(told["done"]),
-                    float(told["seconds"]),
-                    int(told["averaging_from"]),
-                    tuple(json.loads(told["names"])),
-                    found,
-                    told.get("journal", ""),
+                    int(metadata["done"]),
+                    float(metadata["seconds"]),
+                    int(metadata["averaging_from"]),
+                    tuple(json.loads(metadata["names"])),
+                    best,
+                    metadata["journal"],
                 )
         return None
 
-    def said(self, name: str) -> str | None:
-        """What the newest that is sound says of its request under a name; None where it says nothing.
+    def saved_identity(self, name: str) -> str | None:
+        """Return an entry of the identity of the newest intact checkpoint; None if there is none.
 
         Args:
-            name: of an entry of the request.
+            name: Name of the entry.
         """
-        for file, told, _ in self._sound():
-            return _request(file, told).get(name)
+        for file, metadata, _ in self._intact():
+            return _read_identity(file, metadata).get(name)
         return None
 
-    def _sound(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
-        """Those that are whole, the newest first: the file, its words, its arrays."""
+    def _intact(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
         for file in self._files():
             try:
-                told, arrays = _read(file)
-            except (OSError, SafetensorError, _Damaged, KeyError, TypeError, RecursionError):
-                continue  # cut short or damaged: the one before
-            yield file, told, arrays
+                metadata, arrays = _read(file)
+            except (OSError, SafetensorError, _DamagedError, KeyError, TypeError, RecursionError):
+                continue
+            yield file, metadata, arrays
 
     def _files(self) -> list[Path]:
-        """All, the newest first."""
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
 
-class _Damaged(Exception):  # noqa: N818
-    """A file is not what it was when it was written."""
+class _DamagedError(Exception):
+    pass
 
 
-def _request(file: Path, told: Mapping[str, str]) -> dict[str, str]:
-    """What a checkpoint says it was asked for."""
-    with or_damaged(file):
-        request = json.loads(told["request"])
-        check_shape(request, Each(str), "request")
-    return dict(request)
+def _read_identity(file: Path, metadata: Mapping[str, str]) -> dict[str, str]:
+    with wrap_read_errors(file):
+        identity = json.loads(metadata["identity"])
+        check_schema(identity, MapOf(str), "identity")
+    return dict(identity)
 
 
-def _refuse_other(file: Path, there: Mapping[str, str], request: Mapping[str, str]) -> None:
-    for name, asked in request.items():
-        if there.get(name) == asked or name == "jax":
+def _check_identity(file: Path, saved: Mapping[str, str], identity: Mapping[str, str]) -> None:
+    for name, value in identity.items():
+        if saved.get(name) == value or name == "jax":
             continue
-        other = f"its {name} is {there.get(name)}, but {asked} is asked for"
+        difference = f"its {name} is {saved.get(name)}, not {value}"
         if name in DIGESTS:
-            other = f"{DIGESTS[name]} differs from what is asked for"
-        if there.get("jax") != request.get("jax"):
-            other += f" (it was written with JAX {there.get('jax')}; this is {request.get('jax')})"
-        raise ValueError(f"{file} is of another request: {other}; use another folder")
+            difference = f"{DIGESTS[name]} differs"
+        if saved.get("jax") != identity.get("jax"):
+            difference += f" (it was written with JAX {saved.get('jax')}; this is {identity.get('jax')})"
+        raise ValueError(f"{file} is a checkpoint of another run: {difference}; use another folder")
 
 
-def _digest_of_words(told: Mapping[str, str]) -> str:
-    """A digest of all that is told beside the arrays; earlier checkpoints have none."""
-    words = json.dumps({name: word for name, word in told.items() if name != "words"}, sort_keys=True)
-    return hashlib.sha256(words.encode()).hexdigest()
+def _digest(metadata: Mapping[str, str]) -> str:
+    values = {name: value for name, value in metadata.items() if name != "metadata_digest"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """A checkpoint's words and arrays; raises where it is damaged."""
-    check_size(file, TENSORS)
+    check_size(file, MAX_TENSOR_BYTES)
     with safe_open(file, framework="numpy") as opened:
-        told = opened.metadata() or {}
-        if told.get("format", "").startswith(KIND) and told["format"] != FORMAT:
+        metadata = opened.metadata() or {}
+        if metadata.get("format", "").startswith(KIND) and metadata["format"] != FORMAT:
             raise ValueError(
-                f"{file} was written by another version of softswitch ({told['format']!r}; this one reads {FORMAT!r}); "
-                "go on with that version, or use another folder"
+                f"{file} was written by another version of softswitch ({metadata['format']!r}; this one reads "
+                f"{FORMAT!r}); resume with that version, or use another folder"
             )
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    sound = told.get("format") == FORMAT and told["digest"] == fingerprint(arrays)
-    if not sound or told.get("words", _digest_of_words(told)) != _digest_of_words(told):
-        raise _Damaged(file)
-    return told, arrays
+    is_intact = metadata.get("format") == FORMAT and metadata["digest"] == fingerprint(arrays)
+    if not is_intact or metadata["metadata_digest"] != _digest(metadata):
+        raise _DamagedError(file)
+    return metadata, arrays

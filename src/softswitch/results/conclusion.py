@@ -1,4 +1,4 @@
-"""The end of a run, by whatever engine: choose the answer, judge it at all clients, say how it went."""
+"""The result of a finished run."""
 
 from __future__ import annotations
 
@@ -7,52 +7,48 @@ from typing import Protocol
 
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
-from softswitch.results.answer import RunEnd, choose_answer
+from softswitch.results.answer import RunEnd, select_answer
 from softswitch.results.baseline import START, Baseline
-from softswitch.results.diagnostics import Asked, diagnose
+from softswitch.results.diagnostics import Participants, diagnose
 from softswitch.results.result import Result
-from softswitch.results.status import status_of
+from softswitch.results.status import run_status
 
 
-class Judges(Asked, Protocol):
-    """Clients that can be asked about an answer; see ``softswitch.oracles.base.Oracle``."""
+class Evaluators(Participants, Protocol):
+    """Clients that can evaluate an answer; see ``softswitch.oracles.base.Oracle``."""
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """How good parameters are at every client."""
+        """Evaluate parameters at every client."""
         ...
 
 
-def conclude(ending: RunEnd, clients: Judges, scatter: Callable[[], float]) -> Result:
-    """Make a result of where a run ended.
+def build_result(end: RunEnd, clients: Evaluators, scatter: Callable[[], float]) -> Result:
+    """Select the answer of a finished run, evaluate it at all clients, and diagnose the run.
 
     Args:
-        ending: the run after its last round.
-        clients: to judge the answer.
-        scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
+        end: The run after its last round.
+        clients: The clients that evaluate the answer.
+        scatter: Measures how much the sampled G varies at one iterate. Called only if a diagnostic needs it.
     """
-    state, history = ending.state, ending.history
-    if ending.restarts:
-        params, selected = state.params, ending.restarts[-1].answer
-    else:
-        params, selected = choose_answer(state, history, ending.averaging_from, ending.answer)
-    judged = clients.evaluate_params(params)
+    params, selected = select_answer(end)
+    evaluation = clients.evaluate_params(params)
     return Result(
         params=params,
-        last=state.params,
-        best=state.best.params if history.feasible_rounds else None,
+        last=end.state.params,
+        best=end.state.best.params if end.history.feasible_rounds else None,
         selected=selected,
-        status=status_of(ending, judged),
-        diagnostics=diagnose(ending, judged, clients, scatter),
-        history=history,
-        client_objective=judged.objective,
-        client_constraint=judged.constraint,
-        pooled_constraint=judged.pooled,
-        names=ending.names,
-        method=ending.method,
-        seed=ending.seed,
-        seconds=ending.seconds,
-        state=state,
-        restarts=ending.restarts,
-        auto_settings=ending.auto_settings,
-        baselines=() if ending.start is None else (Baseline.of(START, ending.start, ending.method),),
+        status=run_status(end, evaluation),
+        diagnostics=diagnose(end, evaluation, clients, scatter),
+        history=end.history,
+        client_objective=evaluation.objective,
+        client_constraint=evaluation.constraint,
+        pooled_constraint=evaluation.pooled,
+        names=end.names,
+        method=end.method,
+        seed=end.seed,
+        seconds=end.seconds,
+        state=end.state,
+        restarts=end.restarts,
+        auto_settings=end.auto_settings,
+        baselines=() if end.start is None else (Baseline.of(START, end.start, end.method),),
     )

@@ -9,87 +9,84 @@ import numpy as np
 
 from softswitch.results.history import History
 from softswitch.results.restart import Restart
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
-MUCH, MUCH_OF_FIRST = 0.01, 1e-4
-"""A gain of more than these shares of F at the end and of F at first is worth going on for."""
-FEWEST_EVALUATIONS = 9
-"""Fewer evaluations of F say nothing of a course,"""
-CLEAR = 3.0
-"""and nor does a fall of less than so many times its standard error."""
+LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4
+"""A gain above these shares of the last F and of the first F, together, justifies more rounds."""
+MIN_EVALUATIONS = 9
+"""Fewest evaluations of F for a trend."""
+MIN_STANDARD_ERRORS = 3.0
+"""A trend is significant if it exceeds this many standard errors."""
 
 
 class Improvement(NamedTuple):
-    """How F came down at the end of a run.
+    """The change of F over the last part of a run.
 
     Attributes:
-        before: F at the beginning of the last part,
-        after: and at its end.
+        before: F at the beginning of that part.
+        after: F at its end.
         first: F at the beginning of the run.
-        clear: whether the difference is more than what F goes up and down by.
-        over: which part of the run that is, in words.
+        significant: Whether the change exceeds the noise of F.
+        period: Description of that part.
     """
 
     before: float
     after: float
     first: float
-    clear: bool
-    over: str
+    significant: bool
+    period: str
 
     @property
-    def gained(self) -> bool:
-        """Whether F came down at all."""
-        return self.clear and self.after < self.before
+    def has_gained(self) -> bool:
+        """Whether F decreased."""
+        return self.significant and self.after < self.before
 
     @property
-    def going_on(self) -> bool:
-        """Whether more rounds would probably gain more that counts."""
-        counts = MUCH * abs(self.after) + MUCH_OF_FIRST * abs(self.first)
-        return self.clear and self.before - self.after > counts
+    def is_ongoing(self) -> bool:
+        """Whether more rounds would probably improve F noticeably."""
+        noticeable = LARGE_GAIN * abs(self.after) + LARGE_GAIN_OF_FIRST * abs(self.first)
+        return self.significant and self.before - self.after > noticeable
 
     def __str__(self) -> str:
-        return f"{self.over} brought F from {in_words(self.before)} to {in_words(self.after)}"
+        return f"{self.period} brought F from {format_value(self.before)} to {format_value(self.after)}"
 
 
-def improvement(history: History, cycles: Sequence[Restart], tolerance: float) -> Improvement | None:
-    """What the end of a run gained; None where that cannot be told.
+def measure_improvement(history: History, restarts: Sequence[Restart], tolerance: float) -> Improvement | None:
+    """Return the improvement of F at the end of a run; None if there are too few evaluations.
 
-    Args:
-        history: of the run.
-        cycles: its cycles, where it has any: the last is compared with the one before.
-        tolerance: what G may be; while it is not met, gains are in G and not in F.
+    The last two restarts of an auto-tuned run are compared. While the tolerance is not met, gains are in G, not in F.
     """
     reported = history.objective[np.isfinite(history.objective)]
     first = float(reported[0]) if len(reported) else 0.0
-    if cycles:
-        if len(cycles) < 2 or cycles[-2].constraint > tolerance:
+    if restarts:
+        if len(restarts) < 2 or restarts[-2].constraint > tolerance:
             return None
-        before, last = cycles[-2:]
-        over = f"the last cycle, of {last.end - last.begin:,} rounds,"
-        return Improvement(before.objective, last.objective, first, True, over)
+        previous, last = restarts[-2:]
+        period = f"the last restart, of {last.end - last.begin:,} rounds,"
+        return Improvement(previous.objective, last.objective, first, True, period)
     values = np.asarray(history.full.objective, dtype=float)
     known = np.flatnonzero(np.isfinite(values))
-    if len(known) < FEWEST_EVALUATIONS:
+    if len(known) < MIN_EVALUATIONS:
         return None
-    last_third = known[-max(len(known) // 3, FEWEST_EVALUATIONS // 2) :]
-    return _fitted(history.full_rounds[last_third].astype(float), values[last_third], first)
+    last_third = known[-max(len(known) // 3, MIN_EVALUATIONS // 2) :]
+    return _fit_line(history.full_rounds[last_third].astype(float), values[last_third], first)
 
 
-def _fitted(rounds: np.ndarray, values: np.ndarray, first: float) -> Improvement:
-    """By a straight line through evaluations of F."""
+def _fit_line(rounds: np.ndarray, values: np.ndarray, first: float) -> Improvement:
     centred = rounds - rounds.mean()
     slope = float(centred @ values / (centred @ centred))
-    left = values - values.mean() - slope * centred
-    error = float(np.sqrt(left @ left / (len(values) - 2) / (centred @ centred)))
+    residuals = values - values.mean() - slope * centred
+    error = float(np.sqrt(residuals @ residuals / (len(values) - 2) / (centred @ centred)))
     begin, end = (float(values.mean()) + slope * float(centred[i]) for i in (0, -1))
-    return Improvement(begin, end, first, -slope > CLEAR * error, f"the last {int(rounds[-1] - rounds[0]):,} rounds")
+    is_significant = -slope > MIN_STANDARD_ERRORS * error
+    return Improvement(begin, end, first, is_significant, f"the last {int(rounds[-1] - rounds[0]):,} rounds")
 
 
-def quality(history: History, cycles: Sequence[Restart], tolerance: float) -> str:
-    """A sentence on how good an answer is beyond feasibility, as far as the run itself can tell."""
-    seen = improvement(history, cycles, tolerance)
-    if seen is None:
-        return "Whether the run was still improving cannot be told from it"
-    if not seen.gained:
-        return f"The run was no longer improving: {seen.over.rstrip(',')} did not lower F"
-    return f"The run was {'still' if seen.going_on else 'hardly'} improving when it ended: {seen}"
+def describe_convergence(history: History, restarts: Sequence[Restart], tolerance: float) -> str:
+    """Describe in one sentence whether the run was still improving when it ended."""
+    improvement = measure_improvement(history, restarts, tolerance)
+    if improvement is None:
+        return "There are too few evaluations to judge whether the run was still improving"
+    if not improvement.has_gained:
+        return f"The run was no longer improving: {improvement.period.rstrip(',')} did not lower F"
+    return f"The run was {'still' if improvement.is_ongoing else 'hardly'} improving when it ended: {improvement}"

@@ -1,9 +1,9 @@
-"""What looks wrong with a run, from its history: each finding says what was seen and what to change."""
+"""Diagnostics of a run, from its history and its answer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,302 +15,255 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd
 from softswitch.results.baseline import START, Baseline, compare_with_trivial
-from softswitch.results.byzantine import suspects
-from softswitch.results.convergence import improvement
+from softswitch.results.byzantine import diagnose_clients
+from softswitch.results.convergence import measure_improvement
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientOutcome, History
-from softswitch.results.infeasibility import never_passed
+from softswitch.results.infeasibility import diagnose_no_feasible_round
 from softswitch.results.restart import Restart
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
-FEW = 20
-"""Fewer rounds than this say nothing of a course, and make no average,"""
-FEW_OF_ALL = 0.05
-"""and nor does a smaller share of the rounds that could have joined it."""
-LARGEST = 90
-"""This percentile of the changes is looked at: the worst of them, but not a single one."""
-SMALL = 0.05
-"""Changes by less than this share of all that F went through are no matter."""
-EVALUATIONS = 4
-"""So many evaluations on all data are needed to tell steps from noise."""
-LOST = 1 / 3
-"""A larger share of rounds in cycles that were not finite is worth a word."""
-
-
-def objective_jumps(history: History, judged: Evaluation, step: float) -> Diagnostic | None:
-    """In the later half single rounds change F by more than all of F: the answer hangs on when the run ended."""
-    half = len(history) // 2
-    later = _finite(history.objective[half:])
-    reached = _finite(judged.objective)
-    if len(later) < FEW or not len(reached):
-        return None
-    jump = float(np.percentile(np.abs(np.diff(later)), LARGEST))
-    worst = float(reached.max())
-    scale = max(abs(worst), worst - float(reached.min()), SMALL * float(np.ptp(_finite(history.objective))))
-    if jump <= scale:
-        return None
-    if _noise(history, half) >= 0.5 * jump:
-        return None  # reports are noisy, but the iterates are steady
-    return Diagnostic(
-        DiagnosticCode.UNSTABLE_OBJECTIVE,
-        f"one round in ten of the later half changes F by {jump:.3g} or more, and the answer has F = {in_words(worst)}",
-        f"Lower step_size (now {step:.3g}), or leave it out: it is then chosen",
-    )
+MIN_ROUNDS = 20
+"""Fewest rounds for a trend, an average or a share."""
+MIN_AVERAGED_SHARE = 0.05
+"""Smallest share of the rounds that could join the average."""
+LARGE_PERCENTILE = 90
+"""The percentile of changes that counts as large."""
+MIN_CHANGE = 0.05
+"""Smallest change of F that matters, as a share of its range."""
+MIN_EVALUATIONS = 4
+"""Fewest evaluations on all data that separate noise from steps."""
+MAX_DIVERGED_SHARE = 1 / 3
+"""Largest share of rounds in diverged restarts."""
+MIN_SWITCH_SHARE, MAX_SWITCH_SHARE = 0.02, 0.99
+"""Limits of the share of feasible rounds."""
+MAX_VOID_SHARE = 0.1
+"""Largest share of void rounds."""
+MAX_LOST_SHARE = 0.05
+"""Largest share of participants that were lost."""
 
 
-def _noise(history: History, first: int) -> float:
-    """How far reports are off F on all data, in the rounds from ``first`` on where both are known; 0 if in too few."""
-    rounds = history.full_rounds[history.full_rounds >= first]
-    on_all = np.asarray(history.full.objective)[history.full_rounds >= first]
-    off = _finite(np.abs(history.objective[rounds] - on_all))
-    return float(np.percentile(off, LARGEST)) if len(off) >= EVALUATIONS else 0.0
-
-
-def few_to_average(ending: RunEnd) -> Diagnostic | None:
-    """The answer is an average, but of too few rounds to mean anything."""
-    could = len(ending.history) - ending.averaging_from
-    own = int(np.sum(ending.history.feasible[ending.averaging_from :]))
-    count, stages, way = int(ending.state.average.rounds), ending.state.stages, ending.method.proximal
-    if stages is not None and way is not None:
-        own = count = int(stages.joined)
-        could = math.ceil(way.average_last * way.rounds)
-    if ending.answer != "average" or could < FEW or not own:
-        return None
-    if count >= FEW and count >= FEW_OF_ALL * could:
-        return None
-    return Diagnostic(
-        DiagnosticCode.FEW_AVERAGED_ROUNDS,
-        f"the answer is the mean of {count} feasible iterates, of {could} rounds that could have joined it",
-        "Run longer, or take the best feasible iterate (answer='best')",
-        suggests_more_rounds=True,
-    )
-
-
-def still_improving(ending: RunEnd) -> Diagnostic | None:
-    """F was still falling when the rounds were over."""
-    if ending.stopped or not ending.history.feasible_rounds:
-        return None
-    seen = improvement(ending.history, ending.restarts, ending.method.tolerance)
-    if seen is None or not seen.going_on:
-        return None
-    return Diagnostic(
-        DiagnosticCode.STILL_IMPROVING,
-        str(seen),
-        "Run longer: raise rounds, or continue from this result with warm_start",
-        suggests_more_rounds=True,
-    )
-
-
-def cycles_lost(cycles: Sequence[Restart]) -> Diagnostic | None:
-    """So many rounds were in cycles that were not finite that the answer has suffered."""
-    rounds = sum(cycle.end - cycle.begin for cycle in cycles)
-    diverged = [cycle for cycle in cycles if cycle.diverged]
-    share = sum(cycle.end - cycle.begin for cycle in diverged) / rounds if rounds else 0.0
-    if not diverged or not (cycles[-1].diverged or share > LOST):
-        return None
-    return Diagnostic(
-        DiagnosticCode.DIVERGED_RESTARTS,
-        f"{len(diverged)} of {len(cycles)} cycles, {share:.0%} of the rounds, ended in a value that was not finite; "
-        "the answer comes from the others",
-        "Look at objective and constraint for values that overflow, or keep the parameters in a domain (Ball, Box)",
-    )
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    kept: np.ndarray = values[np.isfinite(values)]
-    return kept
-
-
-FEW_ROUNDS = 20
-"""A history shorter than this says nothing about shares."""
-RARE, EVER = 0.02, 0.99
-"""A switch share below or above these is stuck."""
-MOST_VOID = 0.1
-"""A larger share of void rounds is worth a word."""
-MOST_LOST = 0.05
-"""And so is a larger share of clients that were asked and lost."""
-
-
-class Asked(Protocol):
-    """Those who were asked in the rounds; see ``softswitch.oracles.base.Oracle``."""
+class Participants(Protocol):
+    """The clients of a run; see ``softswitch.oracles.base.Oracle``."""
 
     @property
     def participants(self) -> int:
-        """m, how many take part in a round."""
+        """m, the number of participants in a round."""
         ...
 
     @property
     def noise_setting(self) -> str:
-        """The name of the setting that makes reports less noisy, for advice."""
+        """The name of the setting that reduces the noise of reports."""
         ...
 
     @property
     def report_batch_size(self) -> int | None:
-        """How many rows a report rests on; None where it is all of them, or not known."""
+        """The number of rows that a report is computed on; None if it is all of them, or unknown."""
         ...
 
 
 def diagnose(
-    ending: RunEnd, judged: Evaluation, clients: Asked, scatter: Callable[[], float]
+    end: RunEnd, evaluation: Evaluation, clients: Participants, scatter: Callable[[], float]
 ) -> tuple[Diagnostic, ...]:
-    """All findings that a run supports, most telling first.
+    """Return all diagnostics of a run, the most important first.
 
     Args:
-        ending: where it ended.
-        judged: how good its answer is at every client.
-        clients: who was asked.
-        scatter: measures how much the sampled G scatters at one iterate; called only where it matters.
+        end: The run after its last round.
+        evaluation: The values of its answer at every client.
+        clients: The clients.
+        scatter: Measures how much the sampled G varies at one iterate. Called only if a diagnostic needs it.
     """
-    history, method, participants = ending.history, ending.method, clients.participants
-    lost = clients_lost(history, ending.names)
-    if ending.vanished:
-        findings: list[Diagnostic | None] = [_vanished(ending)]
-    elif ending.diverged_at >= 0:
-        findings = [_diverged(ending)]
+    history, participants = end.history, clients.participants
+    diagnostics: Iterable[Diagnostic | None]
+    if end.diverged_at >= 0:
+        diagnostics = [_diverged(end)]
     else:
-        # A run of cycles is judged by its last one: the first steps of the others are large on purpose.
-        late = history.since(ending.restarts[-1].begin) if ending.restarts else history
-        findings = [
-            *suspects(ending, judged),
-            never_passed(ending, judged, clients.noise_setting),
-            *_no_better(ending, judged),
-            _no_evidence(history, participants, len(ending.names)),
-            _batches_lack_rows(history, participants, judged),
-            *_unsteady(ending, late, judged, clients, scatter),
-            _constraint_never_acts(history),
-            _hides_the_worst(late, method, participants * judged.constraint.shape[1]),
-            *([cycles_lost(ending.restarts), still_improving(ending)] if ending.restarts else _of_fixed_steps(ending)),
+        # Earlier restarts have large steps on purpose: only the last one is diagnosed.
+        late = history.since(end.restarts[-1].begin) if end.restarts else history
+        diagnostics = [
+            *diagnose_clients(end, evaluation),
+            diagnose_no_feasible_round(end, evaluation, clients.noise_setting),
+            *_no_better_than_start(end, evaluation),
+            _void_rounds(history, participants, len(end.names)),
+            _missing_strata(history, participants, evaluation),
+            *_instability(end, late, evaluation, clients, scatter),
+            _inactive_constraint(history),
+            _masked_worst_client(late, end.method, participants * evaluation.constraint.shape[1]),
+            *([diverged_restarts(end.restarts), _still_improving(end)] if end.restarts else _of_fixed_steps(end)),
         ]
-    return tuple(finding for finding in (lost, *findings) if finding is not None)
+    return tuple(d for d in (client_dropout(history, end.names), *diagnostics) if d is not None)
 
 
-def _no_better(ending: RunEnd, judged: Evaluation) -> list[Diagnostic]:
-    if ending.start is None:
-        return []
-    answer, start = (Baseline.of(name, of, ending.method) for name, of in (("", judged), (START, ending.start)))
-    return compare_with_trivial(answer, [start])
-
-
-def _unsteady(
-    ending: RunEnd, late: History, judged: Evaluation, clients: Asked, scatter: Callable[[], float]
-) -> list[Diagnostic | None]:
-    """What goes up and down from round to round more than it should."""
-    of_switch = _jumps(ending, late, clients, scatter)
-    if of_switch is not None or ending.restarts:
-        return [of_switch]
-    return [objective_jumps(late, judged, float(ending.method.step_size_at(len(late) - 1)))]
-
-
-def _of_fixed_steps(ending: RunEnd) -> list[Diagnostic | None]:
-    """What only a run can have whose step and answer are as they were set."""
-    rare = _hardly_ever_feasible(ending.history)
-    cycle = _limit_cycle(ending.history, ending.method)
-    return [rare, cycle] if rare is not None else [few_to_average(ending), cycle, still_improving(ending)]
-
-
-def _vanished(ending: RunEnd) -> Diagnostic:
+def _diverged(end: RunEnd) -> Diagnostic:
+    if end.vanished:
+        return Diagnostic(
+            DiagnosticCode.NO_VALUES,
+            f"from round {end.diverged_at} on no client has an objective, or none has a constraint: all are −∞ on all "
+            "data",
+            "Check the functions: −∞ means that a client has nothing to measure, but may also be an overflow",
+        )
+    step = float(end.method.step_size_at(end.diverged_at))
+    evidence = f"a value was not finite in round {end.diverged_at}"
     return Diagnostic(
-        DiagnosticCode.NO_VALUES,
-        f"from round {ending.diverged_at} on no client has an objective, or none a constraint: all are −∞ on all data",
-        "Look at the functions: −∞ says that a client has nothing to measure, and may also be an overflow",
+        DiagnosticCode.DIVERGED, evidence, f"Lower step_size (now {step:.3g}), or see the status for the client"
     )
 
 
-def _diverged(ending: RunEnd) -> Diagnostic:
-    step = float(ending.method.step_size_at(ending.diverged_at))
-    seen = f"a value was not finite in round {ending.diverged_at}"
-    return Diagnostic(
-        DiagnosticCode.DIVERGED, seen, f"Lower step_size (now {step:.3g}), or see the status for the client"
-    )
-
-
-def clients_lost(history: History, names: tuple[Any, ...]) -> Diagnostic | None:
-    """Clients that were often asked and did not do their part."""
-    if history.lost_share <= MOST_LOST:
+def client_dropout(history: History, names: tuple[Any, ...]) -> Diagnostic | None:
+    """Diagnose participants that often did not complete a round."""
+    if history.lost_share <= MAX_LOST_SHARE:
         return None
     assert history.per_client is not None
     assert history.per_client.outcomes is not None
-    told, outcomes = history.per_client.clients, history.per_client.outcomes
+    clients, outcomes = history.per_client.clients, history.per_client.outcomes
     lost = ~np.isin(outcomes, (ClientOutcome.EMPTY, ClientOutcome.COUNTED, ClientOutcome.VOID))
-    counts = np.bincount(told[lost], minlength=len(names))
+    counts = np.bincount(clients[lost], minlength=len(names))
     worst = int(np.argmax(counts))
-    own = outcomes[lost & (told == worst)]
-    common = ClientOutcome(int(np.bincount(own).argmax())).label
+    common = ClientOutcome(int(np.bincount(outcomes[lost & (clients == worst)]).argmax())).label
     return Diagnostic(
         DiagnosticCode.CLIENT_DROPOUT,
-        f"{history.lost_share:.0%} of those asked did not do their part, most often {names[worst]!r} "
+        f"{history.lost_share:.0%} of the participants did not complete their round, most often {names[worst]!r} "
         f"({counts[worst]} time{'s' if counts[worst] > 1 else ''}, mostly {common!r})",
-        "Look at the log for that client's reasons, or raise report_timeout and update_timeout",
+        "Check the log for that client's reasons, or raise report_timeout and update_timeout",
     )
 
 
-def _no_evidence(history: History, participants: int, clients: int) -> Diagnostic | None:
-    """Rounds that counted nothing because no participant had an objective, or none a constraint."""
+def _no_better_than_start(end: RunEnd, evaluation: Evaluation) -> list[Diagnostic]:
+    if end.start is None:
+        return []
+    start = Baseline.of(START, end.start, end.method)
+    return compare_with_trivial(Baseline.of("", evaluation, end.method), [start])
+
+
+def _void_rounds(history: History, participants: int, clients: int) -> Diagnostic | None:
     share = float(np.mean(history.void)) if len(history) else 0.0
-    if share <= MOST_VOID or history.lost_share > MOST_LOST:  # then that is why
+    if share <= MAX_VOID_SHARE or history.lost_share > MAX_LOST_SHARE:  # dropout is then the reason
         return None
     return Diagnostic(
         DiagnosticCode.VOID_ROUNDS,
         f"in {share:.0%} of the rounds none of {participants} participants had an objective, or none a constraint, and "
-        "nothing was learnt",
+        "the model did not change",
         f"Raise participation (now {participants} of {clients} clients)"
         if participants < clients
-        else "Draw by the class or group that batches lack (strata=…), or raise batch_size",
+        else "Sample by the class or group that batches lack (strata=…), or raise batch_size",
     )
 
 
-def _batches_lack_rows(history: History, participants: int, judged: Evaluation) -> Diagnostic | None:
-    """Clients that have a class or group, but whose batches often have none of its rows, fall out of the switch."""
-    if len(history) < FEW_ROUNDS:
+def _missing_strata(history: History, participants: int, evaluation: Evaluation) -> Diagnostic | None:
+    """Clients with a class or group that their batches often lack: their reports have no value then."""
+    if len(history) < MIN_ROUNDS:
         return None
-    lacking = np.isneginf(judged.objective) | np.isneginf(judged.constraint).any(axis=1)
-    absent_on_all_data = float(np.mean(lacking))
+    expected = float(np.mean(np.isneginf(evaluation.objective) | np.isneginf(evaluation.constraint).any(axis=1)))
     reports = participants * len(history)
     missing = float(np.sum(history.absent)) / reports
-    # Beyond the chance of who takes part, and more than one report in twenty of those that could have a value.
-    chance = 3 * math.sqrt(absent_on_all_data * (1 - absent_on_all_data) / reports)
-    if missing - absent_on_all_data <= max(0.05 * (1 - absent_on_all_data), chance):
+    # More than client sampling explains, and more than 5% of the reports that could have a value.
+    sampling = 3 * math.sqrt(expected * (1 - expected) / reports)
+    if missing - expected <= max(0.05 * (1 - expected), sampling):
         return None
     return Diagnostic(
         DiagnosticCode.MISSING_STRATA,
         f"{missing:.0%} of the reports had no objective or lacked a constraint, but on all their data only "
-        f"{absent_on_all_data:.0%} of the clients do",
-        "Draw by all that the functions tell apart, such as strata=('group', 'y'); or raise batch_size",
+        f"{expected:.0%} of the clients do",
+        "Sample by all columns that the functions distinguish, such as strata=('group', 'y'); or raise batch_size",
     )
 
 
-def _feasible_share(history: History) -> str:
-    counted = len(history) - int(history.void.sum())
-    that_count = "rounds" if counted == len(history) else "rounds that were not void"
-    return f"{history.feasible_rounds} of {counted} {that_count} were feasible"
+def _instability(
+    end: RunEnd, late: History, evaluation: Evaluation, clients: Participants, scatter: Callable[[], float]
+) -> list[Diagnostic | None]:
+    diagnostic = _unstable_switch(end, late, clients, scatter)
+    if diagnostic is None and not end.restarts:
+        diagnostic = unstable_objective(late, evaluation, float(end.method.step_size_at(len(late) - 1)))
+    return [diagnostic]
 
 
-def _hardly_ever_feasible(history: History) -> Diagnostic | None:
-    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share >= RARE:
+def _unstable_switch(
+    end: RunEnd, history: History, clients: Participants, scatter: Callable[[], float]
+) -> Diagnostic | None:
+    """The criterion changes by more than the tolerance between rounds: noisy reports, or too large steps."""
+    method, everyone = end.method, clients.participants == len(end.names)
+    level = _constraint_scale(history, method)
+    later = _finite(history.criterion[len(history) // 2 :])
+    if len(later) < MIN_ROUNDS // 2 or level is None:
+        return None
+    change = float(np.median(np.abs(np.diff(later))))
+    if change <= level:
+        return None
+    noise = scatter()
+    if noise > level:
+        return Diagnostic(
+            DiagnosticCode.NOISY_SWITCH,
+            f"at a fixed iterate the sampled worst constraint varies by {noise:.3g}, with a threshold of "
+            f"{float(method.switch_at):.3g}{'' if everyone else '; not all clients participate'}: noise decides the "
+            "switch",
+            _advise_batch_size(clients, noise / _given_scale(method)) + ("" if everyone else ", or participation"),
+        )
+    if change <= 2 * level or end.restarts:
         return None
     return Diagnostic(
-        DiagnosticCode.RARELY_FEASIBLE,
-        _feasible_share(history),
-        "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
-        suggests_more_rounds=True,
+        DiagnosticCode.STEP_SIZE_TOO_LARGE,
+        f"a single round changes the criterion by {change:.3g}, with a tolerance of {method.tolerance:g}",
+        f"Lower step_size (now {float(method.step_size_at(len(history) - 1)):.3g})",
     )
 
 
-def _constraint_never_acts(history: History) -> Diagnostic | None:
-    if len(history) < FEW_ROUNDS or history.feasible_rounds == 0 or history.switch_share <= EVER:
+def _advise_batch_size(clients: Participants, factor: float) -> str:
+    """Advise the rows that reduce the noise by a factor: twice its square, since the noise is a rough estimate."""
+    rows = clients.report_batch_size
+    if rows is None:
+        return f"Raise {clients.noise_setting}"
+    return f"Raise {clients.noise_setting} from {rows:,} to about {math.ceil(2 * rows * factor**2):,} (None: all rows)"
+
+
+def unstable_objective(history: History, evaluation: Evaluation, step: float) -> Diagnostic | None:
+    """Diagnose an F whose changes between late rounds exceed F: the answer depends on when the run ended."""
+    half = len(history) // 2
+    later, reached = _finite(history.objective[half:]), _finite(evaluation.objective)
+    if len(later) < MIN_ROUNDS or not len(reached):
+        return None
+    change = float(np.percentile(np.abs(np.diff(later)), LARGE_PERCENTILE))
+    worst = float(reached.max())
+    scale = max(abs(worst), worst - float(reached.min()), MIN_CHANGE * float(np.ptp(_finite(history.objective))))
+    if change <= scale or _report_noise(history, half) >= 0.5 * change:  # noisy reports of steady iterates
+        return None
+    return Diagnostic(
+        DiagnosticCode.UNSTABLE_OBJECTIVE,
+        f"one round in ten of the second half changes F by {change:.3g} or more, and the answer has F = "
+        f"{format_value(worst)}",
+        f"Lower step_size (now {step:.3g}), or omit it to have it chosen automatically",
+    )
+
+
+def _report_noise(history: History, first: int) -> float:
+    """Return the deviation of reports from F on all data, from round ``first`` on; 0 if too few are known."""
+    late = history.full_rounds >= first
+    rounds, evaluated = history.full_rounds[late], np.asarray(history.full.objective)[late]
+    deviations = _finite(np.abs(history.objective[rounds] - evaluated))
+    return float(np.percentile(deviations, LARGE_PERCENTILE)) if len(deviations) >= MIN_EVALUATIONS else 0.0
+
+
+def _describe_feasible_share(history: History) -> str:
+    counted = len(history) - int(history.void.sum())
+    rounds = "rounds" if counted == len(history) else "rounds that were not void"
+    return f"{history.feasible_rounds} of {counted} {rounds} were feasible"
+
+
+def _inactive_constraint(history: History) -> Diagnostic | None:
+    if len(history) < MIN_ROUNDS or history.feasible_rounds == 0 or history.switch_share <= MAX_SWITCH_SHARE:
         return None
     return Diagnostic(
         DiagnosticCode.INACTIVE_CONSTRAINT,
-        f"{_feasible_share(history)}; the largest constraint reported was {in_words(history.constraint.max())}",
-        "If that surprises you, look at the sign and the scale of the constraint, and at the tolerance",
+        f"{_describe_feasible_share(history)}; the largest reported constraint was "
+        f"{format_value(history.constraint.max())}",
+        "If that is unexpected, check the sign and the scale of the constraint, and the tolerance",
     )
 
 
-def _hides_the_worst(history: History, method: Method, pairs: int) -> Diagnostic | None:
-    """Feasible rounds in which a sampled client was well above the tolerance: the mean hid it."""
-    level = _level(history, method)
+def _masked_worst_client(history: History, method: Method, pairs: int) -> Diagnostic | None:
+    """Feasible rounds in which a sampled client was well above the tolerance: the mean masked it."""
+    level = _constraint_scale(history, method)
     if (
-        len(history) < FEW_ROUNDS
+        len(history) < MIN_ROUNDS
         or not history.feasible_rounds
         or method.switches_on in ("max", "pooled")
         or level is None
@@ -318,113 +271,128 @@ def _hides_the_worst(history: History, method: Method, pairs: int) -> Diagnostic
         return None
     excess = history.constraint[history.feasible] - method.tolerance
     alpha = _constraint_alpha(method)
-    by_spread = alpha > 0 and isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
+    per_spread = alpha > 0 and isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
     gap = math.log(pairs) / alpha if alpha > 0 else math.inf
-    if by_spread:
+    if per_spread:
         gap = float(np.median((history.constraint - history.criterion)[history.feasible]))
     if np.mean(excess > 0) <= 0.5 or gap <= method.tolerance or np.median(excess) <= 0.1 * level:
         return None
-    seen = (
+    evidence = (
         f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client was above the tolerance "
         f"{method.tolerance:g}, by up to {excess.max():.3g}"
     )
-    if by_spread:
-        change = f"Raise α of the constraint (now {alpha:.3g} per spread)"
-        return Diagnostic(DiagnosticCode.MASKED_WORST_CLIENT, seen, change)
+    if per_spread:
+        advice = f"Raise α of the constraint (now {alpha:.3g} per spread)"
+        return Diagnostic(DiagnosticCode.MASKED_WORST_CLIENT, evidence, advice)
     if alpha > 0:
-        seen += f"; the criterion may lie ln(m)/α = {gap:.3g} below the maximum"
+        evidence += f"; the criterion may be ln(m)/α = {gap:.3g} below the maximum"
     enough = f"α of {math.log(pairs) / (0.1 * level):.3g} or more"
-    change = f"Give the constraint an {enough}" if alpha > 0 else f"Use SoftmaxSGM and its criterion with {enough}"
-    return Diagnostic(DiagnosticCode.MASKED_WORST_CLIENT, seen, change)
+    advice = f"Give the constraint an {enough}" if alpha > 0 else f"Use SoftmaxSGM and its criterion with {enough}"
+    return Diagnostic(DiagnosticCode.MASKED_WORST_CLIENT, evidence, advice)
+
+
+def _of_fixed_steps(end: RunEnd) -> list[Diagnostic | None]:
+    history, cycle = end.history, _limit_cycle(end.history, end.method)
+    if len(history) >= MIN_ROUNDS and history.feasible_rounds and history.switch_share < MIN_SWITCH_SHARE:
+        rare = Diagnostic(
+            DiagnosticCode.RARELY_FEASIBLE,
+            _describe_feasible_share(history),
+            "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold",
+            suggests_more_rounds=True,
+        )
+        return [rare, cycle]
+    return [_few_averaged_rounds(end), cycle, _still_improving(end)]
 
 
 def _limit_cycle(history: History, method: Method) -> Diagnostic | None:
     """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
     if (
-        len(history) < FEW_ROUNDS
+        len(history) < MIN_ROUNDS
         or not isinstance(method, SoftmaxSGM | HardSGM)
         or method.server_optimizer is not optax.sgd
     ):
         return None
     step = float(method.step_size_at(len(history) - 1))
-    # How far apart the two points can lie, in steps. Per spread, α grows without bound as the clients come to tie.
-    by_spread = isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
+    # The distance of the two points, in steps. Per spread, α grows without bound as the clients' values approach.
+    per_spread = isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
     given = math.inf if not isinstance(method, SoftmaxSGM) or method.alpha is None else method.alpha
-    alpha, apart = (math.inf, math.tanh(given / 2)) if by_spread else (given, 1.0)
-    if alpha * step <= 2 or apart < 0.5:
+    alpha, distance = (math.inf, math.tanh(given / 2)) if per_spread else (given, 1.0)
+    if alpha * step <= 2 or distance < 0.5:
         return None
-    last = slice(-max(FEW_ROUNDS, len(history) // 4), None)
+    last = slice(-max(MIN_ROUNDS, len(history) // 4), None)
     worst, feasible = history.worst_client[last], history.feasible[last]
     three = feasible[2:] & feasible[1:-1] & feasible[:-2]
-    if three.sum() < FEW_ROUNDS // 2:
+    if three.sum() < MIN_ROUNDS // 2:
         return None
     alternates = ((worst[2:] == worst[:-2]) & (worst[1:-1] != worst[:-2]))[three].mean()
     if alternates < 0.8:
         return None
-    seen = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
+    evidence = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
     if math.isinf(alpha):
-        cause = "α per spread" if by_spread else "the hard maximum"
-        change = f"Iterates stay up to {apart * step:.3g} from the optimum: use a smaller or falling step size"
-        return Diagnostic(DiagnosticCode.LIMIT_CYCLE, f"{seen}, as {cause} makes it", f"{change} (now {step:.3g})")
+        evidence += f", due to {'α per spread' if per_spread else 'the hard maximum'}"
+        advice = f"Iterates stay up to {distance * step:.3g} from the optimum: use a smaller or decaying step size"
+        return Diagnostic(DiagnosticCode.LIMIT_CYCLE, evidence, f"{advice} (now {step:.3g})")
     limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
-    change = f"Iterates stay up to a step (η = {step:.3g}) from the optimum; if that is too coarse, lower {limits}"
-    return Diagnostic(DiagnosticCode.LIMIT_CYCLE, f"{seen}, and αη = {alpha * step:.3g} is above 2", change)
+    advice = f"Iterates stay up to a step (η = {step:.3g}) from the optimum; if that is too coarse, lower {limits}"
+    return Diagnostic(DiagnosticCode.LIMIT_CYCLE, f"{evidence}, and αη = {alpha * step:.3g} is above 2", advice)
 
 
-def _jumps(ending: RunEnd, history: History, clients: Asked, scatter: Callable[[], float]) -> Diagnostic | None:
-    """The criterion jumps by more than the tolerance from round to round: by noisy reports, or by too large steps."""
-    method, everyone = ending.method, clients.participants == len(ending.names)
-    level = _level(history, method)
-    later = history.criterion[len(history) // 2 :]
-    later = later[np.isfinite(later)]
-    if len(later) < FEW_ROUNDS // 2 or level is None:
+def _few_averaged_rounds(end: RunEnd) -> Diagnostic | None:
+    candidates = len(end.history) - end.averaging_from
+    in_window = int(np.sum(end.history.feasible[end.averaging_from :]))
+    count, stages, proximal = int(end.state.average.rounds), end.state.stages, end.method.proximal
+    if stages is not None and proximal is not None:
+        in_window = count = int(stages.joined)
+        candidates = math.ceil(proximal.average_last * proximal.rounds)
+    if end.answer != "average" or candidates < MIN_ROUNDS or not in_window:
         return None
-    jump = float(np.median(np.abs(np.diff(later))))
-    if jump <= level:
+    if count >= MIN_ROUNDS and count >= MIN_AVERAGED_SHARE * candidates:
         return None
-    noise = scatter()
-    if noise > level:
-        cause = "" if everyone else "; not all clients take part"
-        return Diagnostic(
-            DiagnosticCode.NOISY_SWITCH,
-            f"at one and the same iterate the sampled worst constraint scatters by {noise:.3g}, with a threshold of "
-            f"{float(method.switch_at):.3g}{cause}: noise decides the switch",
-            _steadier(clients, noise / _given_level(method)) + ("" if everyone else ", or participation"),
-        )
-    if jump <= 2 * level or ending.restarts:
-        return None
-    step = float(method.step_size_at(len(history) - 1))
     return Diagnostic(
-        DiagnosticCode.STEP_SIZE_TOO_LARGE,
-        f"a single round changes the criterion by {jump:.3g}, with a tolerance of {method.tolerance:g}",
-        f"Lower step_size (now {step:.3g})",
+        DiagnosticCode.FEW_AVERAGED_ROUNDS,
+        f"the answer is the mean of {count} feasible iterates, of {candidates} rounds that could have joined it",
+        "Run longer, or take the best feasible iterate (answer='best')",
+        suggests_more_rounds=True,
     )
 
 
-def _steadier(clients: Asked, times: float) -> str:
-    """What to raise, and to how many rows for noise so many times smaller: it falls as one over their root.
-
-    Twice as many, since the noise was measured by a few reports only.
-    """
-    rows = clients.report_batch_size
-    if rows is None:
-        return f"Raise {clients.noise_setting}"
-    return f"Raise {clients.noise_setting} from {rows:,} to about {math.ceil(2 * rows * times**2):,} (None: all rows)"
-
-
-def _level(history: History, method: Method) -> float | None:
-    """The scale on which the constraint is judged; None where neither tolerance nor threshold gives one.
-
-    Not finer than a twentieth of what the criterion went through in this run.
-    """
-    given = _given_level(method)
-    finite = history.criterion[np.isfinite(history.criterion)]
-    if given == 0 or len(finite) == 0:
+def _still_improving(end: RunEnd) -> Diagnostic | None:
+    if end.stopped or not end.history.feasible_rounds:
         return None
-    return max(given, 0.05 * float(np.ptp(finite)))
+    improvement = measure_improvement(end.history, end.restarts, end.method.tolerance)
+    if improvement is None or not improvement.is_ongoing:
+        return None
+    advice = "Run longer: raise rounds, or continue from this result with warm_start"
+    return Diagnostic(DiagnosticCode.STILL_IMPROVING, str(improvement), advice, suggests_more_rounds=True)
 
 
-def _given_level(method: Method) -> float:
+def diverged_restarts(restarts: Sequence[Restart]) -> Diagnostic | None:
+    """Diagnose an answer that suffers from restarts with values that were not finite."""
+    rounds = sum(restart.end - restart.begin for restart in restarts)
+    diverged = [restart for restart in restarts if restart.diverged]
+    share = sum(restart.end - restart.begin for restart in diverged) / rounds if rounds else 0.0
+    if not diverged or not (restarts[-1].diverged or share > MAX_DIVERGED_SHARE):
+        return None
+    return Diagnostic(
+        DiagnosticCode.DIVERGED_RESTARTS,
+        f"{len(diverged)} of {len(restarts)} restarts, {share:.0%} of the rounds, ended in a value that was not "
+        "finite; the answer comes from the remaining ones",
+        "Check objective and constraint for values that overflow, or bound the parameters by a domain (Ball, Box)",
+    )
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    finite: np.ndarray = values[np.isfinite(values)]
+    return finite
+
+
+def _constraint_scale(history: History, method: Method) -> float | None:
+    """Return the scale on which the constraint is judged: at least 5% of the criterion's range; None if unknown."""
+    given, finite = _given_scale(method), _finite(history.criterion)
+    return None if given == 0 or len(finite) == 0 else max(given, 0.05 * float(np.ptp(finite)))
+
+
+def _given_scale(method: Method) -> float:
     return max(method.tolerance, abs(float(method.switch_at)))
 
 

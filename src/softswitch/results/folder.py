@@ -1,4 +1,4 @@
-"""A run's folder: all that is needed to judge it, show it, use its model and do it again."""
+"""The folder of a run: its settings, history, clients, parameters, certificate and report."""
 
 from __future__ import annotations
 
@@ -23,53 +23,51 @@ from softswitch.results.certificate import Certificate
 from softswitch.results.events import EVENTS, read_events
 from softswitch.results.frontier import Frontier
 from softswitch.results.history import History
+from softswitch.results.json_numbers import replace_non_finite
 from softswitch.results.restart import Restart
 from softswitch.results.result import Result
-from softswitch.results.run_schema import check_about, check_certificate, check_frontier, check_settings
-from softswitch.results.saving import read_history, write_history
-from softswitch.results.status import EARLIER
-from softswitch.support.arrays import named
+from softswitch.results.run_schema import check_certificate, check_frontier, check_run, check_settings
+from softswitch.results.saving import read_format, read_history, write_history
+from softswitch.support.arrays import flatten_by_path
 from softswitch.support.files import (
-    SETTINGS,
-    TENSORS,
+    MAX_SETTINGS_BYTES,
+    MAX_TENSOR_BYTES,
     check_size,
-    or_damaged,
-    read_capped,
+    read_bytes,
     read_json,
-    read_words,
+    read_text,
+    wrap_read_errors,
     write_atomically,
     write_json,
 )
-from softswitch.support.text import defused_row, restored, short_numbers
+from softswitch.support.text import escape_row, shorten_numbers, unescape_cell
 
 ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
 PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.json", "encoding.json", "checkpoints"
-FORMAT = "softswitch run 1"
+FRONTIER = "frontier.json"
+FORMAT, FRONTIER_FORMAT = "softswitch run 1", "softswitch frontier 1"
 PACKAGES = ("softswitch", "jax", "jaxlib", "optax", "numpy", "scipy", "pandas")
+LATEST, DEFAULT_PARENT = "latest", Path("runs")
 
 
-def versions() -> dict[str, str]:
-    """What the run was made with."""
-    found = {"python": platform.python_version()}
+def read_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
-def new_folder(parent: Path, stem: str) -> Path:
-    """A folder of its own below ``parent``, named after the stem and the time."""
+def create_folder(parent: Path, stem: str) -> Path:
+    """Create a new folder below ``parent``, named after the stem and the time."""
     base = f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     for attempt in range(1, 1000):
         folder = parent / (base if attempt == 1 else f"{base}-{attempt}")
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise FileExistsError(f"{parent / base} and a thousand like it are there already")
+            return folder
+    raise FileExistsError(f"{parent / base} and 999 variants of it already exist")
 
 
 def write_result(
@@ -80,26 +78,26 @@ def write_result(
     clients: Mapping[str, Sequence[Any]] | None = None,
     certificate: Certificate | None = None,
 ) -> None:
-    """Write what a run came to: history, clients, parameters, certificate, and at last what it is about.
+    """Write a result to a run's folder; run.json is last.
 
     Args:
-        folder: where.
-        result: of ``solve``.
-        about: more to tell of it.
-        clients: further columns of the table of clients.
-        certificate: on held-out rows.
+        folder: The folder.
+        result: The output of ``solve``.
+        about: Further entries of run.json.
+        clients: Further columns of the table of clients.
+        certificate: The certificate of the answer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_history(folder / HISTORY, result.history)
-    write_atomically(
-        folder / CLIENTS, _clients_bytes(result, {**(clients or {}), **_heard(result), **_spent(result)}), durable=False
-    )
-    write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
+    write_atomically(folder / CLIENTS, _clients_csv(result, clients or {}), durable=False)
+    write_atomically(folder / PARAMS, save(flatten_by_path(result.params)), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
     else:
-        (folder / CERTIFICATE).unlink(missing_ok=True)  # of parameters that are no longer there
-    told = {
+        (folder / CERTIFICATE).unlink(missing_ok=True)  # of previous parameters
+    history, proximal = result.history, result.method.proximal
+    privacy = None if result.privacy is None else {**result.privacy.to_dict(), "description": str(result.privacy)}
+    values = {
         "format": FORMAT,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": {"code": str(result.status.code), "message": result.status.message},
@@ -108,77 +106,60 @@ def write_result(
         "tolerance": float(result.method.tolerance),
         "threshold": float(result.method.switch_at),
         "seed": result.seed,
-        "rounds": len(result.history),
+        "rounds": len(history),
         "seconds": round(result.seconds, 3),
-        "restarts": [cycle.to_dict() for cycle in result.restarts],
-        "switch_share": _or_none(result.history.switch_share),
-        "worst_objective": _or_none(result.worst_objective),
-        "worst_constraint": _or_none(result.worst_constraint),
-        "worst_loss": None if result.client_optimum is None else _or_none(result.worst_loss),
-        "stationarity": [] if result.method.proximal is None else [_or_none(one) for one in result.history.stages],
+        "restarts": [restart.to_dict() for restart in result.restarts],
+        "switch_share": float(history.switch_share),
+        "worst_objective": float(result.worst_objective),
+        "worst_constraint": float(result.worst_constraint),
+        "worst_loss": None if result.client_optimum is None else float(result.worst_loss),
+        "stationarity": [] if proximal is None else list(map(float, history.stages)),
         "lower_bound": None if result.lower_bound is None else result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
-        "oldest_report": None if result.history.oldest is None else int(result.history.oldest.max()),
+        "oldest_report": None if history.oldest is None else int(history.oldest.max()),
         "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
         "auto_settings": result.auto_settings,
-        "beside": [one.to_dict() for one in (result.as_baseline, *result.baselines)],
-        "privacy": None if result.privacy is None else {**result.privacy.to_dict(), "words": str(result.privacy)},
-        "price": None if result.price is None else _or_none(result.price),
-        "versions": versions(),
+        "models": [model.to_dict() for model in (result.as_baseline, *result.baselines)],
+        "privacy": privacy,
+        "price": None if result.price is None else float(result.price),
+        "versions": read_versions(),
     }
-    write_json(folder / ABOUT, told | dict(about or {}))
+    write_json(folder / ABOUT, replace_non_finite(values) | dict(about or {}))
 
 
-def _heard(result: Result) -> dict[str, Sequence[Any]]:
-    """How often each client was heard, and when last, where the server remembers."""
-    remembered = result.state.memory
-    if remembered is None:
-        return {}
-    return {"times_heard": remembered.times.tolist(), "last_heard_in_round": remembered.heard_at.tolist()}
-
-
-def _spent(result: Result) -> dict[str, Sequence[Any]]:
-    """What the run cost each client's rows, where these are kept private."""
-    if result.privacy is None:
-        return {}
-    return {"epsilon": [math.nan if own is None else own for own in result.privacy.epsilon]}
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _clients_bytes(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
-    many = result.client_constraint.shape[1]
-    table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names]}
-    table |= more
+def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
+    table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names], **more}
+    if (memory := result.state.memory) is not None:
+        table |= {"times_heard": memory.times.tolist(), "last_heard_in_round": memory.heard_at.tolist()}
+    if result.privacy is not None:
+        table["epsilon"] = [math.nan if epsilon is None else epsilon for epsilon in result.privacy.epsilon]
     table["objective"] = result.client_loss.tolist()
     if result.client_optimum is not None:
         table |= {"client_optimum": result.client_optimum.tolist(), "regret": result.client_objective.tolist()}
-    for c in range(many):
-        name = "constraint" if many == 1 else f"constraint_{c + 1}"
-        table[name] = result.client_constraint[:, c].tolist()
+    constraints = result.client_constraint.T.tolist()
+    for i, values in enumerate(constraints, 1):
+        table["constraint" if len(constraints) == 1 else f"constraint_{i}"] = values
     stream = io.StringIO()
     writer = csv.writer(stream)
-    writer.writerow(defused_row(table))
-    writer.writerows(map(defused_row, zip(*table.values(), strict=True)))
+    writer.writerow(escape_row(table))
+    writer.writerows(map(escape_row, zip(*table.values(), strict=True)))
     return stream.getvalue().encode()
 
 
-def flat_settings(text: str) -> dict[str, Any]:
-    """A file of settings, section.name by section.name."""
-    told = tomllib.loads(text)
-    return {f"{section}.{name}": value for section, part in told.items() for name, value in part.items()}
+def flatten_settings(text: str) -> dict[str, Any]:
+    """Parse a settings file to a dict by section.name."""
+    sections = tomllib.loads(text)
+    return {f"{section}.{name}": value for section, part in sections.items() for name, value in part.items()}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, read.
+    """The folder of a run, read lazily.
 
     Attributes:
-        folder: where it is.
-        about: what it is about, as in run.json.
+        folder: The folder.
+        about: The content of run.json.
     """
 
     folder: Path
@@ -186,146 +167,134 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
+        """The name of the folder."""
         return self.folder.name
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end, or was ended; else it is under way, or was killed."""
+        """Whether the run completed or was stopped; otherwise it is in progress or was killed."""
         return "finished" in self.about
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings as used, section.name by section.name; the seed, where there is no file of settings."""
+        """The settings by section.name; only the seed without a settings file."""
         file = self.folder / CONFIG
         if not file.exists():
             return {"seed": self.about.get("seed")}
-        with or_damaged(file):
-            flat = flat_settings(read_words(file, SETTINGS))
-            check_settings(flat)
-        data = self.about.get("data", {}).get("sha256")
-        return flat if data is None else flat | {"data.sha256": data[:12]}
+        with wrap_read_errors(file):
+            settings = flatten_settings(read_text(file, MAX_SETTINGS_BYTES))
+            check_settings(settings)
+        digest = self.about.get("data", {}).get("sha256")
+        return settings if digest is None else settings | {"data.sha256": digest[:12]}
 
     @property
     def restarts(self) -> list[Restart]:
-        """What a run that chose for itself went through."""
-        with or_damaged(self.folder / ABOUT):
-            return [Restart.from_dict(told) for told in self.about.get("restarts", ())]
+        """The restarts of an auto-tuned run."""
+        with wrap_read_errors(self.folder / ABOUT):
+            return [Restart.from_dict(values) for values in self.about.get("restarts", ())]
 
     @cached_property
     def history(self) -> History:
-        """Round by round."""
+        """The history."""
         return read_history(self.folder / HISTORY)
 
     @cached_property
     def clients(self) -> dict[str, list[Any]]:
-        """The table of clients, column by column."""
+        """The table of clients, by column."""
         file = self.folder / CLIENTS
-        with or_damaged(file):
-            text = read_capped(file).decode("utf-8")
+        with wrap_read_errors(file):
+            text = read_bytes(file).decode("utf-8")
             header, *rows = csv.reader(io.StringIO(text, newline=""))
-            columns = dict(zip(map(restored, header), zip(*rows, strict=True), strict=True))
+            columns = dict(zip(map(unescape_cell, header), zip(*rows, strict=True), strict=True))
+            convert = {"client": unescape_cell}
             table: dict[str, list[Any]] = {
-                name: [restored(cell) for cell in column] if name == "client" else [float(cell) for cell in column]
-                for name, column in columns.items()
+                name: [convert.get(name, float)(cell) for cell in column] for name, column in columns.items()
             }
-            if missing := {"client", "objective"} - set(table) or not any(n.startswith("constraint") for n in table):
-                raise ValueError(f"a column is missing: {missing if isinstance(missing, set) else 'constraint'}")
+            missing = {"client", "objective"} - set(table)
+            if not any(name.startswith("constraint") for name in table):
+                missing.add("constraint")
+            if missing:
+                raise ValueError(f"columns are missing: {', '.join(sorted(missing))}")
         return table
 
     @cached_property
     def params(self) -> dict[str, np.ndarray]:
-        """The model's arrays by their paths."""
+        """The model's arrays by path."""
         file = self.folder / PARAMS
-        check_size(file, TENSORS)
-        with or_damaged(file):
+        check_size(file, MAX_TENSOR_BYTES)
+        with wrap_read_errors(file):
             return load_file(file)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """What happened to clients, of a run over Flower; see ``softswitch.results.events``."""
+        """The events of clients in a run over Flower; see ``softswitch.results.events``."""
         return read_events(self.folder / EVENTS)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate, where there is one."""
+        """The certificate, if any."""
         file = self.folder / CERTIFICATE
         if not file.exists():
             return None
-        with or_damaged(file):
-            told: dict[str, Any] = read_json(file)
-            check_certificate(told)
-        return told
+        with wrap_read_errors(file):
+            content: dict[str, Any] = read_json(file)
+            check_certificate(content)
+        return content
 
 
 def open_run(folder: str | Path) -> Run:
-    """Read a run's folder."""
+    """Open the folder of a run."""
     path = Path(folder)
     file = path / ABOUT
     if not file.exists():
         raise ValueError(f"{str(path)!r} must be the folder of a run, but has no {ABOUT}")
-    about = read_json(file)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        about = about if isinstance(about, dict) else {}
-        raise ValueError(f"{file} has the format {about.get('format')!r}, but {FORMAT!r} is what this version reads")
-    with or_damaged(file):
-        check_about(about)
-    if "status" in about:
-        code = about["status"]["code"]
-        about["status"]["code"] = EARLIER.get(code, code)
+    about = read_format(file, FORMAT)
+    with wrap_read_errors(file):
+        check_run(about)
     return Run(path, about)
 
 
 def find_runs(parent: str | Path) -> list[Run]:
-    """All runs below a folder, the oldest first; whatever else is there is passed over."""
-    found = []
+    """Return all runs below a folder, the oldest first. Other files are ignored."""
+    runs = []
     for file in sorted(Path(parent).glob(f"**/{ABOUT}")):
         with suppress(ValueError, OSError):
-            found.append(open_run(file.parent))
-    return found
+            runs.append(open_run(file.parent))
+    return runs
 
 
-LATEST, HERE = "latest", Path("runs")
-"""The word, and where runs are looked for where no folder is named with it."""
-
-
-def run_named(told: Path) -> Path:
-    """The folder that is meant: as it is told, or the newest run's: "latest" below runs, "some/latest" below some."""
-    if told.name != LATEST or told.exists():
-        return told
-    parent = HERE if told == Path(LATEST) else told.parent
+def resolve_run(folder: Path) -> Path:
+    """Return a run's folder; "latest" stands for the newest run in runs, "some/latest" for the newest in some."""
+    if folder.name != LATEST or folder.exists():
+        return folder
+    parent = check_folder(DEFAULT_PARENT if folder == Path(LATEST) else folder.parent)
     newest = max(
-        find_runs(existing(parent)),
+        find_runs(parent),
         key=lambda run: (run.about.get("started") or run.about.get("finished") or "", run.name),
         default=None,
     )
     if newest is None:
-        raise ValueError(f"there is no run below {parent}; softswitch train SETTINGS makes one")
+        raise ValueError(f"there is no run below {parent}; create one with softswitch train SETTINGS")
     return newest.folder
 
 
-def existing(folder: Path) -> Path:
-    """The same folder, or raise where there is none."""
+def check_folder(folder: Path) -> Path:
+    """Return the folder, or raise an error if it does not exist."""
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "is not there"
-        raise ValueError(f"{folder} {what}; softswitch train makes one, or name the folder that your runs are in")
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise ValueError(f"{folder} {problem}; softswitch train creates it, or give the folder of your runs")
     return folder
 
 
-def differing_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
-    """By section.name, the value in each run; the data's digest where that differs, and an empty text where unset."""
-    every = [run.settings for run in runs]
-    names = list(dict.fromkeys(name for settings in every for name in settings))
-    found = {name: tuple(str(settings.get(name, "")) for settings in every) for name in names}
-    return {name: tuple(map(short_numbers, values)) for name, values in found.items() if len(set(values)) > 1}
-
-
-FRONTIER = "frontier.json"
-FRONTIER_FORMAT = "softswitch frontier 1"
+def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
+    """Return the settings that differ between runs, by section.name; unset values are empty strings."""
+    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    values = {name: tuple(str(run.settings.get(name, "")) for run in runs) for name in names}
+    return {name: tuple(map(shorten_numbers, texts)) for name, texts in values.items() if len(set(texts)) > 1}
 
 
 def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -> None:
-    """Write frontier.csv, .png and .svg, and at last frontier.json with what it is about."""
+    """Write frontier.csv, .png and .svg, and finally frontier.json."""
     write_atomically(folder / "frontier.csv", frontier.to_csv().encode(), durable=False)
     figure = frontier.figure()
     for kind in ("png", "svg"):
@@ -336,17 +305,14 @@ def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -
 
 
 def has_frontier(folder: str | Path) -> bool:
-    """Whether there is one."""
+    """Return whether the folder has a frontier."""
     return (Path(folder) / FRONTIER).exists()
 
 
 def read_frontier(folder: str | Path) -> Frontier:
-    """The frontier of a folder; its models are in folders of their own."""
+    """Read the frontier of a folder. Its models have separate folders."""
     file = Path(folder) / FRONTIER
-    told = read_json(file)
-    found = told.get("format") if isinstance(told, dict) else None
-    if found != FRONTIER_FORMAT:
-        raise ValueError(f"{file} has the format {found!r}, but {FRONTIER_FORMAT!r} is what this version reads")
-    with or_damaged(file):
-        check_frontier(told)
-        return Frontier.from_dict(told)
+    content = read_format(file, FRONTIER_FORMAT)
+    with wrap_read_errors(file):
+        check_frontier(content)
+        return Frontier.from_dict(content)

@@ -1,4 +1,4 @@
-"""What the constraint costs: F and more against the bound, and how far down it is certified."""
+"""The trade-off curve: F and other metrics against the bound, and the bounds that are certified."""
 
 from __future__ import annotations
 
@@ -6,101 +6,140 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from softswitch.results.frontier_point import NUMBERS, BoundOutcome, FrontierPoint, SmallestConstraint, finite, number
-from softswitch.support.text import as_text, defused_row, few_of
+from softswitch.results.certificate import Certificate
+from softswitch.results.json_numbers import nan_if_none, replace_non_finite
+from softswitch.results.result import Result
+from softswitch.support.text import escape_row, join_first, render_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 WIDTH, HEIGHT = 5.6, 2.9
+NUMBERS = ("objective", "constraint", "chosen_objective", "other_objective", "other_constraint", "constant")
+RATIO_TOLERANCE = 1e-6
+SMALL_SHARE, SMALL = 1e-3, 1e-4
+"""A relative and an absolute difference of F below these is negligible."""
 
 
-def drawn(points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shares: bool) -> Figure:
-    """One panel above the other: narrow enough for a phone. Filled marks are certified."""
-    from matplotlib.lines import Line2D
+class BoundOutcome(StrEnum):
+    """The outcome of a bound."""
 
-    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, legend, panels
-
-    measures = list(dict.fromkeys(name for point in points for name in point.measures))
-    figure, axes = panels(1 + bool(measures), 1, "What the bound costs", width=WIDTH, height=HEIGHT)
-    upper, lower = axes[0, 0], axes[-1, 0]
-    bounds = [point.bound for point in points]
-    least = [point.objective if point.reached else math.nan for point in points]
-    upper.plot(bounds, least, color=BLUE, linewidth=1.8, label="least F that keeps it, rows learnt from")
-    _marks(upper, points, [point.other_objective for point in points], VERMILLION, "model's F, rows not trained on")
-    constants = [point.constant for point in points]
-    if any(map(math.isfinite, constants)):
-        upper.plot(bounds, constants, color=GREY, linestyle=":", label="best constant's F")
-    upper.set(ylabel="worst client's objective F", ylim=(0, None))
-    for name, colour in zip(measures, (GREEN, PURPLE, BLUE, VERMILLION, GREY) * len(measures), strict=False):
-        _marks(lower, points, [point.measures.get(name, math.nan) for point in points], colour, name)
-    if measures:
-        lower.set(ylabel="model, rows not trained on")
-    for panel in axes[:, 0]:
-        _bounds_below(panel, points, smallest, shares=shares)
-    lower.set_xlabel("bound: what the constraint may be at most")
-    legend(figure, list(axes[:, 0]), columns=1)
-    kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
-    lower.legend(kinds, ["certified", "not"], frameon=False, fontsize="small", loc="best")
-    return figure
+    CERTIFIED = "certified"
+    """The model meets the bound at every client on new data, jointly with all other certified models."""
+    FAILED = "not certified"
+    """The model was tested and did not pass."""
+    LATER = "not tested"
+    """Testing stopped at a model that did not pass, before this one."""
+    TOO_FEW = "too few rows"
+    """No model could be certified for this bound with these rows."""
+    NOT_REACHED = "not reached"
+    """No model meets the bound on the training rows."""
 
 
-def _marks(axes: Axes, points: Sequence[FrontierPoint], values: Sequence[float], colour: str, label: str) -> None:
-    """A mark at each bound, filled where the model is certified; joined where models were chosen for the same end."""
-    for i, (point, value) in enumerate(zip(points, values, strict=True)):
-        face = colour if point.outcome is BoundOutcome.CERTIFIED else "white"
-        axes.plot([point.bound], [value], "o", markersize=6, color=colour, markerfacecolor=face, zorder=3)
-        if i and points[i - 1].for_a_certificate is point.for_a_certificate:
-            axes.plot([points[i - 1].bound, point.bound], values[i - 1 : i + 1], "--", color=colour, linewidth=1.2)
-    axes.plot([], [], "o--", color=colour, label=label)
+@dataclass(frozen=True, eq=False)
+class FrontierPoint:
+    """A bound, its cost on the training rows, and the model selected for new data.
+
+    Attributes:
+        bound: The bound on the constraint.
+        outcome: Whether the selected model is certified, or why not.
+        objective: The smallest F, the worst client's objective, within the bound on the training rows.
+        constraint: G, the largest constraint of any client, of that model.
+        chosen_objective: F of the selected model on the training rows.
+        other_objective: F of the selected model on the validation rows.
+        other_constraint: G of the selected model on the validation rows.
+        constant: F of the best constant prediction within the bound on the training rows; NaN without one.
+        measures: Further metrics of the selected model on the validation rows.
+        model: Description of the selected model.
+        failing_clients: Labels of the clients that failed the test, if the model was tested.
+        result: The run with the selected model as its answer. It is not saved.
+        certificate: The certificate of that model, if it was tested. It is not saved here.
+    """
+
+    bound: float
+    outcome: BoundOutcome
+    objective: float
+    constraint: float
+    chosen_objective: float
+    other_objective: float
+    other_constraint: float
+    constant: float = math.nan
+    measures: dict[str, float] = field(default_factory=dict)
+    model: str = ""
+    failing_clients: tuple[str, ...] = ()
+    result: Result | None = None
+    certificate: Certificate | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether a model meets the bound on the training rows."""
+        return self.constraint <= self.bound
+
+    @property
+    def is_for_certification(self) -> bool:
+        """Whether the model was selected for certification, for which it may have to be conservative."""
+        return self.outcome in (BoundOutcome.CERTIFIED, BoundOutcome.FAILED, BoundOutcome.LATER)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, with None for numbers that are not finite."""
+        names = ("bound", *NUMBERS, "measures", "model", "failing_clients")
+        plain: dict[str, Any] = replace_non_finite({name: getattr(self, name) for name in names})
+        return plain | {"outcome": str(self.outcome)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> FrontierPoint:
+        """Restore a point from ``to_dict``, with NaN for None."""
+        numbers = {name: float(nan_if_none(values[name])) for name in NUMBERS}
+        return cls(
+            bound=float(values["bound"]),
+            outcome=BoundOutcome(values["outcome"]),
+            **numbers,  # type: ignore[arg-type]
+            measures={name: float(nan_if_none(value)) for name, value in values["measures"].items()},
+            model=values["model"],
+            failing_clients=tuple(values["failing_clients"]),
+        )
 
 
-def _bounds_below(axes: Axes, points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shares: bool) -> None:
-    """The bounds as ticks, as a reader has them, and where the smallest constraint is that was reached."""
-    from matplotlib.ticker import FixedLocator, NullLocator
+@dataclass(frozen=True)
+class SmallestConstraint:
+    """The smallest constraint that was reached on the training rows.
 
-    from softswitch.support.plotting import GREY
+    Attributes:
+        constraint: G, the largest of any client.
+        objective: F of that model.
+        constant: The smallest G of a constant prediction; NaN if none was evaluated.
+    """
 
-    bounds = sorted(point.bound for point in points)
-    if bounds[0] > 0:
-        axes.set_xscale("log")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator(bounds))
-    named: Any = [f"{100 * bound:.3g}%" if shares else f"{bound:.3g}" for bound in bounds]
-    axes.set_xticks(bounds, named, rotation=45 if len(bounds) > 4 else 0)
-    if smallest.constraint > bounds[0]:
-        axes.axvspan(bounds[0], min(smallest.constraint, bounds[-1]), color=GREY, alpha=0.12, label="not reached")
-
-
-LIKE = 1e-6
-HARDLY, TINY = 1e-3, 1e-4
+    constraint: float
+    objective: float
+    constant: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
     """Models trained for several bounds, from the loosest to the tightest.
 
-    All points that are "certified" are so together: the chance that the constraint of any of their models is above its
-    bound at any client is at most 1 − confidence.
+    The certificates hold jointly: the probability that any certified model exceeds its bound at any client is at most
+    1 − confidence.
 
     Attributes:
-        points: one a bound, the loosest first.
-        smallest: the smallest constraint that was reached on the rows learnt from.
-        confidence: of the certificates.
-        clients: how many there are.
-        shares: whether the constraint is a share or a gap between shares, told in per cent.
-        approximate: whether the certificates are approximations, since no range of the constraint is known.
-        certifiability: what the rows to certify could show at best at the tightest bound, in words.
-        asked: the bound that the question began with, where there is one.
-        claims: how many models were to be tested, several a bound.
-        tested: those that were, in their order: the bound, and whether it passed.
+        points: One point per bound, the loosest first.
+        smallest: The smallest constraint that was reached on the training rows.
+        confidence: Confidence of the certificates.
+        clients: Number of clients.
+        shares: Whether the constraint is a rate or a difference of rates, shown in percent.
+        approximate: Whether the certificates are approximate because the range of the constraint is unknown.
+        certifiability: What the certification rows could show at best at the tightest bound.
+        requested: The bound in the settings, if any.
+        planned_tests: Maximum number of models to test.
+        tested: The tests in order: the bound, and whether the model passed.
     """
 
     points: tuple[FrontierPoint, ...]
@@ -110,147 +149,147 @@ class Frontier:
     shares: bool = False
     approximate: bool = False
     certifiability: str = ""
-    asked: float | None = None
-    claims: int = 0
+    requested: float | None = None
+    planned_tests: int = 0
     tested: tuple[tuple[float, bool], ...] = ()
 
     @property
     def certified(self) -> tuple[FrontierPoint, ...]:
-        """Those whose models keep their bounds on rows that nobody has seen."""
+        """The points whose models are certified."""
         return tuple(point for point in self.points if point.outcome is BoundOutcome.CERTIFIED)
 
     @property
     def smallest_certified(self) -> float | None:
-        """The smallest bound that is certified; None where none is."""
+        """The smallest certified bound; None if there is none."""
         return min((point.bound for point in self.certified), default=None)
 
-    def named(self, bound: float) -> str:
-        """A bound as a reader has it.
+    def format_bound(self, bound: float) -> str:
+        """Return a bound as text.
 
         Args:
-            bound: in the constraint's unit; a share of 0.05 is named 5%.
+            bound: The bound; a rate of 0.05 is written 5%.
         """
         return f"{100 * bound:.4g}%" if self.shares else f"{bound:.4g}"
 
     @property
-    def words(self) -> list[str]:
-        """What it comes to, sentence by sentence."""
-        return [said for said in (self._cost(), *self._certainty(), self._care(), self._least()) if said]
+    def summary(self) -> list[str]:
+        """The conclusions, sentence by sentence."""
+        parts = (self._cost(), *self._certification(), self._certification_cost(), self._smallest_reached())
+        return [sentence for sentence in parts if sentence]
 
     def _cost(self) -> str:
-        """What a tighter bound costs: the one asked for, or the smallest certified, beside one about twice as large."""
+        """Describe the cost of the requested or smallest certified bound, compared with one about twice as large."""
         reached = [point for point in self.points if point.reached]
         if len(reached) < 2:
             return ""
-        wanted = self.smallest_certified if self.asked is None else self.asked
+        wanted = self.smallest_certified if self.requested is None else self.requested
         tight = next((point for point in reached[1:] if point.bound == wanted), reached[1])
         looser = [point for point in reached if point.bound > tight.bound]
         loose = min(looser, key=lambda point: abs(math.log(point.bound / (2 * tight.bound))) if tight.bound else 0.0)
-        half = tight.bound > 0 and abs(loose.bound / tight.bound - 2) < LIKE
-        said = f"{'Halving' if half else 'Lowering'} the bound from {self.named(loose.bound)} to "
-        more = tight.objective - loose.objective
-        costs = f"{more:.3g}" if more > max(HARDLY * abs(loose.objective), TINY) else "next to nothing"
-        said += f"{self.named(tight.bound)} costs the worst client {costs}: on the rows learnt from its objective F is "
-        said += f"{_told(loose.objective)} with the one and {_told(tight.objective)} with the other."
+        is_half = tight.bound > 0 and abs(loose.bound / tight.bound - 2) < RATIO_TOLERANCE
+        increase = tight.objective - loose.objective
+        is_large = increase > max(SMALL_SHARE * abs(loose.objective), SMALL)
+        cost = (
+            f"{'Halving' if is_half else 'Lowering'} the bound from {self.format_bound(loose.bound)} to "
+            f"{self.format_bound(tight.bound)} costs the worst client {f'{increase:.3g}' if is_large else 'almost nothing'}"
+            f": on the training rows its objective F rises from {_format(loose.objective)} to {_format(tight.objective)}."
+        )
         if loose.outcome is not tight.outcome:
-            return said
-        moved = [
+            return cost
+        changes = [
             f"{name} {loose.measures[name]:.3g} and {tight.measures[name]:.3g}"
             for name in loose.measures
             if name in tight.measures
         ]
-        return f"{said} On rows not trained on: {'; '.join(moved)}." if moved else said
+        return f"{cost} On validation rows: {'; '.join(changes)}." if changes else cost
 
-    def _certainty(self) -> list[str]:
-        least, sure = self.smallest_certified, f"with {100 * self.confidence:.4g}% confidence"
-        sure = f"approximately, {sure}" if self.approximate else sure
+    def _certification(self) -> list[str]:
+        smallest, count = self.smallest_certified, len(self.certified)
+        confidence = f"{'approximately, ' * self.approximate}with {100 * self.confidence:.4g}% confidence"
         where = f"at all {self.clients} clients" if self.clients > 1 else "at the client"
-        many = len(self.certified)
-        if least is None:
-            said = [f"No bound is certified {sure}."]
+        if smallest is None:
+            sentences = [f"No bound is certified {confidence}."]
         else:
-            before = "one" if many == 2 else str(many - 1)
-            together = f", together with the {before} looser before it" if many > 1 else ""
-            said = [f"The smallest bound certified is {self.named(least)}{together}, {sure}, {where}."]
+            looser = "one" if count == 2 else str(count - 1)
+            jointly = f", jointly with the {looser} looser before it" if count > 1 else ""
+            bound = self.format_bound(smallest)
+            sentences = [f"The smallest certified bound is {bound}{jointly}, {confidence}, {where}."]
         if self.tested:
-            (last, passed), many = self.tested[-1], len(self.tested)
-            named = f"{many} of {self.claims} models" if self.claims > 1 else "One model"
-            ended = "all passed" if passed else f"the last, for {self.named(last)}, did not pass, which ends the tests"
-            said.append(f"{named} {'was' if many == 1 else 'were'} tested, from the likeliest on: {ended}.")
+            (last, passed), tests = self.tested[-1], len(self.tested)
+            models = f"{tests} of {self.planned_tests} models" if self.planned_tests > 1 else "One model"
+            ended = f"the last, for {self.format_bound(last)}, did not pass, which ended the tests"
+            outcome = "all passed" if passed else ended
+            sentences.append(f"{models} {'was' if tests == 1 else 'were'} tested, the most promising first: {outcome}.")
         for point in self.points:
             if point.outcome is BoundOutcome.FAILED:
-                named = f" In the way: {few_of(point.in_the_way)}." if point.in_the_way else ""
-                said.append(f"{self.named(point.bound)} is not certified.{named}")
-        why = {
+                failing = f" Failing clients: {join_first(point.failing_clients)}." if point.failing_clients else ""
+                sentences.append(f"{self.format_bound(point.bound)} is not certified.{failing}")
+        reasons = {
             BoundOutcome.LATER: "not tested",
-            BoundOutcome.TOO_FEW: "beyond what these rows could certify, whatever the model is",
-            BoundOutcome.NOT_REACHED: "not reached on the rows learnt from",
+            BoundOutcome.TOO_FEW: "too small to be certified with these rows",
+            BoundOutcome.NOT_REACHED: "not reached on the training rows",
         }
-        for outcome, words in why.items():
-            those = [self.named(point.bound) for point in self.points if point.outcome is outcome]
-            if those:
-                said.append(f"{', '.join(those)} {'is' if len(those) == 1 else 'are'} {words}.")
-        return said
+        for outcome, reason in reasons.items():
+            bounds = [self.format_bound(point.bound) for point in self.points if point.outcome is outcome]
+            if bounds:
+                sentences.append(f"{', '.join(bounds)} {'is' if len(bounds) == 1 else 'are'} {reason}.")
+        return sentences
 
-    def _care(self) -> str:
-        """What it costs to be certified, beyond what the bound does."""
+    def _certification_cost(self) -> str:
         if not self.certified:
             return ""
         point = self.certified[-1]
-        more = point.chosen_objective - point.objective
-        if more <= max(HARDLY * abs(point.objective), TINY):
+        if point.chosen_objective - point.objective <= max(SMALL_SHARE * abs(point.objective), SMALL):
             return ""
         return (
-            f"To be certified a model has to be more careful than its bound says: at {self.named(point.bound)} its F "
-            f"is {_told(point.chosen_objective)} on the rows learnt from, where {_told(point.objective)} would keep "
-            "the bound. More rows to certify with make that less."
+            f"Certification needs a more conservative model: at {self.format_bound(point.bound)} its F is "
+            f"{_format(point.chosen_objective)} on the training rows, compared with {_format(point.objective)} for the "
+            "bound alone. More certification rows reduce the difference."
         )
 
-    def _least(self) -> str:
-        least = self.smallest
-        if not math.isfinite(least.constraint):
+    def _smallest_reached(self) -> str:
+        smallest = self.smallest
+        if not math.isfinite(smallest.constraint):
             return ""
-        at = f"with F = {least.objective:.3g}"
-        also = "; a constant prediction has it too" if least.by_a_constant else ""
-        return f"The smallest constraint reached on the rows learnt from is {self.named(least.constraint)}, {at}{also}."
+        constant = "; a constant prediction also reaches it" if smallest.constant <= smallest.constraint else ""
+        reached = f"{self.format_bound(smallest.constraint)}, with F = {smallest.objective:.3g}"
+        return f"The smallest constraint reached on the training rows is {reached}{constant}."
 
     @property
     def columns(self) -> dict[str, list[str]]:
-        """The table's columns by what stands above them."""
+        """The columns of the table by heading."""
         points = self.points
+        approximate = "≈ " if self.approximate else ""
         return {
-            "bound": [self.named(point.bound) for point in points],
-            "the model is": [self._outcome(point) for point in points],
-            "least F": [_told(point.objective if point.reached else math.nan) for point in points],
-            "its G": [self.named(point.constraint) if math.isfinite(point.constraint) else "–" for point in points],
-            "model's F": [_told(point.chosen_objective) for point in points],
-            "F, other rows": [_told(point.other_objective) for point in points],
-            **{name: [_told(p.measures.get(name, math.nan)) for p in points] for name in self._measure_names()},
-            "constant's F": [_told(point.constant) for point in points],
+            "bound": [self.format_bound(point.bound) for point in points],
+            "model": [
+                f"{approximate if p.outcome is BoundOutcome.CERTIFIED else ''}{p.outcome}" for p in points
+            ],
+            "least F": [_format(point.objective if point.reached else math.nan) for point in points],
+            "its G": [self.format_bound(p.constraint) if math.isfinite(p.constraint) else "–" for p in points],
+            "model's F": [_format(point.chosen_objective) for point in points],
+            "F, validation": [_format(point.other_objective) for point in points],
+            **{name: [_format(p.measures.get(name, math.nan)) for p in points] for name in self._measure_names()},
+            "constant's F": [_format(point.constant) for point in points],
         }
-
-    def _outcome(self, point: FrontierPoint) -> str:
-        about = "≈ " if self.approximate and point.outcome is BoundOutcome.CERTIFIED else ""
-        return f"{about}{point.outcome}"
 
     @property
     def notes(self) -> str:
-        """How to read the columns."""
-        measured = "; likewise what else is measured" if self._measure_names() else ""
+        """Explanation of the columns."""
+        measured = " and the further metrics" if self._measure_names() else ""
         return (
-            "F: the worst client's objective. Least F: the smallest found on the rows learnt from that keeps the "
-            "bound. The model is the one chosen for unseen rows; F on other rows is by those that it was chosen by, "
-            f"not trained on{measured}. Constant: the best prediction that is the same for every row and keeps the "
-            "bound."
+            "F: the worst client's objective. Least F: the smallest within the bound on the training rows. The model is "
+            f"the one selected for new data. Its validation F{measured} are computed on the rows that selected it. "
+            "Constant: the best constant prediction within the bound."
         )
 
     def table(self) -> Table:
-        """One line a bound, for the terminal."""
-        table = Table(title=f"What the bound costs; certified all together with confidence {self.confidence:g}")
+        """Return a table for the terminal, one row per bound."""
+        table = Table(title=f"Cost of the bound; certificates hold jointly with confidence {self.confidence:g}")
         shown = {name: cells for name, cells in self.columns.items() if name not in ("its G", "model's F")}
         for name in shown:
-            last = name == "the model is"
-            table.add_column(name, justify="left" if last else "right", no_wrap=last)
+            is_outcome = name == "model"
+            table.add_column(name, justify="left" if is_outcome else "right", no_wrap=is_outcome)
         for cells in zip(*shown.values(), strict=True):
             table.add_row(*cells)
         table.caption = self.notes
@@ -260,64 +299,115 @@ class Frontier:
         return list(dict.fromkeys(name for point in self.points for name in point.measures))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain numbers and words, for JSON: what is not finite is None. Models are not in it."""
+        """Return the frontier for JSON, without models and with None for numbers that are not finite."""
         return {
-            "confidence": self.confidence,
-            "clients": self.clients,
-            "shares": self.shares,
-            "approximate": self.approximate,
-            "certifiability": self.certifiability,
-            "asked": self.asked,
-            "claims": self.claims,
-            "tested": [list(one) for one in self.tested],
+            **{name: getattr(self, name) for name in _SAVED},
+            "tested": [list(test) for test in self.tested],
             "smallest_certified": self.smallest_certified,
-            "smallest": {name: finite(value) for name, value in asdict(self.smallest).items()},
+            "smallest": replace_non_finite(asdict(self.smallest)),
             "points": [point.to_dict() for point in self.points],
-            "words": self.words,
+            "summary": self.summary,
         }
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Frontier:
-        """From ``to_dict``; what was not finite is NaN.
+    def from_dict(cls, values: dict[str, Any]) -> Frontier:
+        """Restore a frontier from ``to_dict``, with NaN for None.
 
         Args:
-            told: what ``to_dict`` gave.
+            values: The output of ``to_dict``.
         """
         return cls(
-            points=tuple(FrontierPoint.from_dict(point) for point in told["points"]),
-            smallest=SmallestConstraint(**{name: number(value) for name, value in told["smallest"].items()}),
-            **{
-                name: told[name]
-                for name in ("confidence", "clients", "shares", "approximate", "certifiability", "asked", "claims")
-            },
-            tested=tuple((float(bound), bool(passed)) for bound, passed in told["tested"]),
+            points=tuple(map(FrontierPoint.from_dict, values["points"])),
+            smallest=SmallestConstraint(**{n: float(nan_if_none(v)) for n, v in values["smallest"].items()}),
+            **{name: values[name] for name in _SAVED},
+            tested=tuple((float(bound), bool(passed)) for bound, passed in values["tested"]),
         )
 
     def to_csv(self) -> str:
-        """One line a bound, in plain numbers; what is not finite is empty."""
+        """Return CSV text with one line per bound. Numbers that are not finite are empty."""
         names = self._measure_names()
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        plain = ("bound", *NUMBERS)
-        writer.writerow(defused_row([*plain, *names, "outcome", "model"]))
+        writer.writerow(escape_row(["bound", *NUMBERS, *names, "outcome", "model"]))
         for point in self.points:
-            told = point.to_dict()
-            cells = [*(told[name] for name in plain), *(finite(point.measures.get(name, math.nan)) for name in names)]
-            plain_cells = ("" if cell is None else cell for cell in cells)
-            writer.writerow(defused_row([*plain_cells, str(point.outcome), point.model]))
+            values = point.to_dict()
+            cells = [values["bound"], *(values[name] for name in NUMBERS), *(values["measures"].get(n) for n in names)]
+            plain = ("" if cell is None else cell for cell in cells)
+            writer.writerow(escape_row([*plain, str(point.outcome), point.model]))
         return stream.getvalue()
 
     def figure(self) -> Figure:
-        """F and the measures against the bound; ``figure.savefig("frontier.png")``."""
-        return drawn(self.points, self.smallest, shares=self.shares)
+        """Plot F and the metrics against the bound; ``figure.savefig("frontier.png")``."""
+        return plot_frontier(self.points, self.smallest, shares=self.shares)
 
     def __str__(self) -> str:
-        return "\n".join([as_text(self.table()), *self.words])
+        return "\n".join([render_text(self.table()), *self.summary])
 
 
-def _told(value: float) -> str:
+_SAVED = ("confidence", "clients", "shares", "approximate", "certifiability", "requested", "planned_tests")
+
+
+def _format(value: float) -> str:
     if not math.isfinite(value):
         return "–"
-    if 0 < value < TINY:
-        return f"<{TINY:g}"
+    if 0 < value < SMALL:
+        return f"<{SMALL:g}"
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
+
+
+def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shares: bool) -> Figure:
+    """Plot a frontier in panels that fit a phone. Filled markers are certified."""
+    from matplotlib.lines import Line2D
+
+    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
+
+    measures = list(dict.fromkeys(name for point in points for name in point.measures))
+    figure, axes = make_panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
+    upper, lower = axes[0, 0], axes[-1, 0]
+    bounds = [point.bound for point in points]
+    least = [point.objective if point.reached else math.nan for point in points]
+    upper.plot(bounds, least, color=BLUE, linewidth=1.8, label="least F within the bound, training rows")
+    _plot_models(upper, points, [point.other_objective for point in points], VERMILLION, "model's F, validation rows")
+    constants = [point.constant for point in points]
+    if any(map(math.isfinite, constants)):
+        upper.plot(bounds, constants, color=GREY, linestyle=":", label="best constant's F")
+    upper.set(ylabel="worst client's objective F", ylim=(0, None))
+    for name, colour in zip(measures, (GREEN, PURPLE, BLUE, VERMILLION, GREY) * len(measures), strict=False):
+        _plot_models(lower, points, [point.measures.get(name, math.nan) for point in points], colour, name)
+    if measures:
+        lower.set(ylabel="model, validation rows")
+    for panel in axes[:, 0]:
+        _set_bound_ticks(panel, points, smallest, shares=shares)
+    lower.set_xlabel("bound on the constraint")
+    add_legend(figure, list(axes[:, 0]), columns=1)
+    kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
+    lower.legend(kinds, ["certified", "not certified"], frameon=False, fontsize="small", loc="best")
+    return figure
+
+
+def _plot_models(axes: Axes, points: Sequence[FrontierPoint], values: Sequence[float], colour: str, label: str) -> None:
+    """Plot a marker per bound and connect models that were selected for the same purpose."""
+    for i, (point, value) in enumerate(zip(points, values, strict=True)):
+        face = colour if point.outcome is BoundOutcome.CERTIFIED else "white"
+        axes.plot([point.bound], [value], "o", markersize=6, color=colour, markerfacecolor=face, zorder=3)
+        if i and points[i - 1].is_for_certification is point.is_for_certification:
+            axes.plot([points[i - 1].bound, point.bound], values[i - 1 : i + 1], "--", color=colour, linewidth=1.2)
+    axes.plot([], [], "o--", color=colour, label=label)
+
+
+def _set_bound_ticks(
+    axes: Axes, points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shares: bool
+) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    from softswitch.support.plotting import GREY
+
+    bounds = sorted(point.bound for point in points)
+    if bounds[0] > 0:
+        axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(FixedLocator(bounds))
+    labels: Any = [f"{100 * bound:.3g}%" if shares else f"{bound:.3g}" for bound in bounds]
+    axes.set_xticks(bounds, labels, rotation=45 if len(bounds) > 4 else 0)
+    if smallest.constraint > bounds[0]:
+        axes.axvspan(bounds[0], min(smallest.constraint, bounds[-1]), color=GREY, alpha=0.12, label="not reached")

@@ -1,4 +1,4 @@
-"""What happened, round by round."""
+"""The history of a run, round by round."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from softswitch.results.record import Record, join
 
 
 class CountsRows(Protocol):
-    """What tells the cost of a round; see ``softswitch.oracles.base.Oracle``."""
+    """An object that knows the cost of a round; see ``softswitch.oracles.base.Oracle``."""
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """How many rows a round evaluates values on, and how many it evaluates gradients on."""
+        """Return the number of rows on which a round evaluates values and gradients."""
         ...
 
 
 class ClientOutcome(IntEnum):
-    """What became of a client in a round, where clients can be lost."""
+    """The outcome of a round for one client, if clients can be lost."""
 
     EMPTY = 0
-    """An empty place: fewer clients were asked in this round than in others."""
+    """No client: the round had fewer participants than others."""
     COUNTED = 1
-    """It reported, and its direction was applied, with whatever weight."""
+    """The client reported, and its update was applied."""
     NO_REPORT = 2
-    """It was lost before its report."""
+    """The client was lost before its report."""
     BAD_REPORT = 3
-    """Its report was rejected."""
+    """The client's report was rejected."""
     REFUSED = 4
-    """It said that it would not take part."""
+    """The client refused to participate."""
     NO_UPDATE = 5
-    """It reported, and was lost before its direction."""
+    """The client reported and was lost before its update."""
     BAD_UPDATE = 6
-    """It reported, and its direction was rejected."""
+    """The client reported and its update was rejected."""
     VOID = 7
-    """It did its part, but too few did, and the round was void."""
+    """The client completed the round, but too few clients did, and the round was void."""
 
     @property
     def label(self) -> str:
-        """Its name, to be read."""
+        """The name in lower case with spaces."""
         return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True)
 class ClientHistory:
-    """What each sampled client reported, round by round.
+    """The reports of each participant, round by round.
 
     Attributes:
-        clients: I_k, as indices of clients; rounds × m. −1 is an empty place.
-        objective: f_i of each; rounds × m. NaN where it did not report.
+        clients: Indices of the participants I_k; rounds × m. −1 is an empty place.
+        objective: f_i of each; rounds × m. NaN if it did not report.
         constraint: g_i of each; rounds × m × constraints.
-        metrics: further numbers that each told, by name; rounds × m.
-        outcomes: what became of each, by the numbers of ``ClientOutcome``; None where no client can be lost.
-        epsilon: ε that each has spent after the round, the judging of the answer aside, where rows are kept private;
-            rounds × m. Over Flower by its own word, earlier runs included; NaN where it told nothing of it. Else None.
+        metrics: Further reported numbers, by name; rounds × m.
+        outcomes: The ``ClientOutcome`` of each; None if clients cannot be lost.
+        epsilon: ε spent by each after the round, without the evaluation of the answer; rounds × m. Over Flower as
+            reported by the client, including earlier runs; NaN if it reported none. None if rows are not private.
     """
 
     clients: np.ndarray
@@ -72,28 +72,28 @@ class ClientHistory:
 
 @dataclass(frozen=True)
 class History:
-    """One entry a round. "Sampled" is what the round's participants reported on their batches.
+    """Arrays with one entry per round. "Sampled" values are reported by the round's participants on their batches.
 
     Attributes:
-        objective: sampled F, max_i f_i.
-        constraint: sampled G, max_i g_i.
-        criterion: what the switch compared with λ.
-        feasible: the switch bit: whether the criterion was at most λ. A switching rule then improves the objective.
-        worst_client: the index of the client that reported the largest f_i.
-        value_evaluations: rows on which f and g were evaluated so far, this round included.
-        gradient_evaluations: rows on which gradients were, m·E·B_g a round.
-        full_rounds: the rounds in which w_k was evaluated on all clients' data, before the step.
-        full: the worst and the mean client in those rounds: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
-            ``full.mean_objective`` and ``full.mean_constraint`` the clients' means.
-        held_out: the same on held-out data, where it was given; else None.
-        absent: how many participants had no objective or lacked a constraint, each round.
-        per_client: what each participant reported, where it was asked for.
-        unheard: how many clients the server had not heard yet, where it remembers its clients; else None.
-        oldest: how many rounds old the oldest report was that it remembered; else None.
-        bytes_up: how many bytes the clients' directions took in each round, where messages are compressed; else None,
-        bytes_down: and how many the parameters, or their changes, took for all participants.
-        stationarity: with a proximal centre, how far it moved at the end of a stage, times ρ; NaN in the rounds that
-            end no stage, ∞ where the stage had no feasible round. Else None.
+        objective: Sampled F, max_i f_i.
+        constraint: Sampled G, max_i g_i.
+        criterion: The value that the switch compared with λ.
+        feasible: Whether the criterion was at most λ. A switching method then improves the objective.
+        worst_client: Index of the client that reported the largest f_i.
+        value_evaluations: Cumulative number of rows on which f and g were evaluated.
+        gradient_evaluations: Cumulative number of rows on which gradients were computed, m·E·B_g per round.
+        full_rounds: The rounds in which w_k was evaluated on all clients' data, before the step.
+        full: Worst and mean client in those rounds: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
+            ``full.mean_objective`` and ``full.mean_constraint`` are the clients' means.
+        held_out: The same on held-out data, if any; else None.
+        absent: Number of participants without an objective or without some constraint.
+        per_client: The participants' reports, if they were recorded; else None.
+        unheard: Number of clients that have not reported yet, if the server has a memory; else None.
+        oldest: Age of the oldest remembered report in rounds, if the server has a memory; else None.
+        bytes_up: Bytes of the clients' updates, if messages are compressed; else None.
+        bytes_down: Bytes of the parameters or their changes for all participants, if messages are compressed; else None.
+        stationarity: With a proximal centre, its move at the end of a stage times ρ; NaN in rounds that end no stage,
+            ∞ if the stage had no feasible round. Else None.
     """
 
     objective: np.ndarray
@@ -122,138 +122,128 @@ class History:
 
     @property
     def void(self) -> np.ndarray:
-        """The rounds in which no participant had an objective, or none a constraint: they change nothing."""
+        """The rounds without any objective or without any constraint, which change nothing."""
         return np.isneginf(self.objective) | np.isneginf(self.constraint)
 
     @property
     def lost_share(self) -> float:
-        """The share of clients asked, over all rounds, that did not do their part; 0 where none can be lost."""
+        """The share of participants, over all rounds, that did not complete the round."""
         outcomes = None if self.per_client is None else self.per_client.outcomes
         if outcomes is None or not (outcomes != ClientOutcome.EMPTY).any():
             return 0.0
-        asked, good = outcomes != ClientOutcome.EMPTY, np.isin(outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
-        return float((asked & ~good).sum() / asked.sum())
+        participated = outcomes != ClientOutcome.EMPTY
+        completed = np.isin(outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
+        return float((participated & ~completed).sum() / participated.sum())
 
     @property
     def stages(self) -> np.ndarray:
-        """The stationarity measures of the stages that are over, in their order; none without a proximal centre."""
+        """The stationarity of each finished stage; empty without a proximal centre."""
         measured = np.empty(0) if self.stationarity is None else self.stationarity
         return measured[~np.isnan(measured)]
 
     @property
     def feasible_rounds(self) -> int:
-        """|S|, how many rounds were feasible."""
+        """|S|, the number of feasible rounds."""
         return int(np.sum(self.feasible))
 
     @property
     def switch_share(self) -> float:
-        """κ = |S|/K, the share of rounds that were feasible, void ones left out; NaN where none counts."""
+        """κ = |S|/K, the share of feasible rounds among those that are not void; NaN if all are void."""
         counted = len(self) - int(self.void.sum())
         return self.feasible_rounds / counted if counted else float("nan")
 
     @classmethod
     def from_records(cls, oracle: CountsRows, records: Sequence[Record], rounds: int, first: int = 0) -> History:
-        """Put chunks of records together, from round ``first`` on and so many rounds.
-
-        The oracle tells what a round costs.
+        """Concatenate chunks of records.
 
         Args:
-            oracle: the clients: it tells how many rows a round costs.
-            records: chunks of rounds, in order; the last may be longer than is asked for.
-            rounds: how many rounds to keep.
-            first: the number of the first of them.
+            oracle: The clients, which know the cost of a round.
+            records: Chunks of rounds, in order. The last may be longer than needed.
+            rounds: Number of rounds to keep.
+            first: Number of the first round.
         """
         joined: Any = join(records, rounds)
-        held = None if joined.rows is None else joined.rows.astype(np.int64)
-        of_values, of_gradients = oracle.cost(held)
-        if joined.gradients is not None:
-            of_gradients = joined.gradients
-        if joined.values is not None:
-            of_values = joined.values
+        costs = oracle.cost(None if joined.rows is None else joined.rows.astype(np.int64))
         values, gradients = (
-            np.cumsum(np.broadcast_to(rows, rounds), dtype=np.int64) for rows in (of_values, of_gradients)
+            np.cumsum(np.broadcast_to(cost if recorded is None else recorded, rounds), dtype=np.int64)
+            for cost, recorded in zip(costs, (joined.values, joined.gradients), strict=True)
         )
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
+        full, held_out = (
+            None if summary is None else ClientSummary(*(part[evaluated] for part in summary))
+            for summary in (joined.full, joined.held_out)
+        )
+        assert full is not None
+        same = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
+        same += ("unheard", "oldest", "stationarity")
         return cls(
-            objective=joined.objective,
-            constraint=joined.constraint,
-            criterion=joined.criterion,
-            feasible=joined.feasible,
-            worst_client=joined.worst_client,
+            **{name: getattr(joined, name) for name in same},
             value_evaluations=values,
             gradient_evaluations=gradients,
             full_rounds=first + evaluated,
-            absent=joined.absent,
-            full=ClientSummary(*(values[evaluated] for values in joined.full)),
-            held_out=None
-            if joined.held_out is None
-            else ClientSummary(*(values[evaluated] for values in joined.held_out)),
-            per_client=None if joined.clients is None else _told_by_clients(joined.clients),
-            unheard=joined.unheard,
-            oldest=joined.oldest,
+            full=full,
+            held_out=held_out,
+            per_client=None if joined.clients is None else _drop_unknown_epsilon(ClientHistory(*joined.clients)),
             bytes_up=None if joined.traffic is None else in_one(joined.traffic[:, 0]),
             bytes_down=None if joined.traffic is None else in_one(joined.traffic[:, 1]),
-            stationarity=joined.stationarity,
         )
 
     def since(self, first: int) -> History:
-        """Reports, criterion and switch of the rounds from ``first`` on; of evaluations none.
+        """Return the reports, criterion and switch of the rounds from ``first`` on, without evaluations.
 
         Args:
-            first: the first round to keep, counted from 0.
+            first: The first round to keep, counted from 0.
         """
-        plain = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
-        counts = ("value_evaluations", "gradient_evaluations")
+        names = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
+        names += ("value_evaluations", "gradient_evaluations")
         return History(
-            **{name: getattr(self, name)[first:] for name in (*plain, *counts)},
+            **{name: getattr(self, name)[first:] for name in names},
             full_rounds=self.full_rounds[:0],
             full=ClientSummary(*(values[:0] for values in self.full)),
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Everything as arrays by name, for a file."""
-        arrays: dict[str, np.ndarray] = {}
+        """Return all values as arrays by name, for a file."""
+        arrays: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, ClientSummary):
                 arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
             elif isinstance(value, ClientHistory):
-                further = tuple(name for name in ("outcomes", "epsilon") if getattr(value, name) is not None)
-                plain = ("clients", "objective", "constraint", *further)
-                arrays |= {f"{entry.name}.{name}": getattr(value, name) for name in plain}
-                arrays |= {f"{entry.name}.metrics.{name}": part for name, part in value.metrics.items()}
-            elif value is not None:
+                parts = {name: getattr(value, name) for name in ("clients", "objective", "constraint")}
+                parts |= {"outcomes": value.outcomes, "epsilon": value.epsilon}
+                parts |= {f"metrics.{name}": part for name, part in value.metrics.items()}
+                arrays |= {f"{entry.name}.{name}": part for name, part in parts.items()}
+            else:
                 arrays[entry.name] = value
-        return {name: np.asarray(array) for name, array in arrays.items()}
+        return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> History:
-        """From ``to_arrays``.
+        """Restore a history from ``to_arrays``.
 
         Args:
-            arrays: what ``to_arrays`` gave.
+            arrays: The output of ``to_arrays``.
         """
 
-        def part(name: str) -> dict[str, np.ndarray]:
-            return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+        def part(name: str, entries: Mapping[str, np.ndarray] = arrays) -> dict[str, Any]:
+            prefix = f"{name}."
+            return {key.removeprefix(prefix): array for key, array in entries.items() if key.startswith(prefix)}
 
-        plain = {entry.name: arrays[entry.name] for entry in fields(cls) if entry.name in arrays}
-        own, held_out = part("per_client"), part("held_out")
-        metrics = {key.removeprefix("metrics."): own[key] for key in own if key.startswith("metrics.")}
+        client, held_out = part("per_client"), part("held_out")
+        per_client = None
+        if client:
+            required = (client["clients"], client["objective"], client["constraint"])
+            optional = (client.get("outcomes"), client.get("epsilon"))
+            per_client = ClientHistory(*required, part("metrics", client), *optional)
         return cls(
-            **plain,
-            full=ClientSummary(**part("full")),  # type: ignore[arg-type]
-            held_out=ClientSummary(**held_out) if held_out else None,  # type: ignore[arg-type]
-            per_client=ClientHistory(
-                own["clients"], own["objective"], own["constraint"], metrics, own.get("outcomes"), own.get("epsilon")
-            )
-            if own
-            else None,
+            **{entry.name: arrays[entry.name] for entry in fields(cls) if entry.name in arrays},
+            full=ClientSummary(**part("full")),
+            held_out=ClientSummary(**held_out) if held_out else None,
+            per_client=per_client,
         )
 
 
-def _told_by_clients(told: Any) -> ClientHistory:
-    """What clients told; nothing of ε where none keeps count."""
-    history = ClientHistory(*told)
-    counts = history.epsilon is not None and not np.isnan(history.epsilon).all()
-    return history if counts else replace(history, epsilon=None)
+def _drop_unknown_epsilon(history: ClientHistory) -> ClientHistory:
+    is_unknown = history.epsilon is not None and np.isnan(history.epsilon).all()
+    return replace(history, epsilon=None) if is_unknown else history

@@ -1,4 +1,4 @@
-"""Why no round was feasible: the constraint is not met, or the reports never show that it is."""
+"""Why no round was feasible: the constraint is not met, or the reports do not show that it is."""
 
 from __future__ import annotations
 
@@ -22,71 +22,65 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value, join_first
 
-MOST_STEPS = 200
-"""The search for a client's smallest constraint takes at most so many steps;"""
-FEWEST_STEPS = 10
-"""fewer would tell nothing."""
+MIN_STEPS, MAX_STEPS = 10, 200
+"""Limits of the steps of ``minimise_constraint``."""
 
 
-class Alone(NamedTuple):
-    """How far a client's constraint can be brought down with no regard to any other.
+class ClientMinimum(NamedTuple):
+    """The smallest constraint of one client, found by minimising it alone.
 
     Attributes:
-        smallest: the smallest value found of its largest constraint, of the constraint itself where it has a stand-in.
-        settled: whether the search ended at a minimum, and not for want of steps.
+        smallest: The smallest value of its largest constraint (of the constraint, not of its surrogate).
+        converged: Whether the search reached a minimum, rather than its step limit.
     """
 
     smallest: float
-    settled: bool
+    converged: bool
 
 
-class _Enough(Exception):  # noqa: N818
-    """The search has taken all its steps."""
+class _StepLimitReached(Exception):  # noqa: N818
+    pass
 
 
 def minimise_constraint(
     problem: Problem, clients: ClientData, index: int, params: Params, row_gradients: int
-) -> Alone | None:
+) -> ClientMinimum | None:
     """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain.
 
-    With a stand-in for the constraint that one is minimised, and the smallest constraint on the way is told.
-
-    It is a look aside, and does not cost more than the run that led to it: gradients are taken of at most
-    ``row_gradients`` rows in all, in at most ``MOST_STEPS`` steps. None where that is not enough for a look.
+    If the constraint has a surrogate, that is minimised, and the smallest constraint on the way is returned. Gradients
+    of at most ``row_gradients`` rows are computed, in at most ``MAX_STEPS`` steps; None if that allows fewer than
+    ``MIN_STEPS``.
     """
     size = int(clients.sizes[index])
-    steps = min(MOST_STEPS, row_gradients // size)
-    if steps < FEWEST_STEPS:
+    steps = min(MAX_STEPS, row_gradients // size)
+    if steps < MIN_STEPS:
         return None
-    flat, rebuild = ravel_pytree(params)
+    flat, unravel = ravel_pytree(params)
     losses, domain = Losses.of(problem), as_argument(problem.domain)
     values: list[float] = []
 
     def step(point: np.ndarray) -> tuple[float, np.ndarray]:
         if len(values) == steps:
-            raise _Enough
-        here = rebuild(jnp.asarray(point, flat.dtype))
-        (value, true), gradient = _descend(here, clients.rows, jnp.int32(index), domain, losses, size)
-        values.append(float(true))
+            raise _StepLimitReached
+        here = unravel(jnp.asarray(point, flat.dtype))
+        (value, constraint), gradient = _descend(here, clients.rows, jnp.int32(index), domain, losses, size)
+        values.append(float(constraint))
         return float(value), np.asarray(ravel_pytree(gradient)[0], dtype=float)
 
     try:
-        found = optimize.minimize(step, np.asarray(flat, dtype=float), jac=True, method="L-BFGS-B")
-    except _Enough:
-        return Alone(min(values), settled=False)
-    return Alone(min(values) if losses.has_surrogate else float(found.fun), bool(found.success))
+        minimum = optimize.minimize(step, np.asarray(flat, dtype=float), jac=True, method="L-BFGS-B")
+    except _StepLimitReached:
+        return ClientMinimum(min(values), converged=False)
+    return ClientMinimum(min(values) if losses.has_surrogate else float(minimum.fun), bool(minimum.success))
 
 
 @partial(jax.jit, static_argnames=("losses", "size"))
 def _descend(
     params: Params, rows: Rows, client: jax.Array, domain: Domain | None, losses: Losses, size: int
 ) -> tuple[tuple[jax.Array, jax.Array], Params]:
-    """What falls in place of the client's constraint on all of its rows, the constraint, and the first one's gradient.
-
-    The rows are arguments: no copy is made.
-    """
+    """Return the minimised function and the constraint of the client on all of its rows, and the former's gradient."""
 
     def violation(params: Params) -> tuple[jax.Array, jax.Array]:
         here = params if domain is None else domain.project(params)
@@ -97,62 +91,60 @@ def _descend(
     return jax.value_and_grad(violation, has_aux=True)(params)
 
 
-def never_passed(ending: RunEnd, judged: Evaluation, noise_setting: str) -> Diagnostic | None:
-    """No round passed the switch: by a constraint that is not met, or by reports that never show that it is."""
-    history, tolerance = ending.history, ending.method.tolerance
-    if history.feasible_rounds or history.void.all() or ending.stopped:
+def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> Diagnostic | None:
+    """Diagnose why no round was feasible, if none was."""
+    history, tolerance = end.history, end.method.tolerance
+    if history.feasible_rounds or history.void.all() or end.stopped:
         return None
-    worst = judged.constraint.max(axis=1)
-    if not worst_but(judged.constraint, ending.method.robust) <= tolerance:
-        return never_feasible(ending.names, worst, tolerance, int(worst.argmax()), None)
+    worst = evaluation.constraint.max(axis=1)
+    if not worst_but(evaluation.constraint, end.method.robust) <= tolerance:
+        return describe_infeasibility(end.names, worst, tolerance, int(worst.argmax()), None)
     return Diagnostic(
         DiagnosticCode.SWITCH_NEVER_PASSES,
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
-        f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
-        f"{in_words(float(ending.method.switch_at))}",
+        f"on all their data, the largest at {format_value(float(worst.max()))}, but no round's criterion was at most "
+        f"{format_value(float(end.method.switch_at))}",
         f"The largest of noisy reports is too large: raise {noise_setting}; or raise the threshold towards the "
         "tolerance, or run longer",
         suggests_more_rounds=True,
     )
 
 
-def never_feasible(
-    names: tuple[Any, ...], worst: np.ndarray, tolerance: float, blocker: int, alone: Alone | None
+def describe_infeasibility(
+    names: tuple[Any, ...], worst: np.ndarray, tolerance: float, client: int, minimum: ClientMinimum | None
 ) -> Diagnostic:
-    """The constraint was never met: who is how far, and whether the worst client could meet it by itself.
+    """Diagnose a run whose constraint was never met.
 
     Args:
-        names: the clients' labels.
-        worst: each client's largest constraint, where the criterion was smallest.
+        names: The clients' labels.
+        worst: The largest constraint of each client where the criterion was smallest.
         tolerance: ε.
-        blocker: the client that was looked at by itself.
-        alone: how far its constraint can be brought down; None where that was not looked for.
+        client: The client whose constraint was minimised alone.
+        minimum: The result of that minimisation; None if there was none.
     """
     above = np.flatnonzero(~(worst <= tolerance))
-    order = above[np.argsort(-worst[above])]
-    named = ", ".join(f"{names[i]!r} ({in_words(worst[i])})" for i in order[:5])
-    more = f" and {len(order) - 5} more" if len(order) > 5 else ""
-    seen = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {named}{more}"
-    longer = "Run longer, change the step size, or raise the tolerance"
-    if alone is None or not math.isfinite(alone.smallest):
-        return Diagnostic(DiagnosticCode.NEVER_FEASIBLE, seen, longer, suggests_more_rounds=True)
-    if alone.smallest <= tolerance:
+    listed = join_first([f"{names[i]!r} ({format_value(worst[i])})" for i in above[np.argsort(-worst[above])]])
+    evidence = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {listed}"
+    name, longer = repr(names[client]), "Run longer, change the step size, or raise the tolerance"
+    if minimum is None or not math.isfinite(minimum.smallest):
+        return Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, longer, suggests_more_rounds=True)
+    smallest = format_value(minimum.smallest)
+    if minimum.smallest <= tolerance:
         return Diagnostic(
             DiagnosticCode.INCOMPATIBLE_CONSTRAINTS,
-            f"{seen}. By itself client {names[blocker]!r} reaches {in_words(alone.smallest)}, within the tolerance",
-            "If a longer run or another step size does not help, the clients pull against each other: raise the "
+            f"{evidence}. Alone, client {name} reaches {smallest}, within the tolerance",
+            "If a longer run or another step size does not help, the clients' constraints conflict: raise the "
             "tolerance or enlarge the model",
         )
-    if not alone.settled:
+    if not minimum.converged:
         return Diagnostic(
             DiagnosticCode.NEVER_FEASIBLE,
-            f"{seen}. By itself client {names[blocker]!r} was brought to {in_words(alone.smallest)}, with no end in "
-            "sight",
+            f"{evidence}. Alone, client {name} reached {smallest}, and the search had not converged",
             longer,
             suggests_more_rounds=True,
         )
     return Diagnostic(
         DiagnosticCode.INFEASIBLE_CLIENT,
-        f"{seen}. Minimising the constraint of client {names[blocker]!r} alone ends at {in_words(alone.smallest)}",
-        f"No other client is to blame: raise the tolerance, or give {names[blocker]!r} a constraint it can meet",
+        f"{evidence}. Minimising the constraint of client {name} alone ends at {smallest}",
+        f"This does not depend on other clients: raise the tolerance, or give {name} a constraint it can meet",
     )

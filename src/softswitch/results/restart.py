@@ -1,4 +1,4 @@
-"""One cycle of a run whose settings choose themselves: what was chosen for it, and what came of it."""
+"""One restart of an auto-tuned run: its settings and its outcome."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from softswitch.support.text import in_words
+from softswitch.results.json_numbers import nan_if_none, replace_non_finite
+from softswitch.support.text import format_value
 
 
 @dataclass(frozen=True)
 class Restart:
-    """A stretch of rounds over which the step falls to 0, from the best answer so far.
+    """A stretch of rounds over which the step size decays to 0, from the best answer so far.
 
     Attributes:
-        begin: its first round.
-        end: the round after its last.
-        step_size: the step it began with.
-        momentum: of the server optimiser.
+        begin: The first round.
+        end: The round after the last.
+        step_size: The first step size.
+        momentum: The momentum of the server optimiser.
         threshold: λ of the switch.
-        objective: F of the best answer after it, on all training data; NaN where no client told.
+        objective: F of the best answer so far on all training data; NaN if no client reported it.
         constraint: G of that answer.
-        answer: which iterate that is, in words.
-        better: whether this cycle found it.
-        diverged: whether something was not finite in its last round.
-        aim: what the rule makes small, of that answer: F, or the clients' mean.
-        judged: how many answers were judged at its end.
+        answer: Which iterate that answer is.
+        better: Whether this restart found it.
+        diverged: Whether a value in the last round was not finite.
+        aim: The value that the method minimises at that answer: F, or the clients' mean.
+        judged: The number of answers evaluated at the end of the restart.
     """
 
     begin: int
@@ -43,23 +44,19 @@ class Restart:
     judged: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: what is not finite is None there."""
-        told = asdict(self)
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in told.items()
-        }
+        """Return the fields for JSON, with None for numbers that are not finite."""
+        plain: dict[str, Any] = replace_non_finite(asdict(self))
+        return plain
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Restart:
-        """What ``to_dict`` made; what was not finite is NaN."""
-        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in told.items()}
-        return cls(**known)
+    def from_dict(cls, fields: Mapping[str, Any]) -> Restart:
+        """Restore a restart from ``to_dict``, with NaN for None."""
+        return cls(**{name: nan_if_none(value) for name, value in fields.items()})
 
     def __str__(self) -> str:
-        step, level = f"{self.step_size:.3g}", in_words(self.threshold)
-        how = f"rounds {self.begin} to {self.end - 1}, step {step} falling to 0, λ = {level}"
+        step, level = f"{self.step_size:.3g}", format_value(self.threshold)
+        settings = f"rounds {self.begin} to {self.end - 1}, step {step} decaying to 0, λ = {level}"
         if self.diverged:
-            return f"{how}: not finite"
-        gained = "" if self.better else ", nothing gained"
-        return f"{how}: F {in_words(self.objective)}, G {in_words(self.constraint)}{gained}"
+            return f"{settings}: not finite"
+        outcome = f"F {format_value(self.objective)}, G {format_value(self.constraint)}"
+        return f"{settings}: {outcome}{'' if self.better else ', no improvement'}"

@@ -1,4 +1,4 @@
-"""What a run gives back: the answer, what kind of answer it is, and how it came about."""
+"""The result of a run: the answer, its status, diagnostics and history."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from softswitch.oracles.base import Evaluation
 from softswitch.privacy.account import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, find_baseline, side_by_side
-from softswitch.results.convergence import quality
+from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, find_baseline, tabulate_baselines
+from softswitch.results.convergence import describe_convergence
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.restart import Restart
-from softswitch.results.saving import describe_rule, rule_described, same_rule
-from softswitch.results.status import Status, StatusCode, status_of_model
-from softswitch.support.files import TENSORS, check_size, or_damaged
-from softswitch.support.text import in_words, number
+from softswitch.results.status import Status, StatusCode, model_status
+from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors
+from softswitch.support.text import format_number, format_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,33 +34,32 @@ class Result:
     """The outcome of ``solve``.
 
     Attributes:
-        params: the answer: the mean of the feasible iterates w_k (before their steps). Without any it is the iterate
-            with the smallest criterion, and ``status`` says so. ``selected`` says in words what it is.
-        last: the last iterate (after a divergence the last finite one).
-        best: among feasible rounds the iterate whose participants reported the smallest worst-client objective; None
-            without feasible rounds. Chosen by noisy reports: it is not the smallest F on all data.
-        selected: which iterate ``params`` is.
-        status: how the run ended.
-        diagnostics: what looks wrong with the run, and what to change; empty for a healthy one.
-        history: round by round.
+        params: The answer. By default, the mean of the feasible iterates w_k (before their steps) or, without feasible
+            rounds, the iterate with the smallest criterion.
+        last: The last iterate (after a divergence, the last finite one).
+        best: The feasible iterate with the smallest reported worst-client objective; None without feasible rounds.
+            Reports may be noisy: it need not have the smallest F on all data.
+        selected: Description of the iterate that ``params`` is.
+        status: How the run ended.
+        diagnostics: Problems detected in the run, with advice.
+        history: Values of every round.
         client_objective: f_i of ``params`` on all training data of client i; the regret f_i − f_i* if
-            ``client_optimum`` is set, and ``client_loss`` has f_i.
-        client_constraint: g_i likewise; clients × constraints.
-        pooled_constraint: the constraint on all clients' data put together, one entry a constraint, where it was given
-            as a ``PooledConstraint``; else None.
-        names: the clients' labels.
-        method: the method and its settings.
-        seed: of all random choices.
-        seconds: wall time of the rounds, compilation included.
-        state: all that the server kept: what a warm start can go on with.
-        restarts: what a run whose settings chose themselves went through; empty for others.
-        lower_bound: on the best possible, where one was asked for; see ``with_lower_bound``.
-        auto_settings: what it began with, in words, by what it is.
-        baselines: other models to put the answer beside: the start, and more by ``add_baselines``.
-        privacy: what the run cost the clients' rows, where these are kept private; else None. What is said of the
-            answer at each client is then with noise, and on clipped rows.
-        client_optimum: f_i*, where the run minimised regrets; else None. Objectives in the
-            history, the lower bound and the baselines are regrets then.
+            ``client_optimum`` is set.
+        client_constraint: g_i of ``params`` on all training data; clients × constraints.
+        pooled_constraint: The constraints on the pooled data of all clients, for a ``PooledConstraint``; else None.
+        names: Labels of the clients.
+        method: The method and its settings.
+        seed: Seed of all random choices.
+        seconds: Wall time of the rounds, including compilation.
+        state: The state of the server, for a warm start.
+        restarts: The restarts of an auto-tuned run; empty for other runs.
+        lower_bound: Lower bound on the optimal F, if requested; see ``with_lower_bound``.
+        auto_settings: Descriptions of the settings that auto-tuning chose, by name.
+        baselines: Models to compare the answer with: the start, and more by ``add_baselines``.
+        privacy: The privacy loss of the clients' rows, if the run was private; else None. Values at the clients are
+            then noisy and computed on clipped rows.
+        client_optimum: f_i*, if the run minimised regrets; else None. Objectives in the history, the lower bound and
+            the baselines are then regrets.
     """
 
     params: Params
@@ -81,92 +79,88 @@ class Result:
     state: State
     restarts: tuple[Restart, ...] = ()
     lower_bound: LowerBound | None = None
-
-    @property
-    def gap(self) -> float | None:
-        """How far F(params) is above the best possible at most; None where no bound was asked for, ∞ without one."""
-        return None if self.lower_bound is None else self.lower_bound.gap
-
     auto_settings: dict[str, str] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     privacy: PrivacyAccount | None = None
     client_optimum: np.ndarray | None = None
 
-    def with_model(self, params: Params, selected: str, judged: Evaluation) -> Result:
-        """The same run with another model as its answer: one chosen afterwards, by other rows.
+    @property
+    def gap(self) -> float | None:
+        """Upper bound on F(params) − F*; None if no lower bound was requested, ∞ if none was found."""
+        return None if self.lower_bound is None else self.lower_bound.gap
+
+    def with_model(self, params: Params, selected: str, evaluation: Evaluation) -> Result:
+        """Return the result with another model as its answer.
 
         Args:
-            params: the model.
-            selected: what it is, in words.
-            judged: its values at every client, on all training data.
+            params: The model.
+            selected: Description of the model.
+            evaluation: Its values at every client, on all training data.
         """
         bound = self.lower_bound
-        if bound is not None:  # it is of the problem with all clients: nobody is set aside
-            meets = bool(judged.constraint.max() <= self.method.tolerance)
-            bound = replace(bound, objective=float(judged.objective.max()), meets=meets)
+        if bound is not None:  # the bound is on the problem with all clients: none is trimmed
+            feasible = bool(evaluation.constraint.max() <= self.method.tolerance)
+            bound = replace(bound, objective=float(evaluation.objective.max()), feasible=feasible)
         return replace(
             self,
             params=params,
             selected=selected,
-            status=status_of_model(self.names, self.method, judged),
-            client_objective=judged.objective,
-            client_constraint=judged.constraint,
-            pooled_constraint=judged.pooled,
+            status=model_status(self.names, self.method, evaluation),
+            client_objective=evaluation.objective,
+            client_constraint=evaluation.constraint,
+            pooled_constraint=evaluation.pooled,
             lower_bound=bound,
         )
 
     @property
     def client_loss(self) -> np.ndarray:
-        """f_i itself of ``params`` on all of client i's training data, whether or not regrets were minimised."""
+        """f_i of ``params`` on all training data of client i, also if the run minimised regrets."""
         if self.client_optimum is None:
             return self.client_objective
         return self.client_objective + np.where(np.isneginf(self.client_optimum), 0.0, self.client_optimum)
 
     @property
     def worst_loss(self) -> float:
-        """The largest f_i itself, those set aside who may lie."""
+        """The largest f_i, trimmed if the method is robust."""
         return worst_but(self.client_loss, self.method.robust)
 
     @property
     def worst_objective(self) -> float:
-        """F(params) on all training data: the worst-off client's objective, those set aside who may lie.
-
-        Where the run minimised regrets, the largest regret.
-        """
+        """F(params) on all training data: the largest objective (or regret), trimmed if the method is robust."""
         return worst_but(self.client_objective, self.method.robust)
 
     @property
     def worst_constraint(self) -> float:
-        """G(params) on all training data: the largest constraint of any client, those set aside who may lie."""
+        """G(params) on all training data: the largest constraint, trimmed if the method is robust."""
         return worst_but(self.client_constraint, self.method.robust)
 
     @property
     def violating(self) -> tuple[Any, ...]:
-        """The labels of the clients whose constraint is above the tolerance on their training data, worst first."""
+        """Labels of the clients above the tolerance on their training data, the largest constraint first."""
         worst = self.client_constraint.max(axis=1)
-        worst = np.where(np.isnan(worst), np.inf, worst)  # a constraint that is NaN is not met
+        worst = np.where(np.isnan(worst), np.inf, worst)
         order = np.argsort(-worst, kind="stable")
         return tuple(self.names[i] for i in order if worst[i] > self.method.tolerance)
 
     @property
     def as_baseline(self) -> Baseline:
-        """The answer itself, as the models that it is put beside are told."""
-        judged = Evaluation(self.client_objective, self.client_constraint, self.pooled_constraint)
-        return Baseline.of("the answer", judged, self.method)
+        """The answer in the form of its baselines."""
+        evaluation = Evaluation(self.client_objective, self.client_constraint, self.pooled_constraint)
+        return Baseline.of("the answer", evaluation, self.method)
 
     @property
     def price(self) -> float | None:
-        """What the constraint costs: F of the answer less F without a constraint; None where that is not known."""
-        free = find_baseline(UNCONSTRAINED_WORST, self.baselines)
-        return None if free is None else self.worst_objective - free.objective
+        """Cost of the constraint: F of the answer minus F of the unconstrained model; None if that is unknown."""
+        unconstrained = find_baseline(UNCONSTRAINED_WORST, self.baselines)
+        return None if unconstrained is None else self.worst_objective - unconstrained.objective
 
     @property
     def stationarity(self) -> float | None:
-        """ρ‖c_T − c_{T−1}‖, how far the proximal centre moved in the last stage, times ρ; None without a centre.
+        """ρ‖c_T − c_{T−1}‖, the last move of the proximal centre times ρ; None without a proximal centre.
 
-        Up to the stage's own error it is how far the stage's answer c_T is from a stationary point: some v in the
-        subgradients of f and u in those of g, weighed by a ≥ 0 and b ≥ 0 with a + b = 1, have ‖a·v + b·u‖ no larger.
-        NaN before a stage is over; ∞ where it had no feasible round to average.
+        Up to the error of the stage, it bounds the distance of c_T from a stationary point: there are subgradients v
+        of f and u of g, and a, b ≥ 0 with a + b = 1, such that ‖a·v + b·u‖ is at most this. NaN before the first stage
+        has ended; ∞ if the last stage had no feasible round to average.
         """
         if self.method.proximal is None:
             return None
@@ -174,162 +168,139 @@ class Result:
         return float(stages[-1]) if len(stages) else float("nan")
 
     def explain(self) -> str:
-        """How the run ended, what the answer is and what it is worth, what was chosen, and what looks wrong."""
+        """Describe how the run ended, the answer and its quality, automatic settings and diagnostics."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
         if self.client_optimum is not None:
-            lines.append(self._regrets())
+            lines.append(self._describe_regret())
         if self.lower_bound is not None:
-            lines.append(f"How good it is: {self.lower_bound}.")
+            lines.append(f"Optimality: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
-            lines += self._worth()
+            lines += self._describe_quality()
         if self.privacy is not None:
             lines.append(f"Privacy: {self.privacy}.")
         if self.auto_settings:
-            lines.append("Chosen: " + "; ".join(f"{what}: {value}" for what, value in self.auto_settings.items()) + ".")
-        lines += [f"  Restart {i}: {cycle}." for i, cycle in enumerate(self.restarts, 1)]
-        if not self.diagnostics:
-            lines.append("No problems detected.")
-        lines += [f"- {finding}" for finding in self.diagnostics]
+            settings = "; ".join(f"{name}: {value}" for name, value in self.auto_settings.items())
+            lines.append(f"Automatic settings: {settings}.")
+        lines += [f"  Restart {i}: {restart}." for i, restart in enumerate(self.restarts, 1)]
+        lines += [f"- {diagnostic}" for diagnostic in self.diagnostics] or ["No problems detected."]
         return "\n".join(lines)
 
-    def _regrets(self) -> str:
-        """Which client has the largest regret, and which the largest f."""
-        most, worst = (
-            (self.names[i], number(float(values[i])))
+    def _describe_regret(self) -> str:
+        regret, loss = (
+            (self.names[i], format_number(float(values[i])))
             for values in (self.client_objective, self.client_loss)
             for i in [int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
         )
         return (
-            f"F is the largest regret, f_i less the client's own best: {most[1]}, of client {most[0]!r}; f itself is "
-            f"largest at client {worst[0]!r}, {worst[1]}."
+            f"F is the largest regret, f_i − f_i*: {regret[1]}, at client {regret[0]!r}; f is largest at client "
+            f"{loss[0]!r}, {loss[1]}."
         )
 
-    def _worth(self) -> list[str]:
-        """How good the answer is beyond feasibility."""
-        lines = [f"{quality(self.history, self.restarts, self.method.tolerance)}."]
+    def _describe_quality(self) -> list[str]:
+        lines = [f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}."]
         stages = self.history.stages
         if len(stages):
-            last, first = (number(one) if np.isfinite(one) else "∞ (no feasible round)" for one in stages[[-1, 0]])
-            course = f"{last} in the last of {len(stages)} stages, {first} in the first"
-            lines.append(f"Stationarity, how far the proximal centre moved times its strength: {course}.")
+            last, first = (format_number(s) if np.isfinite(s) else "∞ (no feasible round)" for s in stages[[-1, 0]])
+            progress = f"{last} in the last of {len(stages)} stages, {first} in the first"
+            lines.append(f"Stationarity (move of the proximal centre times its strength): {progress}.")
         if self.baselines:
-            lines += side_by_side(self.as_baseline, self.baselines, len(self.names))
+            lines += tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
         constant = find_baseline(CONSTANT, self.baselines)
         if constant is not None and not constant.feasible:
-            lines.append("No constant prediction is feasible; the one nearest to it is shown.")
+            lines.append("No constant prediction is feasible; the one with the smallest constraint is shown.")
         if self.price is not None:
-            lines.append(f"The constraint costs the worst client {number(self.price)}.")
+            lines.append(f"The constraint costs the worst client {format_number(self.price)}.")
         return lines
 
     def __repr__(self) -> str:
         return (
             f"Result({self.status.code}; worst {'objective' if self.client_optimum is None else 'regret'} "
-            f"{in_words(self.worst_objective)}, "
-            f"worst constraint {in_words(self.worst_constraint)}, tolerance {self.method.tolerance:g}; {self.selected})"
+            f"{format_value(self.worst_objective)}, worst constraint {format_value(self.worst_constraint)}, "
+            f"tolerance {self.method.tolerance:g}; {self.selected})"
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write all of it into a folder of its own, for ``Result.load``: the answer, last and best, state and history.
+        """Write the result to an empty folder, for ``Result.load``. Nothing is pickled.
 
-        Nothing is pickled. Labels that are neither text nor numbers become text.
+        Labels that are neither strings nor numbers are converted to strings.
 
         Args:
-            folder: where to write; it is made where there is none.
+            folder: The folder. It is created if it does not exist.
         """
-        words = {
+        status = {"client": _label(self.status.client), "criterion": repr(self.status.criterion)}
+        fields = {
             "selected": self.selected,
-            "status": {
-                **asdict(self.status),
-                "client": _label(self.status.client),
-                "criterion": repr(self.status.criterion),
-            },
-            "diagnostics": [asdict(finding) for finding in self.diagnostics],
+            "status": asdict(self.status) | status,
+            "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
             "names": [_label(name) for name in self.names],
-            "method": describe_rule(self.method),
+            "method": saving.describe_method(self.method),
             "seed": self.seed,
             "seconds": self.seconds,
-            "restarts": [cycle.to_dict() for cycle in self.restarts],
+            "restarts": [restart.to_dict() for restart in self.restarts],
             "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
             "auto_settings": self.auto_settings,
             "baselines": [baseline.to_dict() for baseline in self.baselines],
             "privacy": None if self.privacy is None else self.privacy.to_dict(),
         }
-        trees = {
-            "params": self.params,
-            "last": self.last,
-            "best": self.best,
-            "client_objective": self.client_objective,
-            "client_constraint": self.client_constraint,
-            "pooled_constraint": self.pooled_constraint,
-            "state": self.state,
-            "client_optimum": self.client_optimum,
-        }
-        saving.write(Path(folder), words, trees, self.history)
+        trees = {name: getattr(self, name) for name in ("params", "last", "best", "state", *_ARRAYS)}
+        saving.write(Path(folder), fields, trees, self.history)
 
     @classmethod
     def load(cls, folder: str | Path, *, method: Method | None = None, like: Params | None = None) -> Result:
-        """The result that ``save`` wrote.
+        """Read a result that ``save`` wrote.
 
         Args:
-            folder: where.
-            method: the method, where it is one of your own, or has functions of your own (a schedule, say).
-            like: parameters of the same structure, where that is not dicts, lists and tuples alone (a Flax or Equinox
-                model, say); their values do not matter.
+            folder: The folder.
+            method: The method, if its class or one of its functions (a schedule, for example) is custom.
+            like: Parameters of the same structure, if that is not made of dicts, lists and tuples (a Flax or Equinox
+                model, for example). Their values do not matter.
         """
         path = Path(folder)
-        with or_damaged(path):
-            return cls._loaded(path, method, like)
-
-    @classmethod
-    def _loaded(cls, path: Path, method: Method | None, like: Params | None) -> Result:
-        words = saving.read_words(path)
-        restored = rule_described(words["method"]) if method is None else same_rule(method, words["method"])
-        check_size(path / saving.ARRAYS, TENSORS)
-        arrays = load_file(path / saving.ARRAYS)
-        objective, constraint, pooled = (
-            saving.tree(name, words, arrays, None)
-            for name in ("client_objective", "client_constraint", "pooled_constraint")
-        )
-        has_best = "client_optimum" in words["outlines"]  # files of before have not
-        params, last, best = (_on_device(saving.tree(name, words, arrays, like)) for name in ("params", "last", "best"))
-        status = words["status"]
-        return cls(
-            params=params,
-            last=last,
-            best=best,
-            selected=words["selected"],
-            status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": _number(status["criterion"])}),
-            diagnostics=tuple(
-                Diagnostic(**{**told, "code": DiagnosticCode(told["code"])}) for told in words["diagnostics"]
-            ),
-            history=saving.read_history(path / saving.HISTORY),
-            client_objective=objective,
-            client_constraint=constraint,
-            pooled_constraint=pooled,
-            names=tuple(words["names"]),
-            method=restored,
-            seed=words["seed"],
-            seconds=words["seconds"],
-            restarts=tuple(Restart.from_dict(told) for told in words.get("restarts", ())),
-            auto_settings=words.get("auto_settings", {}),
-            baselines=tuple(Baseline.from_dict(told) for told in words.get("baselines", ())),
-            state=_on_device(saving.tree("state", words, arrays, start(last, restored, constraint.shape[1]))),
-            lower_bound=None if words.get("lower_bound") is None else LowerBound.from_dict(words["lower_bound"]),
-            privacy=None if words.get("privacy") is None else PrivacyAccount.from_dict(words["privacy"]),
-            client_optimum=saving.tree("client_optimum", words, arrays, None) if has_best else None,
-        )
+        with wrap_read_errors(path):
+            fields = saving.read_fields(path)
+            if method is None:
+                method = saving.restore_method(fields["method"])
+            else:
+                saving.check_method(method, fields["method"])
+            check_size(path / saving.ARRAYS, MAX_TENSOR_BYTES)
+            arrays = load_file(path / saving.ARRAYS)
+            values = {name: saving.restore_tree(name, fields, arrays, None) for name in _ARRAYS}
+            iterates = {
+                name: _to_device(saving.restore_tree(name, fields, arrays, like)) for name in ("params", "last", "best")
+            }
+            fresh = start(iterates["last"], method, values["client_constraint"].shape[1])
+            status, bound, privacy = fields["status"], fields["lower_bound"], fields["privacy"]
+            criterion = None if status["criterion"] == "None" else float(status["criterion"])
+            return cls(
+                **iterates,
+                **values,
+                selected=fields["selected"],
+                status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": criterion}),
+                diagnostics=tuple(
+                    Diagnostic(**{**saved, "code": DiagnosticCode(saved["code"])}) for saved in fields["diagnostics"]
+                ),
+                history=saving.read_history(path / saving.HISTORY),
+                names=tuple(fields["names"]),
+                method=method,
+                seed=fields["seed"],
+                seconds=fields["seconds"],
+                restarts=tuple(map(Restart.from_dict, fields["restarts"])),
+                auto_settings=fields["auto_settings"],
+                baselines=tuple(map(Baseline.from_dict, fields["baselines"])),
+                state=_to_device(saving.restore_tree("state", fields, arrays, fresh)),
+                lower_bound=None if bound is None else LowerBound.from_dict(bound),
+                privacy=None if privacy is None else PrivacyAccount.from_dict(privacy),
+            )
 
 
-def _on_device(tree: Any) -> Any:
-    """JAX's arrays; those of a precision that it is not set to are left as they are."""
+_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")
+
+
+def _to_device(tree: Any) -> Any:
+    """Convert arrays to JAX arrays, except those of a precision that JAX is not set to."""
     return jax.tree.map(lambda a: jnp.asarray(a) if jax.dtypes.canonicalize_dtype(a.dtype) == a.dtype else a, tree)
 
 
 def _label(name: Any) -> Any:
-    """A label for JSON: text and numbers stay what they are, anything else becomes text."""
     name = name.item() if isinstance(name, np.generic) else name
     return name if name is None or isinstance(name, str | int | float) else str(name)
-
-
-def _number(told: str) -> float | None:
-    return None if told == "None" else float(told)

@@ -1,14 +1,14 @@
-"""What a run's files of words must look like: they may come from anyone."""
+"""Schemas of the JSON files in a run's folder, which may come from anyone."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from softswitch.results.frontier_point import NUMBERS
-from softswitch.support.json_schema import ANYTHING, Each, check_shape
+from softswitch.results.frontier import NUMBERS
+from softswitch.support.json_schema import ANY, MapOf, check_schema
 
-_MAYBE = (float, None)
-_BEGUN = {
+_NUMBER = (float, None)
+_RUN = {
     "format": str,
     "started?": str,
     "finished?": str,
@@ -25,48 +25,49 @@ _BEGUN = {
     },
     "data?": {"file": str, "sha256": str},
     "status?": {"code": str, "message": str},
-    "versions?": Each(str),
+    "versions?": MapOf(str),
     "aim?": (None, {"answered": bool, "words": str}),
 }
-"""Of a run that is under way, or was killed;"""
-_FINISHED = {
+"""Entries of every run."""
+_FINISHED_RUN = {
     "status": {"code": str, "message": str},
     "answer": str,
     "method": str,
     "tolerance": float,
-    "seed": ANYTHING,
+    "seed": ANY,
     "rounds": int,
     "seconds": float,
-    "switch_share": _MAYBE,
-    "worst_objective": _MAYBE,
-    "worst_constraint": _MAYBE,
+    "switch_share": _NUMBER,
+    "worst_objective": _NUMBER,
+    "worst_constraint": _NUMBER,
     "violating": [str],
     "clients": int,
     "diagnostics": [{"code": str, "evidence": str, "advice": str}],
-    "versions": Each(str),
-    "restarts?": [Each((bool, str, float, None))],
-    "lower_bound?": (None, {"certified": bool, "value": _MAYBE, "words": str}),
+    "versions": MapOf(str),
+    "restarts?": [MapOf((bool, str, float, None))],
+    "lower_bound?": (None, {"certified": bool, "value": _NUMBER, "description": str}),
     "oldest_report?": (int, None),
-    "price?": _MAYBE,
-    "worst_loss?": _MAYBE,
-    "stationarity?": [_MAYBE],
-    "privacy?": (None, {"words": str, "epsilon": [_MAYBE], "delta": float}),
-    "chosen?": Each(ANYTHING),
+    "price?": _NUMBER,
+    "worst_loss?": _NUMBER,
+    "stationarity?": [_NUMBER],
+    "privacy?": (None, {"description": str, "epsilon": [_NUMBER], "delta": float}),
+    "auto_settings?": MapOf(ANY),
     "constraints?": [str],
-    "groups?": (None, Each(Each(_MAYBE))),
-    "beside?": [
+    "groups?": (None, MapOf(MapOf(_NUMBER))),
+    "models?": [
         {
             "name": str,
-            "objective": _MAYBE,
-            "mean_objective": _MAYBE,
-            "constraint": _MAYBE,
+            "objective": _NUMBER,
+            "mean_objective": _NUMBER,
+            "constraint": _NUMBER,
             "violating": int,
             "feasible": bool,
         }
     ],
 }
-"""and, besides, of one that came to its end."""
-_INTERVAL = {"estimate": _MAYBE, "lower": _MAYBE, "upper": _MAYBE}
+"""Further entries of a finished run."""
+_LISTED = ("status", "tolerance", "rounds", "worst_objective", "worst_constraint")
+"""Entries that a list of runs needs."""
 _CERTIFICATE = {
     "verdict": str,
     "confidence": float,
@@ -75,7 +76,7 @@ _CERTIFICATE = {
         {
             "client": (str, bool, float),
             "verdict": str,
-            "constraints": [_INTERVAL],
+            "constraints": [{"estimate": _NUMBER, "lower": _NUMBER, "upper": _NUMBER}],
             "rows_needed?": (int, None),
         }
     ],
@@ -86,51 +87,50 @@ _FRONTIER = {
     "shares": bool,
     "approximate": bool,
     "certifiability": str,
-    "asked": _MAYBE,
-    "claims": int,
-    "tested": [[ANYTHING]],
-    "smallest": Each(_MAYBE),
+    "requested": _NUMBER,
+    "planned_tests": int,
+    "tested": [[ANY]],
+    "smallest": MapOf(_NUMBER),
     "points": [
         {
             "bound": float,
             "outcome": str,
-            **dict.fromkeys(NUMBERS, _MAYBE),
-            "measures": Each(_MAYBE),
+            **dict.fromkeys(NUMBERS, _NUMBER),
+            "measures": MapOf(_NUMBER),
             "model": str,
-            "in_the_way": [str],
+            "failing_clients": [str],
         }
     ],
 }
 
 
-def check_about(about: dict[str, Any], *, whole: bool = False) -> None:
-    """Raise where run.json says something else than a run does; ``whole``: or lacks something that a report shows."""
-    check_shape(about, _BEGUN, "run")
+def check_run(about: dict[str, Any], *, for_report: bool = False) -> None:
+    """Check the content of run.json; ``for_report``: also that it has everything that a report needs."""
+    check_schema(about, _RUN, "run")
     if "finished" in about:
-        listed = ("status", "tolerance", "rounds", "worst_objective", "worst_constraint")
-        lenient = {name if name in listed else f"{name.removesuffix('?')}?": shape for name, shape in _FINISHED.items()}
-        check_shape(about, _FINISHED if whole else lenient, "run")
+        optional = {n if n in _LISTED else f"{n.removesuffix('?')}?": schema for n, schema in _FINISHED_RUN.items()}
+        check_schema(about, _FINISHED_RUN if for_report else optional, "run")
 
 
-def check_certificate(told: Any) -> None:
-    """Raise where certificate.json does."""
-    check_shape(told, _CERTIFICATE, "certificate")
-    if not all(client["constraints"] for client in told["clients"]):
+def check_certificate(content: Any) -> None:
+    """Check the content of certificate.json."""
+    check_schema(content, _CERTIFICATE, "certificate")
+    if not all(client["constraints"] for client in content["clients"]):
         raise ValueError("a client has no constraints")
 
 
-def check_frontier(told: Any) -> None:
-    """Raise where frontier.json does."""
-    check_shape(told, _FRONTIER, "frontier")
-    if not told["points"]:
+def check_frontier(content: Any) -> None:
+    """Check the content of frontier.json."""
+    check_schema(content, _FRONTIER, "frontier")
+    if not content["points"]:
         raise ValueError("frontier.points is empty")
 
 
-def check_settings(flat: dict[str, Any]) -> None:
-    """Raise where settings that are shown are of another kind than theirs; section.name by section.name."""
+def check_settings(settings: dict[str, Any]) -> None:
+    """Check the types of the settings that a report shows, by section.name."""
     for name in ("data.label", "data.client", "task.kind", "task.sensitive", "task.constraint"):
-        if not isinstance(flat.get(name, ""), str):
-            raise ValueError(f"{name} must be a text, but is {type(flat[name]).__name__}")
-    for name, value in flat.items():
+        if not isinstance(settings.get(name, ""), str):
+            raise ValueError(f"{name} must be a string, but is {type(settings[name]).__name__}")
+    for name, value in settings.items():
         if isinstance(value, dict):
             raise ValueError(f"{name} must be a setting, but is a section")

@@ -1,4 +1,4 @@
-"""How a run ended: a code for programs, a sentence for people."""
+"""The status of a run: a code for programs and a message for people."""
 
 from __future__ import annotations
 
@@ -13,44 +13,35 @@ from softswitch.methods.base import Method
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd, smallest_criterion
-from softswitch.support.text import in_words
-
-EARLIER = {"converged-feasible": "feasible"}
-"""Codes that earlier versions wrote, and what they are now."""
+from softswitch.support.text import format_value, join_first
 
 
 class StatusCode(StrEnum):
     """How a run ended."""
 
     FEASIBLE = "feasible"
-    """All rounds run; the answer meets the tolerance at every client, on all of their data. How good it is beyond that
-    is another question: see ``Result.explain``."""
+    """All rounds were run and the answer meets the tolerance at every client on all training data."""
     VIOLATED = "answer-violates"
-    """All rounds run and some passed the switch, but the answer violates the tolerance at some client."""
+    """All rounds were run and some were feasible, but the answer violates the tolerance at some client."""
     NO_FEASIBLE_ROUND = "no-feasible-round"
-    """No round passed the switch: there is no feasible average. (A run that chose for itself judges its answer on all
-    data: where that meets the tolerance, it is feasible all the same.)"""
+    """No round was feasible, hence there is no feasible average. An auto-tuned run evaluates its answer on all data and
+    is feasible if that meets the tolerance."""
     DIVERGED = "diverged"
     """A report or a step was not finite."""
     STOPPED = "stopped"
-    """Ended early, by a callback or by Ctrl-C."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> StatusCode | None:
-        """What earlier versions wrote."""
-        return cls(EARLIER[value]) if isinstance(value, str) and value in EARLIER else None
+    """A callback or Ctrl-C stopped the run early."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended, for programs (``code``, ``round``, ``client``) and for people (``message``).
+    """How a run ended.
 
     Attributes:
-        code: the kind of ending.
-        message: what happened, in a sentence or two.
-        round: the round it is about: where it diverged or stopped, or where the criterion was smallest.
-        client: the label of the client it is about: the one that blocks, violates most or reported NaN.
-        criterion: the smallest criterion seen.
+        code: The kind of ending, for programs.
+        message: What happened, for people.
+        round: The round in question: where the run diverged or stopped, or where the criterion was smallest.
+        client: The label of the client in question: the one with the largest constraint or a value that is not finite.
+        criterion: The smallest criterion of any round.
     """
 
     code: StatusCode
@@ -61,161 +52,126 @@ class Status:
 
     @property
     def ok(self) -> bool:
-        """Whether the answer is what was asked for."""
+        """Whether the run completed and its answer is feasible."""
         return self.code is StatusCode.FEASIBLE
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
 
 
-def status_of(ending: RunEnd, judged: Evaluation) -> Status:
-    """Say how a run ended, from where it stands and how good its answer is at every client."""
-    if ending.diverged_at >= 0:
-        return _diverged(ending)
-    if ending.stopped:
-        return _stopped(ending, judged)
-    if ending.history.void.all():
-        return _nothing_counted(ending)
-    by_pooled = judged.pooled is not None and ending.method.switches_on == "pooled"
-    at_answer = _by_pooled(ending, judged, judged.pooled) if by_pooled else _by_client(ending, judged)
-    # The answer of a run in cycles was judged on all data, whatever its reports were; else it needs a feasible round.
-    if not ending.history.feasible_rounds and not (ending.restarts and at_answer.ok):
-        return _never_feasible(ending, judged)
-    return at_answer
+def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
+    """Return the status of a finished run, given its answer's values at every client."""
+    history = end.history
+    if end.diverged_at >= 0:
+        return _diverged(end)
+    answer = _Answer(end.names, end.method, evaluation)
+    smallest = float(end.state.best.criterion)
+    if end.stopped:
+        message = f"stopped after {len(history)} rounds, {history.feasible_rounds} of them feasible; {answer}"
+        return Status(StatusCode.STOPPED, message, len(history), answer.client, smallest)
+    if history.void.all():
+        return Status(StatusCode.NO_FEASIBLE_ROUND, _all_rounds_void(end), None, None, smallest)
+    pooled = evaluation.pooled if end.method.switches_on == "pooled" else None
+    is_feasible, message = answer.check() if pooled is None else answer.check_pooled(float(pooled.max()))
+    # The answer of an auto-tuned run was evaluated on all data. Any other answer needs a feasible round.
+    if not history.feasible_rounds and not (end.restarts and is_feasible):
+        return _never_feasible(end, answer)
+    message = f"{message}. {history.feasible_rounds} of {len(history)} rounds were feasible"
+    return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, answer.client, smallest)
 
 
-def status_of_model(names: Sequence[Any], method: Method, judged: Evaluation) -> Status:
-    """Say how a model stands that was chosen after its run, from how good it is at every client."""
-    there, many, tolerance = _AtAnswer(names, method, judged), len(names), method.tolerance
-    if there.all_within:
-        message = f"{there.those_within} are within the tolerance {tolerance:g} on training rows; {there}"
-        return Status(StatusCode.FEASIBLE, message, None, there.client)
-    above = f"{there.violating} of {many} clients {'is' if there.violating == 1 else 'are'} above the tolerance"
-    return Status(StatusCode.VIOLATED, f"{above} {tolerance:g} on training rows: {there}", None, there.client)
+def model_status(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Status:
+    """Return the status of a model that was selected after its run, given its values at every client."""
+    answer = _Answer(names, method, evaluation)
+    is_feasible, message = answer.check(" on training rows")
+    return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, answer.client)
 
 
-class _AtAnswer:
-    """What the answer's constraint is at the clients."""
+class _Answer:
+    """The constraint of an answer at the clients."""
 
-    def __init__(self, names: Sequence[Any], method: Method, judged: Evaluation) -> None:
-        tolerance, self.robust = method.tolerance, method.robust
-        self.worst = judged.constraint.max(axis=1)
-        self.client = names[int(np.argmax(np.where(np.isnan(self.worst), -np.inf, self.worst)))]
-        self.largest = float("nan") if np.isnan(self.worst).all() else float(np.nanmax(self.worst))
-        self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(self.worst))]
-        self.violating = int((self.worst > tolerance).sum())
-        self._enough = worst_but(judged.constraint, method.robust) <= tolerance
-
-    @property
-    def all_within(self) -> bool:
-        """Whether every client is known to meet the tolerance; but as many as may lie are set aside."""
-        return bool(self._enough)
+    def __init__(self, names: Sequence[Any], method: Method, evaluation: Evaluation) -> None:
+        self.tolerance, self.robust = method.tolerance, method.robust
+        worst = evaluation.constraint.max(axis=1)
+        self.client = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
+        self.largest = float("nan") if np.isnan(worst).all() else float(np.nanmax(worst))
+        self.clients = len(worst)
+        self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(worst))]
+        self.violating = int((worst > self.tolerance).sum())
+        self.is_feasible = bool(worst_but(evaluation.constraint, self.robust) <= self.tolerance)
 
     @property
-    def those_within(self) -> str:
-        """Who they are."""
-        aside, many = self.violating + len(self.unknown), len(self.worst)
-        if not aside:
-            return f"all {many} clients"
-        return f"all clients but {aside} of {many}, set aside as robust={self.robust} allows,"
+    def within(self) -> str:
+        trimmed = self.violating + len(self.unknown)
+        if trimmed:
+            return f"all clients but {trimmed} of {self.clients}, trimmed as robust={self.robust} allows, are within"
+        return f"all {self.clients} clients are within"
+
+    @property
+    def above(self) -> str:
+        return f"{self.violating} of {self.clients} clients {'is' if self.violating == 1 else 'are'} above"
+
+    def check(self, where: str = "") -> tuple[bool, str]:
+        """Return whether the clients meet the tolerance, and a message."""
+        counts = self.within if self.is_feasible else self.above
+        return self.is_feasible, f"{counts} the tolerance {self.tolerance:g}{where}; {self}"
+
+    def check_pooled(self, level: float) -> tuple[bool, str]:
+        """Return whether the constraint on the clients' pooled data meets the tolerance, and a message."""
+        within = level <= self.tolerance
+        message = (
+            f"the constraint on the pooled data is {format_value(level)}, {'within' if within else 'above'} the "
+            f"tolerance {self.tolerance:g}; individually, {self.above} it; {self}"
+        )
+        return within and not self.unknown, message
 
     def __str__(self) -> str:
-        told = f"at the answer, client {self.client!r} has the largest constraint on its data, {in_words(self.largest)}"
+        largest = f"the largest constraint is {format_value(self.largest)}, at client {self.client!r}"
         if not self.unknown:
-            return told
-        more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
-        named = ", ".join(map(repr, self.unknown[:5])) + more
-        nothing = f"nothing is known of {named}, so that it cannot be said to be met there"
-        return nothing if len(self.unknown) == len(self.worst) else f"{told}; {nothing}"
+            return largest
+        unknown = f"nothing is known of {join_first(list(map(repr, self.unknown)))}, which counts as a violation"
+        return unknown if len(self.unknown) == self.clients else f"{largest}; {unknown}"
 
 
-def _smallest(ending: RunEnd) -> float:
-    return float(ending.state.best.criterion)
-
-
-def _diverged(ending: RunEnd) -> Status:
-    when, client = ending.diverged_at, ending.culprit
+def _diverged(end: RunEnd) -> Status:
     cause = "the server's step is not finite"
-    if client is not None:
-        cause = f"client {client!r} reported a value that is not finite"
-    elif ending.vanished:
-        cause = "no client has an objective, or none a constraint: all are −∞, also on all data"
-    advice = "Lower step_size, or look at that client's values"
-    if not when:
-        advice = "Look at objective and constraint at the start"
-    message = f"in round {when} {cause}; the last finite iterate is kept. {advice}"
-    return Status(StatusCode.DIVERGED, message, when, client, _smallest(ending))
+    if end.culprit is not None:
+        cause = f"client {end.culprit!r} reported a value that is not finite"
+    elif end.vanished:
+        cause = "no client has an objective, or none has a constraint: all are −∞, also on all data"
+    advice = "Lower step_size, or check that client's values"
+    if not end.diverged_at:
+        advice = "Check objective and constraint at the start"
+    message = f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
+    return Status(StatusCode.DIVERGED, message, end.diverged_at, end.culprit, float(end.state.best.criterion))
 
 
-def _stopped(ending: RunEnd, judged: Evaluation) -> Status:
-    history, there = ending.history, _AtAnswer(ending.names, ending.method, judged)
-    message = f"ended after {len(history)} rounds, {history.feasible_rounds} of them feasible; {there}"
-    return Status(StatusCode.STOPPED, message, len(history), there.client, _smallest(ending))
-
-
-def _nothing_counted(ending: RunEnd) -> Status:
-    history = ending.history
+def _all_rounds_void(end: RunEnd) -> str:
+    history, robust = end.history, end.method.robust
     message = (
-        f"in none of {len(history)} rounds did the participants have an objective and a constraint among them; "
-        "raise participation, or draw by strata"
+        f"in none of {len(history)} rounds did the participants have an objective and a constraint; raise "
+        "participation, or sample by strata"
     )
     if history.per_client is not None and not (history.per_client.clients >= 0).any():
         message = f"in none of {len(history)} rounds was any client connected"
     elif history.lost_share:
         message = (
-            f"in none of {len(history)} rounds did enough clients do their part: {history.lost_share:.0%} of those "
-            "asked were lost or rejected; the log names them"
+            f"in none of {len(history)} rounds did enough clients complete the round: {history.lost_share:.0%} of the "
+            "participants were lost or rejected; the log names them"
         )
-    if ending.method.robust is not None:
-        message += f"; robust={ending.method.robust} needs {2 * ending.method.robust + 1} clients in every round"
-    return Status(StatusCode.NO_FEASIBLE_ROUND, message, None, None, _smallest(ending))
+    return message if robust is None else f"{message}; robust={robust} needs {2 * robust + 1} clients in every round"
 
 
-def _never_feasible(ending: RunEnd, judged: Evaluation) -> Status:
-    there, when = _AtAnswer(ending.names, ending.method, judged), smallest_criterion(ending.history)
-    blocks = f"client {there.client!r} blocks with a constraint of {in_words(there.largest)} on its data"
-    if there.all_within:
-        blocks = (
-            f"{there.those_within} are within the tolerance {ending.method.tolerance:g} on their data "
-            f"(the largest is {there.client!r}, {in_words(there.largest)}): what was reported never showed it"
+def _never_feasible(end: RunEnd, answer: _Answer) -> Status:
+    smallest, when = float(end.state.best.criterion), smallest_criterion(end.history)
+    reason = f"client {answer.client!r} has the largest constraint, {format_value(answer.largest)}"
+    if answer.is_feasible:
+        reason = (
+            f"{answer.within} the tolerance {answer.tolerance:g} on their data "
+            f"(the largest is {format_value(answer.largest)}, at {answer.client!r}), which no round's reports showed"
         )
     message = (
-        f"none of {len(ending.history)} rounds had a criterion <= {in_words(float(ending.method.switch_at))}; the "
-        f"smallest was {in_words(_smallest(ending))} in round {when}, and there {blocks}"
+        f"none of {len(end.history)} rounds had a criterion <= {format_value(float(end.method.switch_at))}; the "
+        f"smallest was {format_value(smallest)} in round {when}, where {reason}"
     )
-    return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, there.client, _smallest(ending))
-
-
-def _passed(ending: RunEnd) -> str:
-    return f"{ending.history.feasible_rounds} of {len(ending.history)} rounds were feasible"
-
-
-def _by_pooled(ending: RunEnd, judged: Evaluation, pooled: Any) -> Status:
-    """A rule that switches on the constraint of all data put together is held to that one."""
-    there, level, tolerance = (
-        _AtAnswer(ending.names, ending.method, judged),
-        float(pooled.max()),
-        ending.method.tolerance,
-    )
-    within = level <= tolerance
-    met = within and not there.unknown
-    message = (
-        f"{_passed(ending)}, {'and' if met else 'but'} the constraint on all data put together is {in_words(level)}, "
-        f"{'within' if within else 'above'} the tolerance {tolerance:g}; by themselves {there.violating} of "
-        f"{len(ending.names)} clients {'is' if there.violating == 1 else 'are'} above it: {there}"
-    )
-    return Status(StatusCode.FEASIBLE if met else StatusCode.VIOLATED, message, None, there.client, _smallest(ending))
-
-
-def _by_client(ending: RunEnd, judged: Evaluation) -> Status:
-    there, many, tolerance = (
-        _AtAnswer(ending.names, ending.method, judged),
-        len(ending.names),
-        ending.method.tolerance,
-    )
-    if there.all_within:
-        message = f"{_passed(ending)}, and {there.those_within} are within the tolerance {tolerance:g}; {there}"
-        return Status(StatusCode.FEASIBLE, message, None, there.client, _smallest(ending))
-    above = f"{there.violating} of {many} clients {'is' if there.violating == 1 else 'are'} above the tolerance"
-    message = f"{_passed(ending)}, but {above} {tolerance:g}: {there}"
-    return Status(StatusCode.VIOLATED, message, None, there.client, _smallest(ending))
+    return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, answer.client, smallest)

@@ -1,4 +1,4 @@
-"""A run's report: one HTML file that opens offline."""
+"""The report of a run: one HTML file that opens offline."""
 
 from softswitch.results.report.page import write_report
 

@@ -1,4 +1,4 @@
-"""The report's table of clients: violating and undecided ones first; of very many the worst, deciles, and a search."""
+"""The report's table of clients: the worst first; of very many, the worst, deciles and a search."""
 
 from __future__ import annotations
 
@@ -10,139 +10,130 @@ import numpy as np
 
 from softswitch.results.descriptions import ConstraintDescription
 from softswitch.results.folder import Run
-from softswitch.results.report.charts import MOST_CLIENTS, WORST
-from softswitch.results.report.client_states import ClientStanding, ClientVerdict, worst_first
-from softswitch.support.text import DASH, number, share
+from softswitch.results.report.charts import MAX_CLIENTS, WORST_CLIENTS
+from softswitch.results.report.verdict import CLIENT_MARKS, ClientResult, ClientVerdict, sort_worst_first
+from softswitch.support.text import MISSING, format_number, format_percent
 
-ROWS = {"rows": "rows trained on", "rows_to_choose_by": "chosen by", "rows_held_out": "held out"}
+ROWS = {"rows": "training rows", "rows_to_choose_by": "validation rows", "rows_held_out": "held-out rows"}
 METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "miss_rate": ("miss rate", share),
-    "false_alarm_rate": ("false alarms", share),
-    "auc": ("AUC", lambda value: DASH if value is None or math.isnan(value) else f"{value:.3f}"),
-    "mean_absolute_error": ("mean absolute error", number),
-    "error_rate": ("error rate", share),
-    "worst_class_recall": ("worst class recall", share),
+    "miss_rate": ("miss rate", format_percent),
+    "false_alarm_rate": ("false alarms", format_percent),
+    "auc": ("AUC", lambda value: MISSING if value is None or math.isnan(value) else f"{value:.3f}"),
+    "mean_absolute_error": ("mean absolute error", format_number),
+    "error_rate": ("error rate", format_percent),
+    "worst_class_recall": ("worst class recall", format_percent),
 }
-"""What is measured at clients on held-out rows: its name for people, and how its values are written."""
-BESIDE = {"constant": "constant", "unconstrained": "no constraint"}
-"""The models beside the answer, whose values stand below its own."""
-SEEN = "held_out"
+"""Metrics of clients on held-out rows: heading and format."""
+BASELINES = {"constant": "constant", "unconstrained": "no constraint"}
+"""Models whose metrics are shown below those of the answer."""
+HELD_OUT = "held_out"
 
 
 class Cell(NamedTuple):
-    """A cell: its text, and what stands small below it."""
+    """The text of a cell, and a small text below it."""
 
     text: str
     small: str = ""
 
 
 class ClientTable(NamedTuple):
-    """What the page shows of the clients.
+    """The table of clients.
 
     Attributes:
-        head: the columns.
-        standings: how each shown client stands, for its colour.
-        rows: those shown, the worst first.
-        every: all clients in the same order, to be searched; empty where all are shown.
-        marks: all clients' standings, as digits, likewise.
-        deciles: of constraint and objective, where clients are many; else None.
+        head: Headings.
+        verdicts: Verdicts on the shown clients.
+        rows: Rows of the shown clients, the worst first.
+        every: Rows of all clients in the same order, for the search; empty if all are shown.
+        marks: Verdicts on all clients as digits, for the search.
+        deciles: Deciles of constraint and objective, if there are many clients; else None.
     """
 
     head: list[Cell]
-    standings: list[ClientVerdict]
+    verdicts: list[ClientVerdict]
     rows: list[list[Cell]]
     every: list[list[str]]
     marks: str
     deciles: dict[str, list[Any]] | None
 
 
-def client_table(run: Run, found: list[ClientStanding], words: ConstraintDescription, word: str) -> ClientTable:
-    """The table.
-
-    Args:
-        run: it.
-        found: how its clients stand.
-        words: how its constraint is spoken of.
-        word: what a client is called.
-    """
-    columns = _columns(run, found, words)
-    order = worst_first(found)
-    many = len(found) > MOST_CLIENTS
-    shown = order[:WORST] if many else order
-    head = [Cell(word), *(Cell(*name) for name in columns)]
+def build_client_table(run: Run, clients: list[ClientResult], kind: ConstraintDescription, noun: str) -> ClientTable:
+    """Build the table of clients; ``noun`` is the heading of their names."""
+    columns = _build_columns(run, clients, kind)
+    order = sort_worst_first(clients)
+    is_large = len(clients) > MAX_CLIENTS
+    shown = order[:WORST_CLIENTS] if is_large else order
 
     def row(i: int) -> list[Cell]:
-        return [Cell(found[i].name), *(column[i] for column in columns.values())]
+        return [Cell(clients[i].name), *(column[i] for column in columns.values())]
 
-    digits = {standing: str(rank) for rank, standing in enumerate(ClientVerdict)}
+    digits = {verdict: str(rank) for rank, verdict in enumerate(ClientVerdict)}
     return ClientTable(
-        head=head,
-        standings=[found[i].standing for i in shown],
+        head=[Cell(noun), *(Cell(*heading) for heading in columns)],
+        verdicts=[clients[i].verdict for i in shown],
         rows=[row(i) for i in shown],
-        every=[["\n".join(cell).rstrip("\n") for cell in row(i)] for i in order] if many else [],
-        marks="".join(digits[found[i].standing] for i in order) if many else "",
-        deciles=_deciles(run, found, words, word) if many else None,
+        every=[["\n".join(cell).rstrip("\n") for cell in row(i)] for i in order] if is_large else [],
+        marks="".join(digits[clients[i].verdict] for i in order) if is_large else "",
+        deciles=_build_deciles(run, clients, kind, noun) if is_large else None,
     )
 
 
-def _columns(run: Run, found: list[ClientStanding], words: ConstraintDescription) -> dict[tuple[str, str], list[Cell]]:
-    """By their names, each with what stands small below it: one cell a client."""
-    told = run.clients
-    columns: dict[tuple[str, str], list[Cell]] = {("verdict", ""): [Cell(one.marked, one.words) for one in found]}
-    seen = _metrics(told)
-    if any(math.isfinite(one.upper) for one in found):
-        columns["promised", f"{words.constraint} at most"] = [Cell(words.write(one.upper)) for one in found]
-    if words.constraint not in {heading for heading, _ in seen} and any(math.isfinite(one.estimate) for one in found):
-        columns[words.constraint, "held-out rows"] = [Cell(words.write(one.estimate)) for one in found]
-    columns |= seen
-    for name, heading in ROWS.items():
-        if name in told:
-            columns[heading, ""] = [Cell(number(value)) for value in told[name]]
-    constraints = [name for name in told if name.startswith("constraint")]
-    headings = run.about.get("constraints") or [f"{words.constraint} {i}" for i in range(1, len(constraints) + 1)]
-    for name, heading in zip(constraints, headings if len(constraints) > 1 else [words.constraint], strict=True):
-        columns[heading, "training rows"] = [Cell(words.write(value)) for value in told[name]]
-    columns[words.objective, "training rows"] = [Cell(number(value)) for value in told["objective"]]
-    if "regret" in told:
-        columns["regret", "above its own best"] = [Cell(number(value)) for value in told["regret"]]
-    if "epsilon" in told:
-        columns["ε spent", "training rows"] = [Cell(number(value)) for value in told["epsilon"]]
-    for name in ("times_heard", "last_heard_in_round"):
-        if name in told:
-            columns[name.replace("_", " "), ""] = [Cell(number(value)) for value in told[name]]
-    return columns
+def _build_columns(
+    run: Run, clients: list[ClientResult], kind: ConstraintDescription
+) -> dict[tuple[str, str], list[Cell]]:
+    table, metrics = run.clients, _build_metrics(run.clients)
+
+    def cells(values: Sequence[float], write: Callable[[float | None], str] = format_number) -> list[Cell]:
+        return [Cell(write(value)) for value in values]
+
+    columns = {("verdict", ""): [Cell(f"{CLIENT_MARKS[c.verdict]} {c.verdict}", c.reason) for c in clients]}
+    if any(math.isfinite(client.upper) for client in clients):
+        columns["certified", f"{kind.constraint} at most"] = cells([client.upper for client in clients], kind.write)
+    estimates = [client.estimate for client in clients]
+    if kind.constraint not in {heading for heading, _ in metrics} and any(map(math.isfinite, estimates)):
+        columns[kind.constraint, "held-out rows"] = cells(estimates, kind.write)
+    columns |= metrics
+    columns |= {(heading, ""): cells(table[name]) for name, heading in ROWS.items() if name in table}
+    constraints = [name for name in table if name.startswith("constraint")]
+    headings = run.about.get("constraints") or [f"{kind.constraint} {i}" for i in range(1, len(constraints) + 1)]
+    for name, heading in zip(constraints, headings if len(constraints) > 1 else [kind.constraint], strict=True):
+        columns[heading, "training rows"] = cells(table[name], kind.write)
+    columns[kind.objective, "training rows"] = cells(table["objective"])
+    optional = {
+        "regret": ("regret", "above the client's optimum"),
+        "epsilon": ("ε spent", "training rows"),
+        "times_heard": ("times heard", ""),
+        "last_heard_in_round": ("last heard in round", ""),
+    }
+    return columns | {heading: cells(table[name]) for name, heading in optional.items() if name in table}
 
 
-def _metrics(told: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], list[Cell]]:
-    """What the model does on held-out rows, with what the others do small below it."""
+def _build_metrics(table: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], list[Cell]]:
+    """Return the metrics of the model on held-out rows, with those of the baselines in small text."""
     columns = {}
     for metric, (heading, write) in METRICS.items():
-        if f"{SEEN}_{metric}" not in told:
+        if f"{HELD_OUT}_{metric}" not in table:
             continue
-        beside = [model for model in BESIDE if f"{model}_{metric}" in told]
-        small = [[write(value) for value in told[f"{model}_{metric}"]] for model in beside]
-        own = [write(value) for value in told[f"{SEEN}_{metric}"]]
-        below = [" · ".join(cells) for cells in zip(*small, strict=True)] if small else [""] * len(own)
-        columns[heading, " · ".join(BESIDE[model] for model in beside)] = [
-            Cell(*cells) for cells in zip(own, below, strict=True)
-        ]
+        values = [write(value) for value in table[f"{HELD_OUT}_{metric}"]]
+        baselines = [model for model in BASELINES if f"{model}_{metric}" in table]
+        small = [[write(value) for value in table[f"{model}_{metric}"]] for model in baselines]
+        below = [" · ".join(cells) for cells in zip(*small, strict=True)] if small else [""] * len(values)
+        columns[heading, " · ".join(BASELINES[model] for model in baselines)] = list(map(Cell, values, below))
     return columns
 
 
-def _deciles(run: Run, found: list[ClientStanding], words: ConstraintDescription, word: str) -> dict[str, list[Any]]:
-    """Of how many clients the values are at most so high."""
+def _build_deciles(run: Run, clients: list[ClientResult], kind: ConstraintDescription, noun: str) -> dict[str, list[Any]]:
     quantities: dict[str, tuple[list[float], Callable[[float | None], str]]] = {
-        f"{words.constraint}, held-out rows": ([one.estimate for one in found], words.write),
-        f"{words.constraint}, certificate's limit": ([one.upper for one in found], words.write),
-        f"{words.constraint}, training rows": ([one.constraint for one in found], words.write),
-        f"{words.objective}, training rows": (run.clients["objective"], number),
+        f"{kind.constraint}, held-out rows": ([client.estimate for client in clients], kind.write),
+        f"{kind.constraint}, certified limit": ([client.upper for client in clients], kind.write),
+        f"{kind.constraint}, training rows": ([client.constraint for client in clients], kind.write),
+        f"{kind.objective}, training rows": (run.clients["objective"], format_number),
     }
-    head, columns = [word], []
-    shares = np.linspace(0, 1, 11)
+    head, columns = [noun], []
     for name, (values, write) in quantities.items():
         known = np.array([value for value in values if math.isfinite(value)])
         if len(known):
+            quantiles = np.quantile(known, np.linspace(0, 1, 11), method="inverted_cdf")
             head.append(name)
-            columns.append([write(float(value)) for value in np.quantile(known, shares, method="inverted_cdf")])
-    names = ["the best", *(f"{at}0% are at most" for at in range(1, 10)), "the worst"]
+            columns.append([write(float(value)) for value in quantiles])
+    names = ["the best", *(f"{tenth}0% are at most" for tenth in range(1, 10)), "the worst"]
     return {"head": head, "rows": [[name, *cells] for name, *cells in zip(names, *columns, strict=True)]}

@@ -1,6 +1,6 @@
 "use strict";
 
-// Sorting by a click on a column's head.
+// Sort by a click on a heading.
 document.querySelectorAll("table.sortable th button").forEach((button) => {
   button.addEventListener("click", () => {
     const head = button.closest("th"), table = button.closest("table"), body = table.tBodies[0];
@@ -17,17 +17,17 @@ document.querySelectorAll("table.sortable th button").forEach((button) => {
   });
 });
 
-// Where clients are very many, the table shows the worst, or those whose name has what is typed.
+// With very many clients, the table shows the worst, or those that match the search.
 const every = JSON.parse(document.getElementById("every").textContent);
-const standings = ["violates", "undecided", "meets"], most = 20;
+const verdicts = ["violates", "undecided", "meets"], most = 20;
 document.querySelectorAll("input[data-search]").forEach((input) => {
   const { rows, marks } = every[input.dataset.search];
   const body = document.querySelector(`table[data-clients="${input.dataset.search}"]`).tBodies[0];
-  const told = document.querySelector(`[data-found="${input.dataset.search}"]`);
+  const message = document.querySelector(`[data-found="${input.dataset.search}"]`);
   const worst = [...body.rows];
   const cell = (text) => {
-    const [own, small] = text.split("\n"), made = document.createElement("td");
-    made.append(own);
+    const [value, small] = text.split("\n"), made = document.createElement("td");
+    made.append(value);
     if (small) made.append(Object.assign(document.createElement("small"), { textContent: small }));
     return made;
   };
@@ -35,17 +35,17 @@ document.querySelectorAll("input[data-search]").forEach((input) => {
     const wanted = input.value.trim().toLowerCase();
     if (!wanted) {
       body.replaceChildren(...worst);
-      told.textContent = "";
+      message.textContent = "";
       return;
     }
     const found = rows.flatMap((row, i) => (row[0].toLowerCase().includes(wanted) ? [i] : []));
     body.replaceChildren(...found.slice(0, most).map((i) => {
       const row = document.createElement("tr");
-      row.className = standings[marks[i]];
+      row.className = verdicts[marks[i]];
       row.append(...rows[i].map(cell));
       return row;
     }));
     const first = found.length > most ? `; the first ${most} of them, the worst first` : "";
-    told.textContent = `${found.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} found${first}.`;
+    message.textContent = `${found.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} found${first}.`;
   });
 });

@@ -1,103 +1,183 @@
-"""A run's verdict in words, for someone who reads nothing else."""
+"""The verdict of a run: the outcome of every client, and a headline."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from softswitch.results.folder import Run
-from softswitch.results.report.client_states import ClientStanding, ClientVerdict, standings, worst_first
-from softswitch.support.text import few_of, share
+from softswitch.support.text import format_percent, join_first
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
 MARKS = {GOOD: "✔", UNSURE: "?", BAD: "✘"}
-FEW = 3
-"""So many clients are named."""
+MAX_NAMES = 3
+"""Number of clients that a summary names."""
 
 
-class InShort(NamedTuple):
-    """What a run came to.
+class ClientVerdict(StrEnum):
+    """The verdict on a client, in the order of importance."""
+
+    VIOLATES = "violates"
+    UNDECIDED = "undecided"
+    MEETS = "meets"
+
+
+CLIENT_MARKS = {ClientVerdict.VIOLATES: "✘", ClientVerdict.UNDECIDED: "?", ClientVerdict.MEETS: "✔"}
+"""Shown in addition to the colour."""
+
+
+class ClientResult(NamedTuple):
+    """The outcome of one client.
+
+    Attributes:
+        name: Label of the client.
+        verdict: The verdict.
+        reason: Its basis, or what would help; may be empty.
+        constraint: The largest constraint on its training rows.
+        estimate: The worst constraint on held-out rows; NaN without a certificate.
+        lower: Lower confidence limit of that constraint.
+        upper: Upper confidence limit of that constraint.
+        more_rows: About how many more rows would decide; None if unknown or not needed.
+    """
+
+    name: str
+    verdict: ClientVerdict
+    reason: str
+    constraint: float
+    estimate: float = math.nan
+    lower: float = math.nan
+    upper: float = math.nan
+    more_rows: int | None = None
+
+
+class RunVerdict(NamedTuple):
+    """The outcome of a run.
 
     Attributes:
         level: good, unsure or bad.
-        headline: in two or three words.
-        counts: how many clients meet, violate, and are undecided.
-        words: more of it: on which rows, with what confidence.
+        headline: Two or three words.
+        counts: Numbers of clients that meet the bound, violate it and are undecided.
+        details: The rows and the confidence.
     """
 
     level: str
     headline: str
     counts: str
-    words: str
+    details: str
 
 
-def verdict(run: Run, found: list[ClientStanding] | None = None) -> InShort:
-    """Whether it is good, unsure or bad, and why; ``found``: how its clients stand, where that is known already."""
-    found = standings(run) if found is None else found
+def summarise_clients(run: Run) -> list[ClientResult]:
+    """Return the outcome of every client, in the order of the run's table."""
+    tolerance, table = run.about["tolerance"], run.clients
+    certified = {str(client["client"]): client for client in (run.certificate or {}).get("clients", [])}
+    columns = [values for name, values in table.items() if name.startswith("constraint")]
+    summaries = []
+    for name, constraint in zip(table["client"], np.max(np.array(columns, dtype=float), axis=0).tolist(), strict=True):
+        if name in certified:
+            summaries.append(_summarise_certified(name, constraint, certified[name]))
+        elif certified:
+            summaries.append(ClientResult(name, ClientVerdict.UNDECIDED, "no held-out rows", constraint))
+        else:
+            verdict = ClientVerdict.MEETS if constraint <= tolerance else ClientVerdict.VIOLATES
+            summaries.append(ClientResult(name, verdict, "on training rows", constraint))
+    return summaries
+
+
+def _summarise_certified(name: str, constraint: float, certified: dict[str, Any]) -> ClientResult:
+    limits = [
+        tuple(math.nan if interval[side] is None else interval[side] for side in ("estimate", "lower", "upper"))
+        for interval in certified["constraints"]
+    ]
+    worst = max(limits, key=lambda limit: math.inf if math.isnan(limit[2]) else limit[2])
+    more = certified.get("rows_needed")
+    decided = {"meets": ClientVerdict.MEETS, "violates": ClientVerdict.VIOLATES}
+    verdict = decided.get(certified["verdict"], ClientVerdict.UNDECIDED)
+    reason = ""
+    if certified["verdict"] == "unknown":
+        reason = "no relevant held-out rows"
+    elif verdict is ClientVerdict.UNDECIDED and more is not None:
+        reason = f"about {more:,} more rows" if more else "depends on other clients"
+    return ClientResult(name, verdict, reason, constraint, *worst, more)
+
+
+def sort_worst_first(clients: list[ClientResult]) -> list[int]:
+    """Return the indices of clients: violating first, then undecided, then meeting; the largest constraint first."""
+    ranks = {verdict: rank for rank, verdict in enumerate(ClientVerdict)}
+
+    def key(i: int) -> tuple[float, ...]:
+        levels = (clients[i].estimate, clients[i].upper, clients[i].constraint)
+        return (ranks[clients[i].verdict], *(math.inf if math.isnan(level) else -level for level in levels))
+
+    return sorted(range(len(clients)), key=key)
+
+
+def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
+    """Return the verdict on a run, given the outcomes of its clients."""
     about, certificate = run.about, run.certificate
     code, violating = about["status"]["code"], about["violating"]
+    message = f"{about['status']['message'].capitalize()}."
     if code == "diverged":
-        return InShort(BAD, "The run diverged", "", f"{about['status']['message'].capitalize()}.")
-    counts, trained = in_counts(found), on_training(run)
+        return RunVerdict(BAD, "The run diverged", "", message)
+    counts, training = count_verdicts(clients), _describe_training(run)
     if code == "no-feasible-round":
-        return InShort(BAD, "No round was feasible", counts, f"{about['status']['message'].capitalize()}. {trained}")
+        return RunVerdict(BAD, "No round was feasible", counts, f"{message} {training}")
     if certificate is None:
         headline = "Violated on training rows" if violating else "Not certified"
-        words = f"{trained} Nothing was certified: nothing is said of rows that nobody has seen."
-        return InShort(BAD if violating else UNSURE, headline, counts, words)
-    sure = f"Judged by held-out rows, with {share(certificate['confidence'])} confidence"
-    words = f"{sure}{', approximately' if certificate['approximate'] else ''}. {trained}"
-    if any(one.standing is ClientVerdict.VIOLATES for one in found):
-        return InShort(BAD, "Violated", counts, words)
-    answered = about.get("aim") is None or about["aim"]["answered"]
-    if not answered or any(one.standing is ClientVerdict.UNDECIDED for one in found):
-        return InShort(BAD if violating else UNSURE, "Not certified", counts, words)
+        details = f"{training} There is no certificate for new data."
+        return RunVerdict(BAD if violating else UNSURE, headline, counts, details)
+    approximate = ", approximately" * certificate["approximate"]
+    confidence = f"Based on held-out rows, with {format_percent(certificate['confidence'])} confidence{approximate}"
+    details = f"{confidence}. {training}"
+    if any(client.verdict is ClientVerdict.VIOLATES for client in clients):
+        return RunVerdict(BAD, "Violated", counts, details)
+    is_certified = about.get("aim") is None or about["aim"]["answered"]
+    if not is_certified or any(client.verdict is ClientVerdict.UNDECIDED for client in clients):
+        return RunVerdict(BAD if violating else UNSURE, "Not certified", counts, details)
     if violating:
-        return InShort(BAD, "Certified, but violated on training rows", counts, words)
+        return RunVerdict(BAD, "Certified, but violated on training rows", counts, details)
     if code == "stopped":
-        return InShort(UNSURE, "Stopped before its end", counts, words)
-    return InShort(GOOD, "Certified, approximately" if certificate["approximate"] else "Certified", counts, words)
+        return RunVerdict(UNSURE, "Stopped early", counts, details)
+    return RunVerdict(GOOD, f"Certified{approximate}", counts, details)
 
 
-def in_counts(found: list[ClientStanding]) -> str:
-    """As "3 of 4 meet, 1 undecided (other: about 120 rows more would decide)"."""
-    ordered = [found[i] for i in worst_first(found)]
-    by = {standing: [one for one in ordered if one.standing is standing] for standing in ClientVerdict}
-    meeting = len(by[ClientVerdict.MEETS])
-    said = [f"{meeting:,} of {len(found):,} meet{'s' * (meeting == len(found) == 1)}"]
-    if meeting == len(found) > 1:
-        said = [f"All {meeting:,} meet"]
-    if by[ClientVerdict.VIOLATES]:
-        names = [one.name for one in by[ClientVerdict.VIOLATES]]
-        said.append(f"{len(names):,} violate{'s' * (len(names) == 1)} ({few_of(names, FEW)})")
-    if by[ClientVerdict.UNDECIDED]:
-        undecided = by[ClientVerdict.UNDECIDED]
-        said.append(f"{len(undecided):,} undecided ({_what_would_decide(undecided)})")
-    return ", ".join(said)
+def count_verdicts(clients: list[ClientResult]) -> str:
+    """Return a text such as "3 of 4 meet, 1 undecided (other: about 120 more rows needed)"."""
+    ordered = [clients[i] for i in sort_worst_first(clients)]
+    groups = {verdict: [client for client in ordered if client.verdict is verdict] for verdict in ClientVerdict}
+    meeting = len(groups[ClientVerdict.MEETS])
+    parts = [f"{meeting:,} of {len(clients):,} meet{'s' * (meeting == len(clients) == 1)}"]
+    if meeting == len(clients) > 1:
+        parts = [f"All {meeting:,} meet"]
+    if groups[ClientVerdict.VIOLATES]:
+        names = [client.name for client in groups[ClientVerdict.VIOLATES]]
+        parts.append(f"{len(names):,} violate{'s' * (len(names) == 1)} ({join_first(names, MAX_NAMES)})")
+    if undecided := groups[ClientVerdict.UNDECIDED]:
+        parts.append(f"{len(undecided):,} undecided ({_describe_needed_rows(undecided)})")
+    return ", ".join(parts)
 
 
-def _what_would_decide(undecided: list[ClientStanding]) -> str:
-    """How many rows; by client, where these are few."""
-    needing = sorted((one for one in undecided if one.more_rows), key=lambda one: one.more_rows or 0)
+def _describe_needed_rows(undecided: list[ClientResult]) -> str:
+    needing = sorted((client for client in undecided if client.more_rows), key=lambda client: client.more_rows or 0)
     if not needing:
-        return few_of([one.name for one in undecided], FEW)
-    if len(needing) > FEW:
+        return join_first([client.name for client in undecided], MAX_NAMES)
+    if len(needing) > MAX_NAMES:
         least, most = needing[0].more_rows, needing[-1].more_rows
-        many = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        rows = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         who = "each needs" if len(needing) == len(undecided) else f"{len(needing):,} of them need"
-        return f"{who} about {many} rows more"
-    told = f"{', '.join(f'{one.name}: about {one.more_rows:,}' for one in needing)} rows more would decide"
-    others = [one.name for one in undecided if not one.more_rows]
-    return told if not others else f"{told}; {few_of(others, FEW)}"
+        return f"{who} about {rows} more rows"
+    needed = f"{', '.join(f'{client.name}: about {client.more_rows:,}' for client in needing)} more rows needed"
+    rest = [client.name for client in undecided if not client.more_rows]
+    return needed if not rest else f"{needed}; {join_first(rest, MAX_NAMES)}"
 
 
-def on_training(run: Run) -> str:
-    """What the training rows say."""
-    about = run.about
-    clients, violating = about["clients"], about["violating"]
-    stopped = about["status"]["code"] == "stopped"
-    begin = f"The run was stopped after {about['rounds']:,} rounds. " if stopped else ""
+def _describe_training(run: Run) -> str:
+    clients, violating = run.about["clients"], run.about["violating"]
+    is_stopped = run.about["status"]["code"] == "stopped"
+    stopped = f"The run was stopped after {run.about['rounds']:,} rounds. " if is_stopped else ""
     if not violating:
-        return f"{begin}On their training rows all {clients:,} meet."
-    are = "is" if len(violating) == 1 else "are"
-    above = f"{len(violating):,} of {clients:,} {are} above the bound: {few_of(violating, FEW)}"
-    return f"{begin}On their training rows {above}."
+        return f"{stopped}On their training rows all {clients:,} meet."
+    above = f"{len(violating):,} of {clients:,} {'is' if len(violating) == 1 else 'are'} above the bound"
+    return f"{stopped}On their training rows {above}: {join_first(violating, MAX_NAMES)}."

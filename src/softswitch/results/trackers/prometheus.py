@@ -1,76 +1,70 @@
-"""A run's numbers for Prometheus: a file that the node exporter's textfile collector reads, so that no port is open."""
+"""A tracker for Prometheus: ``pip install 'softswitch[prometheus]'``."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple
 
 import numpy as np
 
 from softswitch.results.callbacks import Chunk
-from softswitch.results.history import ClientOutcome
-from softswitch.support.files import write_atomically
+from softswitch.results.history import ClientHistory, ClientOutcome
+from softswitch.results.trackers.tracker import Tracker
 
-ENDING = ".prom"
-"""The collector reads files of this ending only."""
+try:
+    from prometheus_client import CollectorRegistry, write_to_textfile
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError("PrometheusTracker needs prometheus-client: pip install 'softswitch[prometheus]'") from error
 
-
-class Metric(NamedTuple):
-    """A number that is told.
-
-    Attributes:
-        kind: gauge, which goes up and down, or counter, which only goes up.
-        help: what it is.
-    """
-
-    kind: str
-    help: str
-
-
+SUFFIX = ".prom"
+"""The suffix of the files that the textfile collector reads."""
 METRICS = {
-    "round": Metric("gauge", "Rounds done."),
-    "rounds": Metric("gauge", "Rounds that there will be."),
-    "objective": Metric("gauge", "The worst participant's objective in the last round, as reported."),
-    "constraint": Metric("gauge", "The worst participant's constraint in the last round, as reported."),
-    "feasible_share": Metric("gauge", "The share of all rounds so far that were feasible, void ones left out."),
-    "void_rounds_total": Metric("counter", "Rounds that changed nothing, since too few clients did their part."),
-    "clients_counted": Metric("gauge", "Clients that did their part in the last round."),
-    "clients_lost": Metric("gauge", "Clients that were asked in the last round and did not do their part."),
-    "clients_lost_total": Metric("counter", "The same, over all rounds."),
-    "epsilon": Metric("gauge", "The most ε that any client says it has spent, where clients keep their rows private."),
-    "run_seconds": Metric("gauge", "Seconds since the run began."),
-    "updated_timestamp_seconds": Metric("gauge", "When this was written, in seconds since 1970."),
-    "running": Metric("gauge", "1 while the run is under way, 0 once it has ended."),
+    "round": "Number of completed rounds.",
+    "rounds": "Maximum number of rounds.",
+    "objective": "Objective of the worst participant in the last round, as reported.",
+    "constraint": "Constraint of the worst participant in the last round, as reported.",
+    "feasible_share": "Share of feasible rounds among those that are not void.",
+    "void_rounds_total": "Number of rounds that changed nothing because too few clients completed them.",
+    "clients_counted": "Number of clients that completed the last round.",
+    "clients_lost": "Number of participants that did not complete the last round.",
+    "clients_lost_total": "Number of participants that did not complete their round, over all rounds.",
+    "epsilon": "Largest epsilon that any client reports to have spent.",
+    "run_seconds": "Seconds since the run began.",
+    "updated_timestamp_seconds": "Time of this file in seconds since 1970.",
+    "running": "1 during the run, 0 after its end.",
 }
-"""All of them, each with softswitch_ before its name."""
+"""Descriptions of the metrics, whose names begin with softswitch_."""
 
 
-class PrometheusTracker:
-    """Writes a run's numbers into a file for Prometheus after every chunk of rounds: over Flower, after every round.
+class PrometheusTracker(Tracker, Collector):
+    """Writes metrics to a file for Prometheus after every chunk of rounds (over Flower, after every round).
 
-    The file is whole at any time. Give it a place in the folder that the node exporter's textfile collector reads. How
-    many clients were lost is told over Flower, where clients can be lost.
+    The node exporter's textfile collector reads the file, so that no port is open. The file is written atomically.
+    The number of lost clients is known only over Flower.
 
     Args:
-        file: ends in .prom; its folder is made if need be. A file of an earlier run is written over.
-        run: what the run is called, the label ``run`` of every number.
+        file: The file, with the suffix .prom. Its folder is created if it does not exist. A file of an earlier run is
+            overwritten.
+        run: The label ``run`` of every metric.
     """
 
     def __init__(self, file: str | Path, *, run: str = "softswitch") -> None:
-        self._file = Path(file)
-        if self._file.suffix != ENDING:
-            raise ValueError(f"file must end in {ENDING}, which is what the collector reads, but is {str(file)!r}")
-        self._run = run
+        self._file, self._run = Path(file), run
+        if self._file.suffix != SUFFIX:
+            raise ValueError(f"file must end in {SUFFIX}, which the textfile collector reads, but is {str(file)!r}")
         self._values: dict[str, float] = {}
         self._void = self._lost = 0
         self._epsilon = math.nan
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
     def __call__(self, chunk: Chunk) -> None:
-        """Write where the run stands."""
-        history = chunk.history
+        """Write the progress of the run."""
+        history, clients = chunk.history, chunk.history.per_client
         self._void += int(history.void.sum())
         self._values = {
             "round": chunk.round,
@@ -79,64 +73,43 @@ class PrometheusTracker:
             "constraint": float(history.constraint[-1]),
             "feasible_share": chunk.switch_share,
             "void_rounds_total": self._void,
-            **self._fates(chunk),
-            **self._spent(chunk),
             "run_seconds": chunk.seconds,
             "running": 1.0,
         }
+        if clients is not None:
+            self._add_clients(clients)
         self._write()
 
     def close(self) -> None:
-        """Say that the run has ended."""
+        """Write that the run has ended."""
         self._values["running"] = 0.0
         self._write()
 
-    def __enter__(self) -> PrometheusTracker:
-        return self
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metrics with a value, for the registry."""
+        for name, description in METRICS.items():
+            if name in self._values:
+                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                metric = family(f"softswitch_{name}", description, labels=["run"])
+                metric.add_metric([self._run], self._values[name])
+                yield metric
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _fates(self, chunk: Chunk) -> dict[str, float]:
-        """How many clients did their part, and how many did not, where clients can be lost."""
-        told = chunk.history.per_client
-        if told is None or told.outcomes is None:
-            return {}
-        good = np.isin(told.outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
-        lost = (told.outcomes != ClientOutcome.EMPTY) & ~good
-        self._lost += int(lost.sum())
-        return {
-            "clients_counted": int(good[-1].sum()),
-            "clients_lost": int(lost[-1].sum()),
-            "clients_lost_total": self._lost,
-        }
-
-    def _spent(self, chunk: Chunk) -> dict[str, float]:
-        """The largest ε that was told so far, where any was."""
-        told = chunk.history.per_client
-        if told is not None and told.epsilon is not None:
-            self._epsilon = float(np.fmax(self._epsilon, np.nanmax(told.epsilon)))
-        return {} if math.isnan(self._epsilon) else {"epsilon": self._epsilon}
+    def _add_clients(self, clients: ClientHistory) -> None:
+        if clients.outcomes is not None:
+            completed = np.isin(clients.outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
+            lost = (clients.outcomes != ClientOutcome.EMPTY) & ~completed
+            self._lost += int(lost.sum())
+            self._values |= {
+                "clients_counted": int(completed[-1].sum()),
+                "clients_lost": int(lost[-1].sum()),
+                "clients_lost_total": self._lost,
+            }
+        if clients.epsilon is not None:
+            self._epsilon = float(np.fmax(self._epsilon, np.nanmax(clients.epsilon)))
+        if not math.isnan(self._epsilon):
+            self._values["epsilon"] = self._epsilon
 
     def _write(self) -> None:
-        told = {**self._values, "updated_timestamp_seconds": time.time()}
-        label = self._run.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-        lines = []
-        for name, metric in METRICS.items():
-            if name in told:
-                lines.append(f"# HELP softswitch_{name} {metric.help}")
-                lines.append(f"# TYPE softswitch_{name} {metric.kind}")
-                lines.append(f'softswitch_{name}{{run="{label}"}} {_number(told[name])}')
+        self._values["updated_timestamp_seconds"] = time.time()
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, ("\n".join(lines) + "\n").encode(), durable=False)
-
-
-def _number(value: float) -> str:
-    """As Prometheus writes it."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(value)
+        write_to_textfile(str(self._file), self._registry)

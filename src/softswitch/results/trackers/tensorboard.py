@@ -1,9 +1,8 @@
-"""A run's rounds for TensorBoard: ``pip install 'softswitch[tensorboard]'``."""
+"""A tracker for TensorBoard: ``pip install 'softswitch[tensorboard]'``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -11,47 +10,34 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from softswitch.results.callbacks import Chunk
-from softswitch.results.trackers.numbers import on_all_data, sampled
+from softswitch.results.trackers.tracker import Tracker, evaluated_values, sampled_values
 
 
-class TensorBoardTracker:
-    """Scalars ``sampled/…`` for every round, and ``train/…``, ``held_out/…`` where all data was looked at.
+class TensorBoardTracker(Tracker):
+    """Writes scalars ``sampled/…`` for every round, and ``train/…`` and ``held_out/…`` for evaluations on all data.
 
     Args:
-        folder: where TensorBoard looks.
-        every: a point every so many rounds, for long runs.
+        folder: TensorBoard's log directory.
+        every: Number of rounds from one written round to the next.
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1) -> None:
-        self._writer = EventFileWriter(str(folder))
-        self._every = every
+        self._writer, self._every = EventFileWriter(str(folder)), every
 
     def __call__(self, chunk: Chunk) -> None:
-        """Write a chunk."""
-        for k, values in sampled(chunk):
+        """Write a chunk of rounds."""
+        for k, values in sampled_values(chunk):
             if k % self._every == 0:
                 self._write(k, {f"sampled/{name}": value for name, value in values.items()})
-        for k, values in on_all_data(chunk):
-            self._write(k, {_tag(name): value for name, value in values.items()})
+        for k, values in evaluated_values(chunk):
+            tags = {name: "held_out" if name.startswith("held_out") else "train" for name in values}
+            self._write(k, {f"{tags[n]}/{n.removeprefix(f'{tags[n]}_')}": value for n, value in values.items()})
         self._writer.flush()
 
     def _write(self, k: int, values: dict[str, float]) -> None:
-        told: list[Any] = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._writer.add_event(Event(step=k, summary=Summary(value=told)))
+        scalars: list[Any] = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._writer.add_event(Event(step=k, summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        """Write out all, and close."""
+        """Flush and close the event file."""
         self._writer.close()
-
-    def __enter__(self) -> TensorBoardTracker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _tag(name: str) -> str:
-    part = "held_out" if name.startswith("held_out") else "train"
-    return f"{part}/{name.removeprefix(f'{part}_')}"
