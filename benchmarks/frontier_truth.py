@@ -23,7 +23,7 @@ from benchmarks import flat
 from softswitch.data.splits import DataSplit
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
-from softswitch.results.frontier_point import BoundOutcome
+from softswitch.results.frontier import BoundOutcome
 
 MEANS = np.array([[1.2, 0.4], [1.0, 0.9], [0.8, 1.2]])
 """Of the positive rows of each client; of the negative ones the opposite."""

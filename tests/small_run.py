@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from softswitch.results.folder import CLIENTS, write_frontier
-from softswitch.results.frontier import Frontier
-from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
 from softswitch.support.text import defused
 from softswitch.tables import training
 

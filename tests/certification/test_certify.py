@@ -92,7 +92,7 @@ def test_verdicts_and_rows_needed():
     ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
     found = ss.certify(jnp.float32(0.0), PROBLEM, draws(true, 500, generator), 0.95, tolerance=0.2, **ranges)
     low, near, high = found.clients
-    assert (low.verdict, near.verdict, high.verdict) == (Verdict.MEETS, Verdict.UNCLEAR, Verdict.VIOLATES)
+    assert (low.verdict, near.verdict, high.verdict) == (Verdict.MEETS, Verdict.UNDECIDED, Verdict.VIOLATES)
     assert found.verdict is Verdict.VIOLATES
     assert low.rows_needed is None
     # With about as many rows as it says, a client at its estimate is decided; with a quarter of them it is not.
@@ -150,7 +150,7 @@ def test_conditional_losses_rest_on_the_rows_they_concern():
     assert found.approximate
     printed = json.loads(json.dumps(found.to_dict()))
     assert printed["clients"][0]["constraints"][0]["approximate"] is True
-    assert printed["verdict"] in ("meets", "cannot tell", "violates")
+    assert printed["verdict"] in ("meets", "undecided", "violates")
 
 
 def guarded_miss_rate(w, batch):
@@ -178,7 +178,7 @@ def test_a_guarded_rate_is_not_taken_for_a_mean_over_all_rows():
 def test_rows_that_are_all_equal_decide_nothing_without_a_range():
     data = ss.ClientData.from_arrays({"x": np.zeros(5, np.float32)}, client=np.zeros(5))
     found = ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is Verdict.UNDECIDED
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["worst_constraint"] is None
 
 
@@ -186,14 +186,14 @@ def test_equal_rows_beside_a_client_whose_rows_differ():
     x = np.r_[np.zeros(5), np.tile([0.0, 1.0], 50)].astype(np.float32)
     data = ss.ClientData.from_arrays({"x": x}, client=np.repeat([0, 1], [5, 100]))
     found = ss.certify(jnp.float32(0.0), PROBLEM, data, tolerance=0.1)
-    assert (found.clients[0].verdict, found.clients[1].verdict) == (Verdict.UNCLEAR, Verdict.VIOLATES)
+    assert (found.clients[0].verdict, found.clients[1].verdict) == (Verdict.UNDECIDED, Verdict.VIOLATES)
 
 
 def test_a_group_of_one_decides_nothing():
     x = np.linspace(0, 1, 50, dtype=np.float32)
     held_out = ss.ClientData.from_arrays({"x": x, "p": (np.arange(50) == 49).astype(float)}, client=np.zeros(50))
     found = ss.certify(jnp.float32(0.0), ss.Problem(share, gap, jnp.float32(0.0)), held_out, tolerance=0.2)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is Verdict.UNDECIDED
 
 
 def test_a_shifted_mean_is_still_a_mean():
@@ -212,7 +212,7 @@ def test_one_row_and_a_range_still_tell_how_many_more():
     held_out = ss.ClientData.from_arrays({"x": np.array([0.0, 0, 1, 0], np.float32)}, client=[0, 1, 1, 1])
     ranges = {"objective_range": (0, 1), "constraint_range": (0, 1)}
     found = ss.certify(jnp.float32(0.0), PROBLEM, held_out, tolerance=0.2, **ranges)
-    assert found.clients[0].verdict is Verdict.UNCLEAR
+    assert found.clients[0].verdict is Verdict.UNDECIDED
     assert 15 < found.clients[0].rows_needed < 60
 
 
@@ -262,14 +262,14 @@ def test_every_client_is_certified_without_a_price_for_their_number():
     assert found.clients[0].constraints[0].rows == 59
     assert "limit is above the bound" in str(found)
     few = ss.certify(problem.start, problem, sites(58, 20), tolerance=0.05)
-    assert {client.verdict for client in few.clients} == {Verdict.UNCLEAR}
+    assert {client.verdict for client in few.clients} == {Verdict.UNDECIDED}
     assert {client.rows_needed for client in few.clients} == {1}
     with_one = ss.certify(problem.start, problem, sites(59, 20, wrong=30), tolerance=0.05)
-    assert [client.verdict for client in with_one.clients[:2]] == [Verdict.VIOLATES, Verdict.UNCLEAR]
+    assert [client.verdict for client in with_one.clients[:2]] == [Verdict.VIOLATES, Verdict.UNDECIDED]
     assert with_one.clients[1].rows_needed == rows_to_certify(0.05, 2, each=True) - 59
     mixed = ss.certify(problem.start, problem, sites([60, 60, 40], 3), tolerance=0.05)
     assert [client.rows_needed for client in mixed.clients] == [0, 0, 19]
-    assert " ".join(str(mixed).split()).count("waits for others") == 2
+    assert " ".join(str(mixed).split()).count("depends on other clients") == 2
     enough = ss.certify(problem.start, problem, sites(72, 20, wrong=30), tolerance=0.05)
     assert {client.verdict for client in enough.clients[1:]} == {Verdict.MEETS}
 

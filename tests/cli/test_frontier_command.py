@@ -106,10 +106,10 @@ def test_in_a_runs_folder_it_is_a_section_of_the_report(made, home):
     host = folder / "bound-0.4"
     printed = invoke("frontier", home / "cases.toml", "--bound", 0.3, "--run", host)
     looked = sum(run.certificate is not None for run in find_runs(folder)) - 1  # and this one
-    assert f"The same rows have certified {looked} other model" in printed
+    assert f"The same rows have certified {looked} model" in printed
     invoke("report", host)
     page = (host / "report.html").read_text(encoding="utf-8")
-    assert page.count("<h2>What the bound costs</h2>") == 1
+    assert page.count("<h2>Cost of the bound</h2>") == 1
     assert "The smallest bound certified is 30%" in page
     assert "<td>30%</td>" in page
     assert re.search(r'data-chart="frontier-0"><svg[^>]*>', page)

@@ -56,7 +56,7 @@ def write_run(folder, started, **settings):
         "description": asdict(KINDS["miss-rate"].description),
     }
     (folder / "run.json").write_text(json.dumps(about))
-    certificate = {"verdict": "cannot tell", "confidence": 0.95, "approximate": False, "clients": []}
+    certificate = {"verdict": "undecided", "confidence": 0.95, "approximate": False, "clients": []}
     (folder / "certificate.json").write_text(json.dumps(certificate))
     told = {"seed": 0, "rounds": 100} | settings
     lines = [f"{name} = {value!r}" for name, value in told.items()]
@@ -99,7 +99,7 @@ def test_tables_of_runs_fit(three):
         printed = invoke(*words)
         assert max(map(len, printed.splitlines())) <= 80
         assert "…" not in printed
-        for shown in ("breast-cancer-20261115-120000", "14.3%", "5%", "0.3333", "cannot tell"):
+        for shown in ("breast-cancer-20261115-120000", "14.3%", "5%", "0.3333", "undecided"):
             assert shown in printed
 
 
@@ -114,9 +114,9 @@ def test_only_settings_that_differ_are_compared(three):
 
 def certificate(many):
     def one(i):
-        verdict = (Verdict.MEETS, Verdict.UNCLEAR, Verdict.UNKNOWN, Verdict.VIOLATES)[i % 4]
+        verdict = (Verdict.MEETS, Verdict.UNDECIDED, Verdict.UNKNOWN, Verdict.VIOLATES)[i % 4]
         interval = Interval(i / many, 0.01, 0.123456, 30_400, 1.0, approximate=True)
-        needed = 120 if verdict is Verdict.UNCLEAR else None
+        needed = 120 if verdict is Verdict.UNDECIDED else None
         return ClientCertificate(f"hospital number {i:05}", interval, (interval,), verdict, needed)
 
     return Certificate(0.05, 0.95, tuple(map(one, range(many))))
@@ -139,6 +139,6 @@ def test_the_certificates_table_fits_with_what_matters_first():
 def test_of_many_clients_the_worst_are_shown():
     text = str(certificate(10_000))
     assert text.count("hospital number") == 20
-    told = "The worst 20 of 10,000 clients. Of all: 2,500 meets, 2,500 cannot tell, 2,500 unknown, 2,500 violates."
+    told = "The worst 20 of 10,000 clients. In total: 2,500 meets, 2,500 undecided, 2,500 unknown, 2,500 violates."
     assert told in " ".join(text.split())
     assert str(certificate(50)).count("hospital number") == 50

@@ -35,7 +35,7 @@ def test_choosing_runs_as_printed(capsys):
     rounds, rows = re.search(r"asks for ([\d,]+) rounds with ([\d,]+) rows", page).groups()
     assert rounds in printed
     assert rows in printed
-    assert "cannot tell" in printed
+    assert "undecided" in printed
 
 
 def test_choosing_plans_as_printed():

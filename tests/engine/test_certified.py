@@ -54,7 +54,7 @@ def found():
 
 def test_a_model_is_certified_and_keeps_the_bound(found):
     assert found.answered
-    assert str(found).startswith("Certified: on rows that nobody has seen the constraint is at most 0.1 at each of 3")
+    assert str(found).startswith("Certified: with 95% confidence, the constraint is at most 0.1 at each of the 3 clients on new data.")
     assert found.result.status.ok
     assert found.result.worst_constraint <= 0.1
     assert found.result.selected.startswith("model chosen for unseen rows")
@@ -96,7 +96,7 @@ def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
     judged = Evaluation(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
     ready = certified.Prepared(first, (model,), model, 1, found.certifiability, lambda params: judged)
     told = [finding.evidence for finding in ready.result_of(model).diagnostics]
-    others = "all others are within it, and robust=1 sets as many aside"
+    others = "all remaining clients are within it, and robust=1 trims as many"
     assert told == [f"2 (0.9) is above the tolerance {model.tolerance:g}; {others}"] * above
 
 
@@ -132,7 +132,7 @@ def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts
 
     def certify(*_, **__):
         asked.append(verdicts[len(asked)])
-        verdict = Verdict.MEETS if asked[-1] == "+" else Verdict.UNCLEAR
+        verdict = Verdict.MEETS if asked[-1] == "+" else Verdict.UNDECIDED
         return SimpleNamespace(verdict=verdict, after_tests=lambda many: (verdict, many))
 
     monkeypatch.setattr(certified, "certify", certify)
@@ -147,7 +147,7 @@ def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the
     assert sorted(told.certifiability.uncertifiable) == [0, 1, 2]
     assert not told.answered
     words = str(told)
-    assert words.startswith("No answer at this confidence (0.95)")
+    assert words.startswith("Not certified: there is no 95% confidence")
     assert "3 have too few rows to tell" in words
     assert "The smallest bound that this model could be certified for by these rows is" in words
     assert told.result.worst_constraint <= 0.1

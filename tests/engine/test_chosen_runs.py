@@ -81,9 +81,9 @@ def test_cycles_grow_and_are_told_in_words(clients):
     assert len(lengths) > 3
     assert result.restarts[0].step_size == pytest.approx(0.1)
     said = str(result.restarts[0])
-    assert said.startswith("rounds 0 to 39, step 0.1 falling to 0, λ = 0.1: F ")
+    assert said.startswith("rounds 0 to 39, step 0.1 decaying to 0, λ = 0.1: F ")
     unsuccessful = dataclasses.replace(result.restarts[0], better=False)
-    assert str(unsuccessful).endswith(", nothing gained")
+    assert str(unsuccessful).endswith(", no improvement")
     assert str(dataclasses.replace(result.restarts[0], diverged=True)).endswith("not finite")
 
 
@@ -331,7 +331,8 @@ def test_an_answer_within_the_tolerance_is_feasible_whatever_the_switch_saw(clie
     assert not result.history.feasible.any()
     assert result.worst_constraint <= 0.1
     assert result.status.ok
-    assert "0 of 100 rounds were feasible, and all 6 clients are within the tolerance 0.1" in str(result.status)
+    assert "all 6 clients are within the tolerance 0.1" in str(result.status)
+    assert str(result.status).endswith("0 of 100 rounds were feasible")
 
 
 def test_numbers_of_any_shape_are_kept_in_a_journal():

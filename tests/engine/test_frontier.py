@@ -20,8 +20,7 @@ from softswitch.engine.candidates import Candidate, HowTrained
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.certificate import Verdict
-from softswitch.results.frontier import Frontier
-from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
 
 BOUNDS = (0.05, 0.4, 0.2)
 ROUNDS = 150
@@ -135,7 +134,7 @@ def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
     own = found.points[0].result
     good = certify(own, PROBLEM, parts.calibration, 0.95, tolerance=0.4)
     assert good.verdict is Verdict.MEETS
-    bad = replace(good, clients=(replace(good.clients[0], verdict=Verdict.UNCLEAR), *good.clients[1:]))
+    bad = replace(good, clients=(replace(good.clients[0], verdict=Verdict.UNDECIDED), *good.clients[1:]))
     loose = trained(0.4, [(0.6, 0.95), (0.3, 0.7)], best=0, result=own)
     tight = trained(0.2, [(0.5, 0.9), (0.2, 0.8)], best=0, result=own)
     tightest = trained(0.1, [(0.7, 0.75)], best=0, result=own)
@@ -174,7 +173,7 @@ def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):
 
     def fake(result, problem, held_out, confidence, *, tolerance, kinds):
         seen = certify(result, problem, held_out, confidence, tolerance=tolerance)
-        verdict = Verdict.MEETS if tolerance == 0.4 else Verdict.UNCLEAR
+        verdict = Verdict.MEETS if tolerance == 0.4 else Verdict.UNDECIDED
         return replace(seen, clients=tuple(replace(one, verdict=verdict) for one in seen.clients))
 
     monkeypatch.setattr(engine, "certify", fake)
@@ -187,7 +186,7 @@ def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):
     assert outcomes.pop(0.4) is BoundOutcome.CERTIFIED
     assert list(outcomes.values()) == [BoundOutcome.LATER]
     failed = next(point for point in again.points if point.outcome is BoundOutcome.FAILED)
-    assert failed.in_the_way == ("0", "1")
+    assert failed.failing_clients == ("0", "1")
 
 
 def test_stopping_ends_with_the_bounds_that_are_trained(parts):
@@ -245,13 +244,13 @@ def test_in_a_users_words():
     points = (
         point(0.2, 0.1, BoundOutcome.CERTIFIED, measures={"accuracy": 0.95}),
         point(0.1, 0.2, BoundOutcome.CERTIFIED, measures={"accuracy": 0.9}),
-        point(0.05, 0.45, BoundOutcome.FAILED, in_the_way=("north",)),
+        point(0.05, 0.45, BoundOutcome.FAILED, failing_clients=("north",)),
         point(0.03, 0.5, BoundOutcome.LATER),
         point(0.02, 0.6, BoundOutcome.TOO_FEW),
         point(0.001, 0.9, BoundOutcome.NOT_REACHED, constraint=0.01),
     )
     tested = ((0.2, True), (0.1, True), (0.05, False))
-    frontier = Frontier(points, least, 0.95, 4, shares=True, claims=9, tested=tested)
+    frontier = Frontier(points, least, 0.95, 4, shares=True, planned_tests=9, tested=tested)
     assert frontier.words == [
         "Halving the bound from 20% to 10% costs the worst client 0.1: on the rows learnt from its objective F is "
         "0.1000 with the one and 0.2000 with the other. On rows not trained on: accuracy 0.95 and 0.9.",
@@ -267,7 +266,7 @@ def test_in_a_users_words():
     assert frontier.columns["least F"] == ["0.1000", "0.2000", "0.4500", "0.5000", "0.6000", "–"]  # none keeps the last
     asked = replace(frontier, asked=0.05, shares=False).words[0]
     assert asked.startswith("Halving the bound from 0.1 to 0.05 costs the worst client 0.25: ")
-    none = replace(frontier, points=points[2:3], claims=0, tested=())
+    none = replace(frontier, points=points[2:3], planned_tests=0, tested=())
     assert none.smallest_certified is None
     assert none.words[0] == "No bound is certified with 95% confidence."
     frontier.figure()  # also with a bound that was not reached, and marks of every kind

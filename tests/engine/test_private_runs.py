@@ -375,6 +375,9 @@ def test_every_private_run_says_what_is_not_known_of_it():
     told = {one.code: one for one in result.diagnostics}
     assert "constant prediction" in told["unknown-benefit"].evidence
     assert told["never-feasible"].advice.endswith("at full ε again")
+    assert [one.code for one in result.diagnostics if one.advice.endswith("at full ε again")] == [
+        one.code for one in result.diagnostics if one.suggests_more_rounds
+    ]
     assert "noise-exceeds-bound" not in told
     ranged = dataclasses.replace(PROBLEM, constraint_range=(0.0, 3.0))
     noisy = dataclasses.replace(PRIVACY, epsilon=0.05)

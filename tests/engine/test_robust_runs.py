@@ -89,7 +89,7 @@ def test_set_aside_means_told(federation):
     result, _ = solved(federation, "block-constraint", 1)
     name = federation.names[LIAR]
     assert result.status.ok
-    assert "set aside as robust=1 allows" in result.status.message
+    assert "trimmed as robust=1 allows" in result.status.message
     assert result.worst_constraint <= 0.1 < 1e5 < result.client_constraint.max()
     assert result.violating[0] == name
     assert any(finding.code == "trimmed-violation" for finding in result.diagnostics)

@@ -203,7 +203,7 @@ def test_another_stand_in_is_another_run(clients, tmp_path):
     method, options = ss.SoftmaxSGM(alpha=20.0, **COMMON), {"rounds": 4, "batch_size": 8}
     flat.solve(PROBLEM, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
     other = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: 2 * smooth(w, b))
-    with pytest.raises(ValueError, match="is of another request"):
+    with pytest.raises(ValueError, match="is a checkpoint of another run"):
         flat.solve(other, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
 
 

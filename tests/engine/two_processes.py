@@ -53,7 +53,7 @@ def main(place, port, folder):
     if place == 0:  # one that the other process does not see
         run(clients, None, rounds=12, checkpoints=own)
     theirs = ss.Checkpoints(folder / "taken")
-    with theirs.held() if place == 0 else nullcontext():
+    with theirs.lock() if place == 0 else nullcontext():
         taken = refused(clients, "all", checkpoints=theirs)
     return {
         "params": np.asarray(many.params).tolist(),

@@ -28,7 +28,7 @@ def test_demo_shows_the_point(tmp_path):
     assert "| Softmax SGM |" in text
     assert figure.name in text
     assert text.count(": feasible: ") == 4
-    assert "    - rounds 0 to 39, step 0.1 falling to 0" in text
+    assert "    - rounds 0 to 39, step 0.1 decaying to 0" in text
 
 
 def test_command_writes_and_prints(tmp_path):

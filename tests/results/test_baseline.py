@@ -10,8 +10,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.results.baseline import CONSTANT, START, Baseline, compare_with_trivial, side_by_side
-from softswitch.results.folder import open_run, write_result
+from softswitch.results.baseline import CONSTANT, START, Baseline, compare_with_trivial, tabulate_baselines
 
 
 def two():
@@ -73,11 +72,11 @@ def test_no_better_than_a_constant(objective, found):
 
 
 def test_a_table_in_words():
-    lines = side_by_side(told("the answer", 0.5), [told(START, 0.6931, feasible=False)], 4)
+    lines = tabulate_baselines(told("the answer", 0.5), [told(START, 0.6931, feasible=False)], 4)
     assert lines[0].split() == ["F", "mean", "G", "clients", "violating"]
     assert lines[1].endswith("0 of 4")
     long = told("no constraint, worst client", 12345.678), told("", 0.000123456)
-    wide = side_by_side(told("the answer", 30_400.0), long, 10_000)
+    wide = tabulate_baselines(told("the answer", 30_400.0), long, 10_000)
     assert max(map(len, wide)) <= 80
     assert "30,400" in wide[1]
     assert lines[2].split() == ["the", "start", "0.6931", "0.6931", "0", "2", "of", "4"]
@@ -95,24 +94,6 @@ def test_what_is_not_finite_is_kept_as_unknown():
     assert (back.mean_objective, back.violating, back.feasible) == (1.0, 3, False)
 
 
-def test_what_earlier_versions_wrote_is_read(tmp_path):
-    """Their code of a feasible answer was another one, and they knew nothing of baselines and choices."""
-    result = run(lambda w, b: (w - 1) ** 2, lambda w, b: w - 5 + 0 * b["sign"][0], 0.0)
-    assert result.status.code == "feasible"
-    result.save(tmp_path / "saved")
-    file = tmp_path / "saved" / "result.json"
-    words = json.loads(file.read_text())
-    words["status"]["code"] = "converged-feasible"
-    del words["baselines"], words["auto_settings"]
-    file.write_text(json.dumps(words))
-    back = ss.Result.load(tmp_path / "saved")
-    assert back.status.ok
-    assert str(back.status).startswith("feasible: ")
-    assert (back.baselines, back.auto_settings) == ((), {})
-    write_result(tmp_path / "run", result)
-    file = tmp_path / "run" / "run.json"
-    file.write_text(file.read_text().replace('"feasible"', '"converged-feasible"', 1))
-    assert "converged-feasible" in file.read_text()
-    assert open_run(tmp_path / "run").about["status"]["code"] == "feasible"
+def test_an_unknown_status_code_is_refused():
     with pytest.raises(ValueError, match="nonsense"):
         ss.StatusCode("nonsense")

@@ -154,7 +154,7 @@ def test_where_all_are_damaged_the_run_begins_anew(whole, tmp_path):
 )
 def test_a_checkpoint_of_another_request_is_refused(tmp_path, changes, named):
     solve(tmp_path, callbacks=[after(1, interrupt)])
-    with pytest.raises(ValueError, match=f"is of another request: {named}"):
+    with pytest.raises(ValueError, match=f"is a checkpoint of another run: {named}"):
         solve(tmp_path, **changes)
 
 
@@ -342,8 +342,8 @@ def test_records_do_not_stay_on_the_device_and_are_joined_once(monkeypatch, tmp_
 
 
 def test_they_are_saved_as_often_as_asked(tmp_path):
-    assert ss.Checkpoints(tmp_path, every=0).due()
-    assert not ss.Checkpoints(tmp_path, every=60).due()
+    assert ss.Checkpoints(tmp_path, every=0).is_due()
+    assert not ss.Checkpoints(tmp_path, every=60).is_due()
     with pytest.raises(ValueError, match="every must be a finite number and >= 0, but is -1"):
         ss.Checkpoints(tmp_path, every=-1)
     with pytest.raises(TypeError, match="checkpoints must be a Checkpoints, but is 'here'"):

@@ -22,10 +22,10 @@ def bound(**changed):
         value=0.2,
         objective=0.203,
         tolerance=0.1,
-        meets=True,
+        feasible=True,
         certified=True,
-        why="the problem is convex",
-        assumed="",
+        reason="the problem is convex",
+        assumptions="",
         weights=np.array([0.25, 0.0, 0.75]),
         multipliers=np.array([[0.0, 0.5], [0, 0], [0, 0]]),
         subtracted=1e-9,
@@ -36,18 +36,18 @@ def bound(**changed):
 
 def test_in_words():
     assert str(bound()) == "at most 1.5% above the best possible (certified: the problem is convex)"
-    guess = bound(certified=False, why="convexity is not known")
+    guess = bound(certified=False, reason="convexity is not known")
     assert str(guess) == "about 1.5% above the best possible (estimated: convexity is not known)"
     assert str(bound(objective=0.7)).startswith("at most 250% above")
     assert str(bound(value=-0.2)).startswith("at most 0.403 above")
     assert str(bound(value=1e-9)).startswith("at most 0.203 above")
-    assert str(bound(value=-math.inf, certified=False, why="it falls")) == "no bound: it falls"
-    assert "may lie below the best possible" in str(bound(meets=False))
+    assert str(bound(value=-math.inf, certified=False, reason="it falls")) == "no bound: it falls"
+    assert "may lie below the best possible" in str(bound(feasible=False))
     np.testing.assert_allclose([bound().gap, bound().relative_gap], [0.003, 0.015])
     assert bound(value=0.0).relative_gap == math.inf
 
 
-@pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, certified=False, why="it falls")])
+@pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, certified=False, reason="it falls")])
 def test_as_plain_words_and_back(kept):
     told = json.loads(json.dumps(kept.to_dict(), allow_nan=False))
     back = LowerBound.from_dict(told)
@@ -71,7 +71,7 @@ def test_a_result_keeps_it(tmp_path):
         assert ss.Result.load(tmp_path / folder).gap == one.gap
     write_result(tmp_path / "run", result)
     about = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert about["lower_bound"]["words"] == str(result.lower_bound)
+    assert about["lower_bound"]["description"] == str(result.lower_bound)
     page = write_report([tmp_path / "run"]).read_text()
     assert f"How good it is: {result.lower_bound}." in page
     assert "best possible F, at least" in page

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from small_run import rename_clients, small_run, table
 from softswitch.cli import app
-from softswitch.results.folder import CLIENTS, Run, _clients_bytes
-from softswitch.results.frontier import Frontier
-from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.results.folder import CLIENTS, Run, _clients_csv
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
 from softswitch.results.report import write_report
 from softswitch.tables.cells import parse_cells
 from softswitch.tables.table import read_table, write_table
@@ -42,7 +41,7 @@ def test_names_of_clients_come_back_from_the_table(tmp_path_factory, names):
     many = len(names)
     values = {"client_loss": -np.ones(many), "client_optimum": None, "client_constraint": -np.ones((many, 1))}
     told = SimpleNamespace(names=names, **values)
-    content = _clients_bytes(told, {})
+    content = _clients_csv(told, {})
     home = tmp_path_factory.mktemp("run")
     (home / CLIENTS).write_bytes(content)
     assert Run(home, {}).clients == {"client": names, "objective": [-1.0] * many, "constraint": [-1.0] * many}

@@ -12,8 +12,7 @@ from playwright.sync_api import sync_playwright
 
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.client_states import standings
-from softswitch.results.report.verdict import MARKS, verdict
+from softswitch.results.report.verdict import MARKS, summarise_clients
 from softswitch.support.text import number
 from softswitch.tables import training
 
@@ -89,7 +88,7 @@ def shown(page, chart):
 def test_the_page_as_a_browser_shows_it(folders, single, look):
     page = look(single)
     run = open_run(folders[0])
-    short = verdict(run, standings(run))
+    short = judge_run(run, summarise_clients(run))
     assert page.inner_text(".verdict h1") == f"{MARKS[short.level]} {short.headline}"
     assert page.inner_text(".verdict .counts") == f"{short.counts}."
     assert page.inner_text(".verdict .bounded") == run.about["bounded"]
@@ -155,7 +154,7 @@ def test_several_runs_side_by_side(folders, look, tmp_path):
     assert {folder.name for folder in folders} <= set(legend)
     page.click("details.run summary")
     run = open_run(folders[0])
-    assert page.locator(".verdict .counts").first.inner_text() == f"{verdict(run, standings(run)).counts}."
+    assert page.locator(".verdict .counts").first.inner_text() == f"{judge_run(run, summarise_clients(run)).counts}."
     assert shown(page, "curves-0").count() == 1
 
 
@@ -170,14 +169,14 @@ def crowd(folders, tmp_path_factory):
     (kept / "clients.csv").write_text("\n".join(lines))
     told = json.loads((kept / "certificate.json").read_text())
     interval = told["clients"][0]["objective"] | {"estimate": 0.1, "lower": 0.0, "upper": 0.3}
-    verdicts = {i: "violates" if i < 9 else "cannot tell" for i in range(12)}
+    verdicts = {i: "violates" if i < 9 else "undecided" for i in range(12)}
     told["clients"] = [
         {
             "client": name,
             "objective": interval,
             "constraints": [interval | ({"estimate": 0.1 + i / 100, "upper": 0.5} if i in verdicts else {})],
             "verdict": verdicts.get(i, "meets"),
-            "rows_needed": 120 if verdicts.get(i) == "cannot tell" else None,
+            "rows_needed": 120 if verdicts.get(i) == "undecided" else None,
         }
         for i, name in enumerate(names)
     ]
@@ -229,14 +228,14 @@ def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
     about = json.loads((kept / "run.json").read_text())
     about["auto_settings"] = {"rounds": "at most 7,000"}
     first = about["restarts"][0]
-    for one in about["beside"]:
+    for one in about["models"]:
         one["feasible"] = False
     (kept / "run.json").write_text(json.dumps(about))
     page = write_report([kept]).read_text(encoding="utf-8")
     cycle = f"rounds 0 to {first['end'] - 1}, step {first['step_size']:.3g} falling to 0"
     for words in ("rounds: at most 7,000", cycle, "No constant prediction is feasible"):
         assert words in page
-    for name in ("auto_settings", "restarts", "beside", "price"):
+    for name in ("auto_settings", "restarts", "models", "price"):
         del about[name]
     (kept / "run.json").write_text(json.dumps(about))
     assert "Is it of any use?" not in write_report([kept]).read_text(encoding="utf-8")
@@ -267,7 +266,7 @@ def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=
             "clients": {"client": list(names), "constraint": levels},
         }
     )
-    return verdict(run, standings(run))
+    return judge_run(run, summarise_clients(run))
 
 
 def test_verdicts_in_words():
@@ -281,11 +280,11 @@ def test_verdicts_in_words():
     assert told(verdicts=["meets"] * 3, aim={"answered": True}).headline == "Certified"
     assert told(verdicts=["meets"] * 3, aim={"answered": False})[:2] == ("unsure", "Not certified")
     assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
-    short = told(verdicts=["meets", "cannot tell", "meets", "meets"], needed={"b": 120})
+    short = told(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
     assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 rows more would decide)")
-    short = told(verdicts=["meets", "cannot tell", "violates"])
+    short = told(verdicts=["meets", "undecided", "violates"])
     assert short[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
-    many = told(verdicts=["cannot tell"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
+    many = told(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
     assert many.counts == "0 of 6 meet, 6 undecided (4 of them need about 9 to 1,200 rows more)"
     assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b)"
     short = told("answer-violates", ["a"], ["meets"] * 3)
@@ -316,7 +315,7 @@ def test_a_client_that_a_certificate_of_an_earlier_version_left_out_is_undecided
     told = json.loads((kept / "certificate.json").read_text())
     gone = told["clients"].pop(0)["client"]
     (kept / "certificate.json").write_text(json.dumps(told))
-    (one,) = [one for one in standings(open_run(kept)) if one.name == gone]
+    (one,) = [one for one in summarise_clients(open_run(kept)) if one.name == gone]
     assert (one.standing, one.words) == ("undecided", "no held-out rows")
 
 

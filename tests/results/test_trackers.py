@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import sys
 import time
 from types import SimpleNamespace
 
@@ -107,6 +108,13 @@ def test_prometheus(tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["trial.prom"]
     with pytest.raises(ValueError, match=r"must end in \.prom"):
         PrometheusTracker(tmp_path / "trial.txt")
+
+
+def test_prometheus_names_the_extra_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "softswitch.results.trackers.prometheus")
+    with pytest.raises(ImportError, match=r"softswitch\[prometheus\]"):
+        importlib.import_module("softswitch.results.trackers.prometheus")
 
 
 def test_prometheus_counts_clients_that_are_lost(tmp_path):

@@ -12,8 +12,8 @@ from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.results.convergence import improvement, quality
-from softswitch.results.diagnostics import cycles_lost, objective_jumps
+from softswitch.results.convergence import describe_convergence, measure_improvement
+from softswitch.results.diagnostics import diverged_restarts, unstable_objective
 from softswitch.results.history import History
 from softswitch.results.restart import Restart
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -51,24 +51,24 @@ def test_an_objective_that_jumps_about():
     jumping = history(3 + np.cumsum(changes))
     later = np.abs(np.diff(jumping.objective[100:]))
     assert (np.median(later), np.percentile(later, 90)) == pytest.approx((0.26, 7.5))
-    found = objective_jumps(jumping, at_answer(2.97, 1.2), 0.5)
+    found = unstable_objective(jumping, at_answer(2.97, 1.2), 0.5)
     assert found.code == "unstable-objective"
     assert "changes F by 7.5 or more, and the answer has F = 2.97" in found.evidence
     assert "now 0.5" in found.advice
-    assert objective_jumps(jumping, at_answer(8.0, 1.2), 0.5) is None  # an F on which such changes are small
-    assert objective_jumps(jumping, at_answer(2.97, -6.0), 0.5) is None  # so do clients that far apart
-    assert objective_jumps(history(jumping.objective[:30]), at_answer(2.97, 1.2), 0.5) is None
+    assert unstable_objective(jumping, at_answer(8.0, 1.2), 0.5) is None  # an F on which such changes are small
+    assert unstable_objective(jumping, at_answer(2.97, -6.0), 0.5) is None  # so do clients that far apart
+    assert unstable_objective(history(jumping.objective[:30]), at_answer(2.97, 1.2), 0.5) is None
     once = history(np.where(np.arange(200) == 150, 50.0, 3.0))
-    assert objective_jumps(once, at_answer(2.97, 1.2), 0.5) is None
+    assert unstable_objective(once, at_answer(2.97, 1.2), 0.5) is None
 
 
 def test_noisy_reports_of_steady_iterates_are_no_jumps():
     reported = np.cumsum(np.tile([7.5, -7.5], 100))
     rounds = np.arange(0, 200, 20)
     steady, moving = (history(reported, rounds, values) for values in (np.full(10, 3.0), reported[rounds]))
-    assert objective_jumps(steady, at_answer(2.97), 0.5) is None
-    assert objective_jumps(moving, at_answer(2.97), 0.5) is not None
-    assert objective_jumps(history(reported, rounds[-3:], np.full(3, 3.0)), at_answer(2.97), 0.5) is not None
+    assert unstable_objective(steady, at_answer(2.97), 0.5) is None
+    assert unstable_objective(moving, at_answer(2.97), 0.5) is not None
+    assert unstable_objective(history(reported, rounds[-3:], np.full(3, 3.0)), at_answer(2.97), 0.5) is not None
 
 
 def two():
@@ -125,20 +125,20 @@ def test_when_a_course_is_still_improving():
     rounds = np.arange(0, 1000, 50)
 
     def seen(values):
-        return improvement(history(np.ones(1000), rounds, values), (), 0.1)
+        return measure_improvement(history(np.ones(1000), rounds, values), (), 0.1)
 
-    assert seen(np.linspace(1.0, 0.5, 20)).going_on
-    assert not seen(np.linspace(0.5, 1.0, 20)).gained
-    assert not seen(1 - 1e-4 * rounds / 1000).going_on
-    assert seen(1 - 1e-4 * rounds / 1000).gained
+    assert seen(np.linspace(1.0, 0.5, 20)).is_ongoing
+    assert not seen(np.linspace(0.5, 1.0, 20)).has_gained
+    assert not seen(1 - 1e-4 * rounds / 1000).is_ongoing
+    assert seen(1 - 1e-4 * rounds / 1000).has_gained
     noise = np.random.default_rng(0).normal(size=(40, 20))
-    assert sum(seen(1 + one).going_on for one in noise) <= 2  # about half of such lines fall
+    assert sum(seen(1 + one).is_ongoing for one in noise) <= 2  # about half of such lines fall
     flat = np.maximum(1 - rounds / 300, 0.2)  # long over
-    assert not seen(flat).going_on
+    assert not seen(flat).is_ongoing
     tiny = 1e-12 * np.linspace(1.0, 0.1, 20)  # a tenth of nothing
-    assert not seen(tiny).going_on
+    assert not seen(tiny).is_ongoing
     assert seen(np.linspace(1.0, 0.5, 20)[:5].tolist() + [np.nan] * 15) is None
-    assert "cannot be told" in quality(history(np.ones(1000)), (), 0.1)
+    assert "cannot be told" in describe_convergence(history(np.ones(1000)), (), 0.1)
 
 
 def cycle(begin, end, objective, *, constraint=0.0, diverged=False):
@@ -148,22 +148,22 @@ def cycle(begin, end, objective, *, constraint=0.0, diverged=False):
 def test_cycles_that_still_gain():
     gaining = (cycle(0, 100, 1.0), cycle(100, 240, 0.5))
     rounds = history(np.full(240, 2.0))
-    assert improvement(rounds, gaining, 0.1).going_on
-    assert "the last cycle, of 140 rounds, brought F from 1 to 0.5" in quality(rounds, gaining, 0.1)
-    assert not improvement(rounds, (gaining[0], cycle(100, 240, 0.995)), 0.1).going_on
-    assert improvement(rounds, gaining[:1], 0.1) is None
-    assert improvement(rounds, (replace(gaining[0], constraint=0.3), gaining[1]), 0.1) is None
+    assert measure_improvement(rounds, gaining, 0.1).is_ongoing
+    assert "the last cycle, of 140 rounds, brought F from 1 to 0.5" in describe_convergence(rounds, gaining, 0.1)
+    assert not measure_improvement(rounds, (gaining[0], cycle(100, 240, 0.995)), 0.1).is_ongoing
+    assert measure_improvement(rounds, gaining[:1], 0.1) is None
+    assert measure_improvement(rounds, (replace(gaining[0], constraint=0.3), gaining[1]), 0.1) is None
 
 
 def test_cycles_that_were_not_finite():
     lost = cycle(100, 200, 1.0, diverged=True)
     last = [cycle(0, 900, 1.0), cycle(900, 1000, 1.0, diverged=True)]
-    assert cycles_lost(last) is not None  # a tenth of the rounds, but nothing came after it
+    assert diverged_restarts(last) is not None  # a tenth of the rounds, but nothing came after it
     long = [cycle(0, 100, 1.0), lost, cycle(200, 2000, 0.5)]
-    assert cycles_lost(long) is None
-    found = cycles_lost([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
+    assert diverged_restarts(long) is None
+    found = diverged_restarts([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
     assert "1 of 3 cycles, 40% of the rounds" in found.evidence
-    assert cycles_lost([cycle(0, 100, 1.0)]) is None
+    assert diverged_restarts([cycle(0, 100, 1.0)]) is None
 
 
 def test_chosen_settings_are_told_and_kept(tmp_path):

@@ -56,4 +56,4 @@ def test_nobody_is_set_aside_beside_a_bound_for_all(two_worst_off):
     result = replace(two_worst_off, lower_bound=bound).with_model(two_worst_off.params, "another", judged)
     assert result.status.ok
     assert (result.worst_objective, result.lower_bound.objective) == (0.1, 9.0)
-    assert not result.lower_bound.meets
+    assert not result.lower_bound.feasible

@@ -11,7 +11,7 @@ from rich.console import Console
 from softswitch.cli.errors import NO_ANSWER_CODE, or_refuse
 
 if TYPE_CHECKING:
-    from softswitch.results.frontier_point import FrontierPoint
+    from softswitch.results.frontier import FrontierPoint
     from softswitch.tables.frontier import FrontierPlan
 
 
@@ -31,7 +31,7 @@ def frontier(
     in a folder of its own, for softswitch predict. Ends with exit code 3 where no bound is certified.
     """
     from softswitch.results.certificate import warn_about_reuse
-    from softswitch.results.folder import run_named
+    from softswitch.results.folder import resolve_run
     from softswitch.tables.frontier import bound_folder, train_frontier
 
     console = Console()
@@ -49,10 +49,12 @@ def frontier(
         kept = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
         say(f"trained for {point.bound:g}: {kept}")
 
-    found = or_refuse(lambda: train_frontier(settings, bound or (), run and run_named(run), before=before, watch=watch))
+    found = or_refuse(
+        lambda: train_frontier(settings, bound or (), run and resolve_run(run), before=before, watch=watch)
+    )
     console.print()
     console.print(found.frontier.table())
-    for sentence in found.frontier.words:
+    for sentence in found.frontier.summary:
         say(sentence)
     for warning in warn_about_reuse(found.earlier_certificates):
         say(warning)

@@ -25,7 +25,7 @@ from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.byzantine import diagnose_model
-from softswitch.results.certificate import Certificate, ending, is_certified
+from softswitch.results.certificate import Certificate, describe_certification, is_certified
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.result import Result
@@ -74,9 +74,9 @@ class Certified:
 
     def __str__(self) -> str:
         if self.certificate is None:
-            return f"{ending(None)} {self.result.status}."
+            return f"{describe_certification(None)} {self.result.status}."
         chosen = f"Of {self.looked_at} models the one chosen is {self.model}." if self.tested else ""
-        return "\n".join([ending(self.certificate), chosen, f"{self.result.status}."])
+        return "\n".join([describe_certification(self.certificate), chosen, f"{self.result.status}."])
 
 
 def solve_certified(

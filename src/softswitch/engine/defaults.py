@@ -195,7 +195,7 @@ def _automatic_settings(settings: RunSettings, choice: Choice, memory: Memory | 
 
 def _rounds_of_first_run(rounds: int | None, checkpoints: Checkpoints | None) -> int | None:
     """Return the rounds that the automatic run in these checkpoints was started with; else those asked for now."""
-    stored = checkpoints.said(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
+    stored = checkpoints.saved_identity(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
     if stored is None:
         return rounds
     first_rounds: int | None = json.loads(stored)

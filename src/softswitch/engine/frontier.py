@@ -29,8 +29,7 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ends
 from softswitch.results.certificate import Certificate, Verdict, is_certified
-from softswitch.results.frontier import Frontier
-from softswitch.results.frontier_point import BoundOutcome, FrontierPoint, SmallestConstraint
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
@@ -134,7 +133,7 @@ def frontier(
         shares=all(of_row is not None and ends(of_row) == (0.0, 1.0) for of_row in look.ranges),
         approximate=any(of_row is None for of_row in look.ranges),
         certifiability=str(trained[-1].ready.certifiability),
-        claims=len(claims),
+        planned_tests=len(claims),
         tested=tuple((claim.bound, claim.passed) for claim in tested),
     )
 
@@ -262,7 +261,7 @@ class _Look:
             if not claim.passed and claim.bound == one.bound:
                 seen = claim.certificate
                 named = tuple(str(own.client) for own in seen.clients if own.verdict is not Verdict.MEETS)
-                return replace(told, outcome=BoundOutcome.FAILED, certificate=seen, in_the_way=named)
+                return replace(told, outcome=BoundOutcome.FAILED, certificate=seen, failing_clients=named)
         return told
 
     def _foregone(self, one: _Trained, constraint: float) -> BoundOutcome:

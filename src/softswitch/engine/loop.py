@@ -21,7 +21,7 @@ from softswitch.privacy.noisy_reports import NoisyOracle
 from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
-from softswitch.results.conclusion import conclude
+from softswitch.results.conclusion import build_result
 from softswitch.results.history import History
 from softswitch.results.record import Record, join
 from softswitch.results.result import Result
@@ -50,7 +50,7 @@ def _locked(request: Request, checkpoints: Checkpoints | None) -> AbstractContex
     """Within, no other run has the checkpoints' folder; of several processes the first takes it."""
     if checkpoints is None:
         return nullcontext()
-    return checkpoints.held() if request.oracle.processes == 1 else processes.held_by_first(checkpoints.held)
+    return checkpoints.lock() if request.oracle.processes == 1 else processes.held_by_first(checkpoints.lock)
 
 
 def _run(
@@ -81,7 +81,7 @@ def _run(
     share = SwitchShare()
     shown = any(not isinstance(one, ProgressBar) for one in callbacks)  # who may keep the state
     if done:
-        share.with_rounds(History.from_records(request.oracle, records, done))
+        share.update(History.from_records(request.oracle, records, done))
     try:
         while not (stopped or late) and (done < rounds if cycles is None else not cycles.over):
             if cycles is None and int(state.diverged_at) >= 0:
@@ -97,7 +97,7 @@ def _run(
                 history = History.from_records(request.oracle, [record], last - done, first=done)
                 state, records, done = after, [*records, record], last
             told = request.engine.apart(state) if shown else state
-            news = Chunk(done, rounds, history, share.with_rounds(history), told, time.perf_counter() - began)
+            news = Chunk(done, rounds, history, share.update(history), told, time.perf_counter() - began)
             stopped = first and run_callbacks(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
             if together:
@@ -153,7 +153,7 @@ class _RunCheckpoints:
     @property
     def due(self) -> bool:
         """Whether it is time for another."""
-        return self._checkpoints.due()
+        return self._checkpoints.is_due()
 
     def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
         """Keep where the run stands; the records come back as one, so that they are put together once only."""
@@ -188,8 +188,10 @@ class _RunCheckpoints:
         if there is None:
             return None
         if self._cycles is not None:
-            return there if request.choice is not None and request.choice.may_end else there.at_most(request.rounds)
-        return there.extended(request.rounds, request.settings.averaging_from, state)
+            if request.choice is None or not request.choice.may_end:
+                there.check_rounds(request.rounds)
+            return there
+        return there.extend(request.rounds, request.settings.averaging_from, state)
 
 
 def finish(
@@ -244,7 +246,7 @@ def finish(
             request.engine.scatter(request.oracle_in_rounds, state.params, jax.random.key(seed), jnp.int32(rounds))
         )
 
-    return conclude(ending, request.oracle, scatter)
+    return build_result(ending, request.oracle, scatter)
 
 
 def _anything_left(request: Request, params: Any) -> bool:

@@ -27,7 +27,7 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.diagnostic import DiagnosticCode
-from softswitch.results.infeasibility import minimise_constraint, never_feasible
+from softswitch.results.infeasibility import describe_infeasibility, minimise_constraint
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
@@ -268,6 +268,6 @@ def _diagnose_blocker(result: Result, problem: Problem, clients: ClientData | St
             return result
         rows, index = clients.of_client(blocker), 0
     alone = minimise_constraint(problem, cast(ClientData, rows), index, result.params, int(spent))
-    finding = never_feasible(clients.names, worst, result.method.tolerance, blocker, alone)
+    finding = describe_infeasibility(clients.names, worst, result.method.tolerance, blocker, alone)
     diagnostics = tuple(finding if one.code == DiagnosticCode.NEVER_FEASIBLE else one for one in result.diagnostics)
     return replace(result, diagnostics=diagnostics)

@@ -39,7 +39,7 @@ from softswitch.problem.parameters import Params, checked_start
 from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Snapshot
-from softswitch.results.conclusion import conclude
+from softswitch.results.conclusion import build_result
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome, History
@@ -178,8 +178,8 @@ class FlowerRun:
     def _corrects_memory(self, settings: StrategySettings) -> bool:
         """Return whether to correct the memory; a resumed run keeps its choice."""
         checkpoints = settings.checkpoints
-        if checkpoints is not None and checkpoints.said("method") is not None:
-            return checkpoints.said(CORRECTED) is not None
+        if checkpoints is not None and checkpoints.saved_identity("method") is not None:
+            return checkpoints.saved_identity(CORRECTED) is not None
         roster = self.roster
         return self._requested.robust is None and not roster.reports_all_rows and not roster.single_reporters
 
@@ -218,7 +218,7 @@ class FlowerRun:
             server.cycle_begin = restarts.done
         elif "numbers" in journal:
             server.method = with_numbers(server.method, journal["numbers"])
-        self._share.with_rounds(self._history())
+        self._share.update(self._history())
         logger.info("resuming after %d of %d rounds", snapshot.done, server.rounds)
         self.events.record("resumed", f"after {snapshot.done} of {server.rounds} rounds")
         return True
@@ -241,12 +241,12 @@ class FlowerRun:
         """Run the callbacks, begin the next cycle if one has ended, and save a checkpoint if it is due."""
         server = self.server
         history = History.from_records(self.clients, [record], 1, first=server.done - 1)
-        share = self._share.with_rounds(history)
+        share = self._share.update(history)
         chunk = Chunk(server.done, server.rounds, history, share, server.state, self.seconds)
         self._stops = run_callbacks(self.settings.callbacks, chunk)
         if self.restarts is not None:
             self.restarts.after_round(may_begin=not self._ends_early)
-        if self.settings.checkpoints is not None and self.settings.checkpoints.due():
+        if self.settings.checkpoints is not None and self.settings.checkpoints.is_due():
             self.save()
 
     def save(self) -> None:
@@ -297,7 +297,7 @@ class FlowerRun:
             restarts=() if restarts is None or server.has_diverged else tuple(restarts.past),
         )
         # The noise of reports at one iterate is not measured: it would take extra rounds.
-        result = self.clients.privacy.add_to_result(conclude(end, self.clients, lambda: math.nan))
+        result = self.clients.privacy.add_to_result(build_result(end, self.clients, lambda: math.nan))
         diagnostics = (self._excluded_diagnostic(), self._suppressed_classes_diagnostic())
         added = tuple(diagnostic for diagnostic in diagnostics if diagnostic is not None)
         result = replace(result, diagnostics=(*result.diagnostics, *added))

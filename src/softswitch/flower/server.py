@@ -33,10 +33,10 @@ from softswitch.results.folder import (
     CONFIG,
     FORMAT,
     Run,
+    create_folder,
     find_runs,
-    new_folder,
     open_run,
-    versions,
+    read_versions,
     write_result,
 )
 from softswitch.results.result import Result
@@ -160,9 +160,9 @@ def _open_folder(out: Path, name: str, config: dict[str, Any], request: dict[str
             "engine": "flower",
             "command": f"flwr run . --run-config '{changes}'",
             "asked": request,
-            "versions": versions(),
+            "versions": read_versions(),
         }
-        return new_folder(out, name), about
+        return create_folder(out, name), about
     if isinstance(resume, str):
         run = open_run(resume)
         if run.about.get("engine") != "flower":
@@ -174,7 +174,7 @@ def _open_folder(out: Path, name: str, config: dict[str, Any], request: dict[str
         run = max(runs, key=lambda run: str(run.about.get("started", "")))
     logger.info("resuming %s", run.folder)
     kept = ("format", "started", "engine", "command", "asked", "excluded")
-    return run.folder, {key: run.about[key] for key in kept if key in run.about} | {"versions": versions()}
+    return run.folder, {key: run.about[key] for key in kept if key in run.about} | {"versions": read_versions()}
 
 
 def _settings_toml(method: Method, start: Any, request: dict[str, int], settings: StrategySettings) -> str:

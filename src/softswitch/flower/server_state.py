@@ -226,7 +226,7 @@ class ServerState:
     def resume(self, snapshot: Snapshot, *, in_cycles: bool) -> None:
         """Continue from a checkpoint, perhaps for more rounds than before."""
         averaging_from = snapshot.averaging_from if in_cycles else self.averaging_from
-        snapshot = snapshot.extended(self.rounds, averaging_from, self.state)
+        snapshot = snapshot.extend(self.rounds, averaging_from, self.state)
         self.averaging_from = averaging_from
         self.state = jax.tree.map(jnp.asarray, snapshot.state)
         self.record, self.done = snapshot.record, snapshot.done

@@ -132,7 +132,7 @@ class SwitchingStrategy(Strategy):
             settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.min_clients))
         if self.method.robust is not None:
             settings = _with_min_clients(self.method.robust, settings)
-        with nullcontext() if settings.checkpoints is None else settings.checkpoints.held():
+        with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
             for _ in range(MAX_VOTES):
                 with suppress(_Outvoted):
                     return self._start(grid, initial_arrays, rounds, settings, evaluate_fn)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from softswitch.results.json_numbers import replace_non_finite
-from softswitch.support.text import format_number, join_first, render_text
+from softswitch.support.text import as_text, few_of, number
 
 MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20
 """A table of more clients than the first number shows only this many of the worst."""
@@ -64,7 +64,7 @@ class Interval:
         rows: Number of rows.
         deviation: Standard deviation of one row's value.
         approximate: Whether it is a normal approximation.
-        alone: Upper limit for this client only.
+        marginal_upper: Upper limit for this client only.
         meets_at: p-value: the smallest error probability at which the value is within the tolerance.
         violates_at: p-value: the smallest error probability at which the value is above the tolerance.
         method: The method of the interval.
@@ -76,19 +76,19 @@ class Interval:
     rows: int
     deviation: float
     approximate: bool
-    alone: float = math.nan
+    marginal_upper: float = math.nan
     meets_at: float = 1.0
     violates_at: float = 1.0
     method: IntervalMethod = IntervalMethod.NORMAL
 
     @property
-    def limit_alone(self) -> float:
+    def marginal_limit(self) -> float:
         """The upper limit for this client only, or the simultaneous one if there is none."""
-        return self.upper if math.isnan(self.alone) else self.alone
+        return self.upper if math.isnan(self.marginal_upper) else self.marginal_upper
 
     def __str__(self) -> str:
         is_marked = self.approximate and math.isfinite(self.upper)
-        return f"{'≈ ' if is_marked else ''}{format_number(self.upper)}"
+        return f"{'≈ ' if is_marked else ''}{number(self.upper)}"
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,15 @@ class Certificate:
         """
         if tests == 1 or self.verdict is not Verdict.MEETS:
             return self
-        limits = {"lower": -math.inf, "upper": self.tolerance, "alone": self.tolerance}
+
+        def limit(interval: Interval) -> Interval:
+            return replace(interval, lower=-math.inf, upper=self.tolerance, marginal_upper=self.tolerance)
+
         clients = tuple(
             replace(
                 client,
                 objective=replace(client.objective, approximate=True),
-                constraints=tuple(replace(interval, **limits) for interval in client.constraints),
+                constraints=tuple(map(limit, client.constraints)),
             )
             for client in self.clients
         )
@@ -169,7 +172,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict "meets" if all clients meet it; otherwise the first of "violates", "unknown", "undecided" that any client has."""
+        """The first of "violates", "unknown" and "undecided" that any client has, or else "meets"."""
         verdicts = {client.verdict for client in self.clients}
         order = (Verdict.VIOLATES, Verdict.UNKNOWN, Verdict.UNDECIDED)
         return next((verdict for verdict in order if verdict in verdicts), Verdict.MEETS)
@@ -191,12 +194,12 @@ class Certificate:
         It is the largest limit for a client alone. For F to exceed it, the limit of the worst client must be wrong,
         hence it is smaller than the largest simultaneous limit.
         """
-        return _largest(client.objective.limit_alone for client in self.clients)
+        return _largest(client.objective.marginal_limit for client in self.clients)
 
     @property
     def worst_constraint(self) -> float:
         """Upper bound on G, the largest constraint of any client; within the tolerance if all clients meet it."""
-        return _largest(interval.limit_alone for client in self.clients for interval in client.constraints)
+        return _largest(interval.marginal_limit for client in self.clients for interval in client.constraints)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate for JSON, with None for numbers that are not finite."""
@@ -225,7 +228,7 @@ class Certificate:
             more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"
             if client.rows_needed == 0:
                 more = " (depends on other clients)"
-            rows, estimate = f"{client.worst.rows:,}", format_number(client.worst.estimate)
+            rows, estimate = f"{client.worst.rows:,}", number(client.worst.estimate)
             table.add_row(name, rows, str(client.objective), estimate, str(client.worst), f"{client.verdict}{more}")
         return table
 
@@ -234,7 +237,7 @@ class Certificate:
         """Notes for readers of the table."""
         worst = {"constraint": self.worst_constraint, "objective": self.worst_objective}
         limits = [
-            f"the worst client's {name} is at most {format_number(value)}"
+            f"the worst client's {name} is at most {number(value)}"
             for name, value in worst.items()
             if math.isfinite(value)
         ]
@@ -252,7 +255,7 @@ class Certificate:
         if self.epsilon is not None:
             notes.append(
                 "Only noisy sums of held-out rows were used, and the limits include the noise: every row is "
-                f"(ε, δ)-private with ε = {format_number(self.epsilon)}, δ = {self.delta:.2g}."
+                f"(ε, δ)-private with ε = {number(self.epsilon)}, δ = {self.delta:.2g}."
             )
             if self.approximate_objective:
                 notes.append("The objective is not shown: its range is unknown.")
@@ -261,7 +264,7 @@ class Certificate:
         return notes
 
     def __str__(self) -> str:
-        return render_text(self.table(), width=80)
+        return as_text(self.table(), width=80)
 
 
 def _worst_first(client: ClientCertificate) -> tuple[float, ...]:
@@ -306,7 +309,7 @@ def describe_certification(certificate: Certificate | None) -> str:
         failing = [_describe_client(client) for client in certificate.clients if client.verdict is verdict]
         if failing:
             verb = singular if len(failing) == 1 else plural
-            sentences.append(f"{len(failing)} {verb} {what}: {join_first(failing)}.")
+            sentences.append(f"{len(failing)} {verb} {what}: {few_of(failing)}.")
     if math.isfinite(certificate.worst_constraint):
         about = "about " if certificate.approximate else ""
         smallest = f"{about}{_round_up(certificate.worst_constraint)}"

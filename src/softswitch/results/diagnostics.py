@@ -21,7 +21,7 @@ from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientOutcome, History
 from softswitch.results.infeasibility import diagnose_no_feasible_round
 from softswitch.results.restart import Restart
-from softswitch.support.text import format_value
+from softswitch.support.text import in_words
 
 MIN_ROUNDS = 20
 """Fewest rounds for a trend, an average or a share."""
@@ -229,7 +229,7 @@ def unstable_objective(history: History, evaluation: Evaluation, step: float) ->
     return Diagnostic(
         DiagnosticCode.UNSTABLE_OBJECTIVE,
         f"one round in ten of the second half changes F by {change:.3g} or more, and the answer has F = "
-        f"{format_value(worst)}",
+        f"{in_words(worst)}",
         f"Lower step_size (now {step:.3g}), or omit it to have it chosen automatically",
     )
 
@@ -254,7 +254,7 @@ def _inactive_constraint(history: History) -> Diagnostic | None:
     return Diagnostic(
         DiagnosticCode.INACTIVE_CONSTRAINT,
         f"{_describe_feasible_share(history)}; the largest reported constraint was "
-        f"{format_value(history.constraint.max())}",
+        f"{in_words(history.constraint.max())}",
         "If that is unexpected, check the sign and the scale of the constraint, and the tolerance",
     )
 

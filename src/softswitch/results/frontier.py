@@ -15,7 +15,7 @@ from rich.table import Table
 from softswitch.results.certificate import Certificate
 from softswitch.results.json_numbers import nan_if_none, replace_non_finite
 from softswitch.results.result import Result
-from softswitch.support.text import escape_row, join_first, render_text
+from softswitch.support.text import as_text, defused_row, few_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,10 +189,11 @@ class Frontier:
         is_half = tight.bound > 0 and abs(loose.bound / tight.bound - 2) < RATIO_TOLERANCE
         increase = tight.objective - loose.objective
         is_large = increase > max(SMALL_SHARE * abs(loose.objective), SMALL)
+        amount = f"{increase:.3g}" if is_large else "almost nothing"
         cost = (
             f"{'Halving' if is_half else 'Lowering'} the bound from {self.format_bound(loose.bound)} to "
-            f"{self.format_bound(tight.bound)} costs the worst client {f'{increase:.3g}' if is_large else 'almost nothing'}"
-            f": on the training rows its objective F rises from {_format(loose.objective)} to {_format(tight.objective)}."
+            f"{self.format_bound(tight.bound)} costs the worst client {amount}: on the training rows its objective F "
+            f"rises from {_format(loose.objective)} to {_format(tight.objective)}."
         )
         if loose.outcome is not tight.outcome:
             return cost
@@ -222,7 +223,7 @@ class Frontier:
             sentences.append(f"{models} {'was' if tests == 1 else 'were'} tested, the most promising first: {outcome}.")
         for point in self.points:
             if point.outcome is BoundOutcome.FAILED:
-                failing = f" Failing clients: {join_first(point.failing_clients)}." if point.failing_clients else ""
+                failing = f" Failing clients: {few_of(point.failing_clients)}." if point.failing_clients else ""
                 sentences.append(f"{self.format_bound(point.bound)} is not certified.{failing}")
         reasons = {
             BoundOutcome.LATER: "not tested",
@@ -262,9 +263,7 @@ class Frontier:
         approximate = "≈ " if self.approximate else ""
         return {
             "bound": [self.format_bound(point.bound) for point in points],
-            "model": [
-                f"{approximate if p.outcome is BoundOutcome.CERTIFIED else ''}{p.outcome}" for p in points
-            ],
+            "model": [f"{approximate if p.outcome is BoundOutcome.CERTIFIED else ''}{p.outcome}" for p in points],
             "least F": [_format(point.objective if point.reached else math.nan) for point in points],
             "its G": [self.format_bound(p.constraint) if math.isfinite(p.constraint) else "–" for p in points],
             "model's F": [_format(point.chosen_objective) for point in points],
@@ -278,8 +277,8 @@ class Frontier:
         """Explanation of the columns."""
         measured = " and the further metrics" if self._measure_names() else ""
         return (
-            "F: the worst client's objective. Least F: the smallest within the bound on the training rows. The model is "
-            f"the one selected for new data. Its validation F{measured} are computed on the rows that selected it. "
+            "F: the worst client's objective. Least F: the smallest within the bound on the training rows. The model "
+            f"is the one selected for new data. Its validation F{measured} are computed on the rows that selected it. "
             "Constant: the best constant prediction within the bound."
         )
 
@@ -328,12 +327,12 @@ class Frontier:
         names = self._measure_names()
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(escape_row(["bound", *NUMBERS, *names, "outcome", "model"]))
+        writer.writerow(defused_row(["bound", *NUMBERS, *names, "outcome", "model"]))
         for point in self.points:
             values = point.to_dict()
             cells = [values["bound"], *(values[name] for name in NUMBERS), *(values["measures"].get(n) for n in names)]
             plain = ("" if cell is None else cell for cell in cells)
-            writer.writerow(escape_row([*plain, str(point.outcome), point.model]))
+            writer.writerow(defused_row([*plain, str(point.outcome), point.model]))
         return stream.getvalue()
 
     def figure(self) -> Figure:
@@ -341,7 +340,7 @@ class Frontier:
         return plot_frontier(self.points, self.smallest, shares=self.shares)
 
     def __str__(self) -> str:
-        return "\n".join([render_text(self.table()), *self.summary])
+        return "\n".join([as_text(self.table()), *self.summary])
 
 
 _SAVED = ("confidence", "clients", "shares", "approximate", "certifiability", "requested", "planned_tests")
@@ -359,10 +358,10 @@ def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint,
     """Plot a frontier in panels that fit a phone. Filled markers are certified."""
     from matplotlib.lines import Line2D
 
-    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
+    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, legend, panels
 
     measures = list(dict.fromkeys(name for point in points for name in point.measures))
-    figure, axes = make_panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
+    figure, axes = panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
     upper, lower = axes[0, 0], axes[-1, 0]
     bounds = [point.bound for point in points]
     least = [point.objective if point.reached else math.nan for point in points]
@@ -379,7 +378,7 @@ def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint,
     for panel in axes[:, 0]:
         _set_bound_ticks(panel, points, smallest, shares=shares)
     lower.set_xlabel("bound on the constraint")
-    add_legend(figure, list(axes[:, 0]), columns=1)
+    legend(figure, list(axes[:, 0]), columns=1)
     kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
     lower.legend(kinds, ["certified", "not certified"], frameon=False, fontsize="small", loc="best")
     return figure

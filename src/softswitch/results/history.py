@@ -91,7 +91,7 @@ class History:
         unheard: Number of clients that have not reported yet, if the server has a memory; else None.
         oldest: Age of the oldest remembered report in rounds, if the server has a memory; else None.
         bytes_up: Bytes of the clients' updates, if messages are compressed; else None.
-        bytes_down: Bytes of the parameters or their changes for all participants, if messages are compressed; else None.
+        bytes_down: Bytes of the parameters or their changes, if messages are compressed; else None.
         stationarity: With a proximal centre, its move at the end of a stage times ρ; NaN in rounds that end no stage,
             ∞ if the stage had no feasible round. Else None.
     """
@@ -174,8 +174,7 @@ class History:
             for summary in (joined.full, joined.held_out)
         )
         assert full is not None
-        same = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
-        same += ("unheard", "oldest", "stationarity")
+        same = (*_REPORTED, "unheard", "oldest", "stationarity")
         return cls(
             **{name: getattr(joined, name) for name in same},
             value_evaluations=values,
@@ -194,8 +193,7 @@ class History:
         Args:
             first: The first round to keep, counted from 0.
         """
-        names = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
-        names += ("value_evaluations", "gradient_evaluations")
+        names = (*_REPORTED, "value_evaluations", "gradient_evaluations")
         return History(
             **{name: getattr(self, name)[first:] for name in names},
             full_rounds=self.full_rounds[:0],
@@ -242,6 +240,9 @@ class History:
             held_out=ClientSummary(**held_out) if held_out else None,
             per_client=per_client,
         )
+
+
+_REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
 
 
 def _drop_unknown_epsilon(history: ClientHistory) -> ClientHistory:

@@ -22,7 +22,7 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
-from softswitch.support.text import format_value, join_first
+from softswitch.support.text import few_of, in_words
 
 MIN_STEPS, MAX_STEPS = 10, 200
 """Limits of the steps of ``minimise_constraint``."""
@@ -102,8 +102,8 @@ def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_settin
     return Diagnostic(
         DiagnosticCode.SWITCH_NEVER_PASSES,
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
-        f"on all their data, the largest at {format_value(float(worst.max()))}, but no round's criterion was at most "
-        f"{format_value(float(end.method.switch_at))}",
+        f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
+        f"{in_words(float(end.method.switch_at))}",
         f"The largest of noisy reports is too large: raise {noise_setting}; or raise the threshold towards the "
         "tolerance, or run longer",
         suggests_more_rounds=True,
@@ -123,12 +123,12 @@ def describe_infeasibility(
         minimum: The result of that minimisation; None if there was none.
     """
     above = np.flatnonzero(~(worst <= tolerance))
-    listed = join_first([f"{names[i]!r} ({format_value(worst[i])})" for i in above[np.argsort(-worst[above])]])
+    listed = few_of([f"{names[i]!r} ({in_words(worst[i])})" for i in above[np.argsort(-worst[above])]])
     evidence = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {listed}"
     name, longer = repr(names[client]), "Run longer, change the step size, or raise the tolerance"
     if minimum is None or not math.isfinite(minimum.smallest):
         return Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, longer, suggests_more_rounds=True)
-    smallest = format_value(minimum.smallest)
+    smallest = in_words(minimum.smallest)
     if minimum.smallest <= tolerance:
         return Diagnostic(
             DiagnosticCode.INCOMPATIBLE_CONSTRAINTS,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.results.json_numbers import replace_non_finite
-from softswitch.support.text import format_value
+from softswitch.support.text import in_words
 
 _ARRAYS = ("weights", "multipliers")
 MAX_ENTRIES = 10**8
@@ -30,7 +30,7 @@ class LowerBound:
         reason: Why the bound is rigorous or an estimate, or why there is none.
         assumptions: What is assumed in addition to convexity; empty if nothing is.
         weights: Weights p of the clients' objectives in the Lagrangian.
-        multipliers: Multipliers μ of the constraints; clients × constraints, or 1 × constraints for a pooled constraint.
+        multipliers: Multipliers μ of the constraints; clients × constraints, or 1 × constraints if it is pooled.
         subtracted: Margin subtracted for an inexact minimum and for rounding.
         rows: Number of rows on which gradients and values were computed.
     """
@@ -63,9 +63,9 @@ class LowerBound:
             return f"no bound: {self.reason}"
         kind = f"({'certified' if self.certified else 'an estimate'}: {self.reason})"
         if not self.feasible:
-            least = f"the optimum is {'at least' if self.certified else 'about'} {format_value(self.value)} {kind}"
+            least = f"the optimum is {'at least' if self.certified else 'about'} {in_words(self.value)} {kind}"
             reason = "is above the tolerance or outside the domain, and may be below the optimum"
-            return f"{least}; the answer has {format_value(self.objective)}, but {reason}"
+            return f"{least}; the answer has {in_words(self.objective)}, but {reason}"
         gap, share = max(self.gap, 0.0), max(self.relative_gap, 0.0)
         written = f"{gap:.3g}" if share > 10 else f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
         return f"{'at most' if self.certified else 'about'} {written} above the optimum {kind}"

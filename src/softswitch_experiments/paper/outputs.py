@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from softswitch.results.folder import versions, write_result
+from softswitch.results.folder import read_versions, write_result
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.sources import digest
 
@@ -35,7 +35,7 @@ class Saved:
 
 def describe_settings(experiment: Experiment, scale: Scale) -> Settings:
     """Return everything that determines the outputs, up to the arithmetic of the machine."""
-    packages = {name: number for name, number in versions().items() if name in ("softswitch", "jax", "jaxlib")}
+    packages = {name: number for name, number in read_versions().items() if name in ("softswitch", "jax", "jaxlib")}
     return {"seeds": scale.seeds, "quick": scale.quick, "packages": packages, "sources": digest(experiment.run)}
 
 

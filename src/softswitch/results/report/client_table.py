@@ -12,16 +12,16 @@ from softswitch.results.descriptions import ConstraintDescription
 from softswitch.results.folder import Run
 from softswitch.results.report.charts import MAX_CLIENTS, WORST_CLIENTS
 from softswitch.results.report.verdict import CLIENT_MARKS, ClientResult, ClientVerdict, sort_worst_first
-from softswitch.support.text import MISSING, format_number, format_percent
+from softswitch.support.text import DASH, number, share
 
 ROWS = {"rows": "training rows", "rows_to_choose_by": "validation rows", "rows_held_out": "held-out rows"}
 METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "miss_rate": ("miss rate", format_percent),
-    "false_alarm_rate": ("false alarms", format_percent),
-    "auc": ("AUC", lambda value: MISSING if value is None or math.isnan(value) else f"{value:.3f}"),
-    "mean_absolute_error": ("mean absolute error", format_number),
-    "error_rate": ("error rate", format_percent),
-    "worst_class_recall": ("worst class recall", format_percent),
+    "miss_rate": ("miss rate", share),
+    "false_alarm_rate": ("false alarms", share),
+    "auc": ("AUC", lambda value: DASH if value is None or math.isnan(value) else f"{value:.3f}"),
+    "mean_absolute_error": ("mean absolute error", number),
+    "error_rate": ("error rate", share),
+    "worst_class_recall": ("worst class recall", share),
 }
 """Metrics of clients on held-out rows: heading and format."""
 BASELINES = {"constant": "constant", "unconstrained": "no constraint"}
@@ -77,12 +77,10 @@ def build_client_table(run: Run, clients: list[ClientResult], kind: ConstraintDe
     )
 
 
-def _build_columns(
-    run: Run, clients: list[ClientResult], kind: ConstraintDescription
-) -> dict[tuple[str, str], list[Cell]]:
+def _build_columns(run: Run, clients: list[ClientResult], kind: ConstraintDescription) -> dict[tuple[str, str], list[Cell]]:
     table, metrics = run.clients, _build_metrics(run.clients)
 
-    def cells(values: Sequence[float], write: Callable[[float | None], str] = format_number) -> list[Cell]:
+    def cells(values: Sequence[float], write: Callable[[float | None], str] = number) -> list[Cell]:
         return [Cell(write(value)) for value in values]
 
     columns = {("verdict", ""): [Cell(f"{CLIENT_MARKS[c.verdict]} {c.verdict}", c.reason) for c in clients]}
@@ -126,7 +124,7 @@ def _build_deciles(run: Run, clients: list[ClientResult], kind: ConstraintDescri
         f"{kind.constraint}, held-out rows": ([client.estimate for client in clients], kind.write),
         f"{kind.constraint}, certified limit": ([client.upper for client in clients], kind.write),
         f"{kind.constraint}, training rows": ([client.constraint for client in clients], kind.write),
-        f"{kind.objective}, training rows": (run.clients["objective"], format_number),
+        f"{kind.objective}, training rows": (run.clients["objective"], number),
     }
     head, columns = [noun], []
     for name, (values, write) in quantities.items():
