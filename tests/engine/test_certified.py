@@ -54,7 +54,9 @@ def found():
 
 def test_a_model_is_certified_and_keeps_the_bound(found):
     assert found.answered
-    assert str(found).startswith("Certified: with 95% confidence, the constraint is at most 0.1 at each of the 3 clients on new data.")
+    assert str(found).startswith(
+        "Certified: with 95% confidence, the constraint is at most 0.1 at each of the 3 clients"
+    )
     assert found.result.status.ok
     assert found.result.worst_constraint <= 0.1
     assert found.result.selected.startswith("model chosen for unseen rows")

@@ -299,7 +299,7 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(whole, tmp_path):
         solve(tmp_path, rounds=300)
 
 
-@pytest.mark.parametrize("method", [RULE, ss.SoftmaxSGM(tolerance=0.1)], ids=["step size given", "auto-tuned"])
+@pytest.mark.parametrize("method", [RULE, ss.Automatic(tolerance=0.1)], ids=["step size given", "auto-tuned"])
 def test_an_extended_run_evaluates_like_a_run_of_the_new_length(tmp_path, method):
     options = {"eval_every": None, "batch_size": 8, "lower_bound": False}
     solve(tmp_path, method, rounds=100, **options)

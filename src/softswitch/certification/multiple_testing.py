@@ -85,7 +85,7 @@ def build_certificate(
     open_levels = levels.marginal / (sum(above) + 1), levels.marginal / (len(above) - sum(above) + 1)
     certificates = []
     for i, (name, _) in enumerate(clients):
-        verdict, needed = Verdict.UNCLEAR, None
+        verdict, needed = Verdict.UNDECIDED, None
         if violates[i]:
             verdict = Verdict.VIOLATES
         elif meets[i]:
