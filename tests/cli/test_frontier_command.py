@@ -67,7 +67,7 @@ def test_what_it_prints_and_writes(made):
     assert "miss-rate at most 0.4, 0.2, 0.02." in before
     assert "Certifying 0.02 at all 2 clients" in before
     assert "Too few rows for any model at" in before
-    for words in (*found.words, "40%", "too few rows", str(folder)):
+    for words in (*found.summary, "40%", "too few rows", str(folder)):
         assert words in after
     assert {file.name for file in folder.iterdir() if file.is_file()} == {
         "frontier.json",
@@ -76,7 +76,7 @@ def test_what_it_prints_and_writes(made):
         "frontier.svg",
     }
     told = json.loads((folder / "frontier.json").read_text())
-    assert told["asked"] == 0.2
+    assert told["requested"] == 0.2
     assert told["about"]["earlier_certificates"] == 0
     with (folder / "frontier.csv").open() as stream:
         rows = list(csv.DictReader(stream))

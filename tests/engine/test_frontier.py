@@ -210,13 +210,13 @@ def test_stopping_ends_with_the_bounds_that_are_trained(parts):
 
 def test_the_smallest_constraint_and_whether_a_constant_has_it(found, parts):
     assert found.smallest.constraint == 0  # decide all positive, and miss none
-    assert found.smallest.by_a_constant
+    assert found.smallest.is_trivial
     # Where no constants can be had, a run looks for it that does nothing but lower the constraint.
     unknown = replace(PROBLEM, constraint_range=None)
     alone = flat.frontier(unknown, parts, [0.4], rounds=ROUNDS, progress=False)
     assert alone.smallest.constraint < 0.5 * alone.points[0].constraint
     assert alone.smallest.objective > alone.points[0].objective
-    assert not alone.smallest.by_a_constant
+    assert not alone.smallest.is_trivial
     assert math.isnan(alone.points[0].constant)
     assert alone.approximate
     assert "≈ certified" in str(alone)
@@ -230,7 +230,7 @@ def test_written_down_and_read_again(found):
     assert header.startswith("bound,objective,constraint,")
     assert [float(line.split(",")[0]) for line in lines] == [0.4, 0.2, 0.05]
     text = str(found)
-    for words in ("40%", "certified", "too few rows", found.words[0]):
+    for words in ("40%", "certified", "too few rows", found.summary[0]):
         assert words in text
 
 
@@ -251,24 +251,24 @@ def test_in_a_users_words():
     )
     tested = ((0.2, True), (0.1, True), (0.05, False))
     frontier = Frontier(points, least, 0.95, 4, shares=True, planned_tests=9, tested=tested)
-    assert frontier.words == [
-        "Halving the bound from 20% to 10% costs the worst client 0.1: on the rows learnt from its objective F is "
-        "0.1000 with the one and 0.2000 with the other. On rows not trained on: accuracy 0.95 and 0.9.",
-        "The smallest bound certified is 10%, together with the one looser before it, with 95% confidence, at all 4 "
+    assert frontier.summary == [
+        "Halving the bound from 20% to 10% costs the worst client 0.1: on the training rows its objective F rises "
+        "from 0.1000 to 0.2000. On validation rows: accuracy 0.95 and 0.9.",
+        "The smallest certified bound is 10%, jointly with the one looser before it, with 95% confidence, at all 4 "
         "clients.",
-        "3 of 9 models were tested, from the likeliest on: the last, for 5%, did not pass, which ends the tests.",
-        "5% is not certified. In the way: north.",
+        "3 of 9 models were tested, the most promising first: the last, for 5%, did not pass, which ended the tests.",
+        "5% is not certified. Failing clients: north.",
         "3% is not tested.",
-        "2% is beyond what these rows could certify, whatever the model is.",
-        "0.1% is not reached on the rows learnt from.",
-        "The smallest constraint reached on the rows learnt from is 1%, with F = 0.9.",
+        "2% is too small to be certified with these rows.",
+        "0.1% is not reached on the training rows.",
+        "The smallest constraint reached on the training rows is 1%, with F = 0.9.",
     ]
     assert frontier.columns["least F"] == ["0.1000", "0.2000", "0.4500", "0.5000", "0.6000", "–"]  # none keeps the last
-    asked = replace(frontier, asked=0.05, shares=False).words[0]
+    asked = replace(frontier, requested=0.05, shares=False).summary[0]
     assert asked.startswith("Halving the bound from 0.1 to 0.05 costs the worst client 0.25: ")
     none = replace(frontier, points=points[2:3], planned_tests=0, tested=())
     assert none.smallest_certified is None
-    assert none.words[0] == "No bound is certified with 95% confidence."
+    assert none.summary[0] == "No bound is certified with 95% confidence."
     frontier.figure()  # also with a bound that was not reached, and marks of every kind
 
 

@@ -18,7 +18,7 @@ from softswitch import methods as methods
 from softswitch.engine import compiled as engine
 from softswitch.methods import round as rounds
 from softswitch.methods.messages import Reports
-from softswitch.results.saving import describe_rule, rule_described
+from softswitch.results.saving import describe_method, restore_method
 
 ETA = COMMON["step_size"]
 ABOUT = methods.Proximal(strength=2.0, rounds=20)
@@ -68,7 +68,7 @@ def test_it_comes_back_from_a_folder_and_from_a_checkpoint(case, tmp_path):
     longer = flat.solve(problem, clients, RULE, rounds=70, checkpoints=kept, **how)
     np.testing.assert_array_equal(longer.params, whole.params)
     np.testing.assert_array_equal(longer.history.stages, whole.history.stages)
-    assert rule_described(describe_rule(RULE)) == RULE
+    assert restore_method(describe_method(RULE)) == RULE
 
 
 def test_a_warm_start_is_the_first_centre(case):

@@ -177,7 +177,7 @@ def look(folder, part):
         load_model(folder, allow_uncertified=True).columns(ROWS)
     elif part == "frontier":
         found = read_frontier(folder)
-        _ = found.columns, found.words, found.to_csv(), found.notes
+        _ = found.columns, found.summary, found.to_csv(), found.notes
     elif part == "resumed":
         training.resume(folder, progress=False)
     elif part == "checkpoints":

@@ -222,7 +222,7 @@ def test_other_models_beside_the_answer(folders, single):
 
 
 def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
-    """Also in a folder of an earlier version, which knew nothing of it."""
+    """Also in a folder without them."""
     kept = tmp_path / "run"
     shutil.copytree(folders[0], kept)
     about = json.loads((kept / "run.json").read_text())
@@ -232,13 +232,13 @@ def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
         one["feasible"] = False
     (kept / "run.json").write_text(json.dumps(about))
     page = write_report([kept]).read_text(encoding="utf-8")
-    cycle = f"rounds 0 to {first['end'] - 1}, step {first['step_size']:.3g} falling to 0"
+    cycle = f"rounds 0 to {first['end'] - 1}, step {first['step_size']:.3g} decaying to 0"
     for words in ("rounds: at most 7,000", cycle, "No constant prediction is feasible"):
         assert words in page
     for name in ("auto_settings", "restarts", "models", "price"):
         del about[name]
     (kept / "run.json").write_text(json.dumps(about))
-    assert "Is it of any use?" not in write_report([kept]).read_text(encoding="utf-8")
+    assert "Comparison with other models" not in write_report([kept]).read_text(encoding="utf-8")
 
 
 def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None):
@@ -275,26 +275,26 @@ def test_verdicts_in_words():
         "good",
         "Certified",
         "All 3 meet",
-        "Judged by held-out rows, with 95% confidence. On their training rows all 3 meet.",
+        "Based on held-out rows, with 95% confidence. On their training rows all 3 meet.",
     )
     assert told(verdicts=["meets"] * 3, aim={"answered": True}).headline == "Certified"
     assert told(verdicts=["meets"] * 3, aim={"answered": False})[:2] == ("unsure", "Not certified")
     assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
     short = told(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
-    assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 rows more would decide)")
+    assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 more rows needed)")
     short = told(verdicts=["meets", "undecided", "violates"])
     assert short[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
     many = told(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
-    assert many.counts == "0 of 6 meet, 6 undecided (4 of them need about 9 to 1,200 rows more)"
+    assert many.counts == "0 of 6 meet, 6 undecided (4 of them need about 9 to 1,200 more rows)"
     assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b)"
     short = told("answer-violates", ["a"], ["meets"] * 3)
     assert short[:2] == ("bad", "Certified, but violated on training rows")
-    assert short.words.endswith("On their training rows 1 of 3 is above the bound: a.")
+    assert short.details.endswith("On their training rows 1 of 3 is above the bound: a.")
     assert told()[:3] == ("unsure", "Not certified", "All 3 meet")
-    assert "Nothing was certified" in told().words
+    assert "There is no certificate" in told().details
     assert told(violating=["a"])[:2] == ("bad", "Violated on training rows")
-    assert told("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped before its end")
-    assert "stopped after 1,000 rounds" in told("stopped").words
+    assert told("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped early")
+    assert "stopped after 1,000 rounds" in told("stopped").details
     assert told("diverged")[:2] == ("bad", "The run diverged")
     assert told("no-feasible-round")[:2] == ("bad", "No round was feasible")
 
@@ -306,7 +306,7 @@ def test_a_limit_above_the_bound_of_a_client_that_meets_is_explained(folders, tm
     for one in told["clients"]:
         one["verdict"], one["constraints"][0]["upper"] = "meets", 0.41
     (kept / "certificate.json").write_text(json.dumps(told))
-    assert "One may meet although that is above the bound" in write_report([kept]).read_text(encoding="utf-8")
+    assert "although its simultaneous limit is above it" in write_report([kept]).read_text(encoding="utf-8")
 
 
 def test_a_client_that_a_certificate_of_an_earlier_version_left_out_is_undecided(folders, tmp_path):
@@ -316,14 +316,14 @@ def test_a_client_that_a_certificate_of_an_earlier_version_left_out_is_undecided
     gone = told["clients"].pop(0)["client"]
     (kept / "certificate.json").write_text(json.dumps(told))
     (one,) = [one for one in summarise_clients(open_run(kept)) if one.name == gone]
-    assert (one.standing, one.words) == ("undecided", "no held-out rows")
+    assert (one.verdict, one.reason) == ("undecided", "no held-out rows")
 
 
 def test_what_cannot_be_reported(folders, tmp_path):
-    with pytest.raises(ValueError, match="at least one run's folder is needed"):
+    with pytest.raises(ValueError, match="folders must have at least one run"):
         write_report([])
     (tmp_path / "run.json").write_text(json.dumps({"format": "softswitch run 1"}))
-    with pytest.raises(ValueError, match="is not finished; softswitch resume"):
+    with pytest.raises(ValueError, match="is not finished; resume it: softswitch resume"):
         write_report([tmp_path])
 
 

@@ -22,7 +22,7 @@ class RunEnd:
 
     Attributes:
         averaging_from: The first round that could join the average.
-        answer: Which iterate the user asked for.
+        answer: The requested iterate.
         vanished: Whether no client has an objective, or none has a constraint, on all its data.
         culprit: The label of the client that made the run diverge, if known.
         restarts: The restarts of an auto-tuned run. The answer is then the start of the next one.
@@ -52,7 +52,7 @@ class RunEnd:
 
 
 def select_answer(end: RunEnd) -> tuple[Params, str]:
-    """Return the answer and its description: the iterate asked for or, if there is none, the next best."""
+    """Return the answer and its description: the requested iterate or, if there is none, the next best."""
     state, history, wanted, first = end.state, end.history, end.answer, end.averaging_from
     if end.restarts:
         return state.params, end.restarts[-1].answer

@@ -15,14 +15,11 @@ from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import few_of, in_words
 
-MIN_ROUNDS = 12
-"""Fewest compared rounds of a client for a diagnostic."""
-MIN_DEVIATIONS = 4.0
-"""A client disagrees if it is this many standard deviations above the rate of the other clients."""
-MAX_SCALE_RATIO = 1000.0
-"""Largest plausible ratio of a client's scale to the median scale."""
+MIN_ROUNDS = 12  # fewest compared rounds of a client for a diagnostic
+MIN_DEVIATIONS = 4.0  # a client disagrees if it is this many standard deviations above the usual rate
+MAX_SCALE_RATIO = 1000.0  # largest plausible ratio of a client's scale to the median scale
 OUTLIER_DISTANCE = 100.0
-"""An outlier is this many times as far from the remaining clients as they are from each other."""
+"""An outlier is this many times as far from the remaining clients as those from each other."""
 
 
 def diagnose_clients(end: RunEnd, evaluation: Evaluation) -> list[Diagnostic]:

@@ -18,8 +18,7 @@ from softswitch.support.text import as_text, few_of, number
 
 MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20
 """A table of more clients than the first number shows only this many of the worst."""
-MAX_UNWRAPPED_NAME = 24
-"""Clients' names up to this length are not wrapped."""
+MAX_UNWRAPPED_NAME = 24  # clients' names up to this length are not wrapped
 
 
 class Verdict(StrEnum):
@@ -277,8 +276,7 @@ def _largest(limits: Iterable[float]) -> float:
     return max(math.inf if math.isnan(limit) else limit for limit in limits)
 
 
-NOT_CERTIFIED = "not certified"
-"""The outcome of a model that failed certification."""
+NOT_CERTIFIED = "not certified"  # the outcome of a model that failed certification
 
 
 def is_certified(certificate: Certificate | None) -> bool:

@@ -13,22 +13,12 @@ from softswitch.support.text import in_words
 
 LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4
 """A gain above these shares of the last F and of the first F, together, justifies more rounds."""
-MIN_EVALUATIONS = 9
-"""Fewest evaluations of F for a trend."""
-MIN_STANDARD_ERRORS = 3.0
-"""A trend is significant if it exceeds this many standard errors."""
+MIN_EVALUATIONS = 9  # fewest evaluations of F for a trend
+MIN_STANDARD_ERRORS = 3.0  # a trend is significant if it exceeds this many standard errors
 
 
 class Improvement(NamedTuple):
-    """The change of F over the last part of a run.
-
-    Attributes:
-        before: F at the beginning of that part.
-        after: F at its end.
-        first: F at the beginning of the run.
-        significant: Whether the change exceeds the noise of F.
-        period: Description of that part.
-    """
+    """The change of F over the last part of a run; ``first`` is F at the beginning of the run."""
 
     before: float
     after: float

@@ -23,24 +23,15 @@ from softswitch.results.infeasibility import diagnose_no_feasible_round
 from softswitch.results.restart import Restart
 from softswitch.support.text import in_words
 
-MIN_ROUNDS = 20
-"""Fewest rounds for a trend, an average or a share."""
-MIN_AVERAGED_SHARE = 0.05
-"""Smallest share of the rounds that could join the average."""
-LARGE_PERCENTILE = 90
-"""The percentile of changes that counts as large."""
-MIN_CHANGE = 0.05
-"""Smallest change of F that matters, as a share of its range."""
-MIN_EVALUATIONS = 4
-"""Fewest evaluations on all data that separate noise from steps."""
-MAX_DIVERGED_SHARE = 1 / 3
-"""Largest share of rounds in diverged restarts."""
-MIN_SWITCH_SHARE, MAX_SWITCH_SHARE = 0.02, 0.99
-"""Limits of the share of feasible rounds."""
-MAX_VOID_SHARE = 0.1
-"""Largest share of void rounds."""
-MAX_LOST_SHARE = 0.05
-"""Largest share of participants that were lost."""
+MIN_ROUNDS = 20  # fewest rounds for a trend, an average or a share
+MIN_AVERAGED_SHARE = 0.05  # smallest share of the rounds that could join the average
+LARGE_PERCENTILE = 90  # the percentile of changes that counts as large
+MIN_CHANGE = 0.05  # smallest change of F that matters, as a share of its range
+MIN_EVALUATIONS = 4  # fewest evaluations on all data that separate noise from steps
+MAX_DIVERGED_SHARE = 1 / 3  # largest share of rounds in diverged restarts
+MIN_SWITCH_SHARE, MAX_SWITCH_SHARE = 0.02, 0.99  # limits of the share of feasible rounds
+MAX_VOID_SHARE = 0.1  # largest share of void rounds
+MAX_LOST_SHARE = 0.05  # largest share of participants that were lost
 
 
 class Participants(Protocol):

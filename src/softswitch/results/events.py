@@ -14,8 +14,7 @@ from typing import Any
 
 logger = logging.getLogger("softswitch.runs")
 EVENTS = "events.jsonl"
-MAX_LINE_BYTES = 2**16
-"""Longer lines are not read as one event."""
+MAX_LINE_BYTES = 2**16  # longer lines are not read as one event
 
 
 class EventLog:

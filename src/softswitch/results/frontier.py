@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 5.6, 2.9
 NUMBERS = ("objective", "constraint", "chosen_objective", "other_objective", "other_constraint", "constant")
 RATIO_TOLERANCE = 1e-6
-SMALL_SHARE, SMALL = 1e-3, 1e-4
-"""A relative and an absolute difference of F below these is negligible."""
+SMALL_SHARE, SMALL = 1e-3, 1e-4  # a relative and an absolute difference of F below these is negligible
 
 
 class BoundOutcome(StrEnum):
@@ -120,6 +119,11 @@ class SmallestConstraint:
     constraint: float
     objective: float
     constant: float = math.nan
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether a constant prediction also reaches it."""
+        return self.constant <= self.constraint
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +256,7 @@ class Frontier:
         smallest = self.smallest
         if not math.isfinite(smallest.constraint):
             return ""
-        constant = "; a constant prediction also reaches it" if smallest.constant <= smallest.constraint else ""
+        constant = "; a constant prediction also reaches it" if smallest.is_trivial else ""
         reached = f"{self.format_bound(smallest.constraint)}, with F = {smallest.objective:.3g}"
         return f"The smallest constraint reached on the training rows is {reached}{constant}."
 

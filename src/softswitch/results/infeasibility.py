@@ -24,17 +24,11 @@ from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.support.text import few_of, in_words
 
-MIN_STEPS, MAX_STEPS = 10, 200
-"""Limits of the steps of ``minimise_constraint``."""
+MIN_STEPS, MAX_STEPS = 10, 200  # limits of the steps of ``minimise_constraint``
 
 
 class ClientMinimum(NamedTuple):
-    """The smallest constraint of one client, found by minimising it alone.
-
-    Attributes:
-        smallest: The smallest value of its largest constraint (of the constraint, not of its surrogate).
-        converged: Whether the search reached a minimum, rather than its step limit.
-    """
+    """The smallest constraint of one client, minimised alone; ``converged`` is False at the step limit."""
 
     smallest: float
     converged: bool

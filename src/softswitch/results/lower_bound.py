@@ -12,8 +12,7 @@ from softswitch.results.json_numbers import replace_non_finite
 from softswitch.support.text import in_words
 
 _ARRAYS = ("weights", "multipliers")
-MAX_ENTRIES = 10**8
-"""Largest number of clients × constraints in a file."""
+MAX_ENTRIES = 10**8  # largest number of clients × constraints in a file
 
 
 @dataclass(frozen=True, eq=False)

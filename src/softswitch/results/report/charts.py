@@ -41,14 +41,11 @@ COLOURS = {ClientVerdict.VIOLATES: VERMILLION, ClientVerdict.UNDECIDED: AMBER, C
 GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')
 """Matplotlib's ids, which are the same in every figure."""
 COORDINATES, LONG_DECIMALS = re.compile(r' (?:d|x|y|transform)="[^"]*"'), re.compile(r"(\d+\.\d\d)\d+")
-MAX_POINTS = 500
-"""Longer curves are thinned to about this many points."""
-MAX_COLUMNS = 100
-"""Rounds are grouped into at most this many columns."""
+MAX_POINTS = 500  # longer curves are thinned to about this many points
+MAX_COLUMNS = 100  # rounds are grouped into at most this many columns
 MAX_CLIENTS, WORST_CLIENTS = 50, 20
 """More clients than the first number are summarised, and only this many of the worst are shown."""
-WIDE, NARROW = 10.8, 3.9
-"""Widths in inches."""
+WIDE, NARROW = 10.8, 3.9  # widths in inches
 Write = Callable[[float | None], str]
 
 

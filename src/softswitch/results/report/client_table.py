@@ -37,16 +37,7 @@ class Cell(NamedTuple):
 
 
 class ClientTable(NamedTuple):
-    """The table of clients.
-
-    Attributes:
-        head: Headings.
-        verdicts: Verdicts on the shown clients.
-        rows: Rows of the shown clients, the worst first.
-        every: Rows of all clients in the same order, for the search; empty if all are shown.
-        marks: Verdicts on all clients as digits, for the search.
-        deciles: Deciles of constraint and objective, if there are many clients; else None.
-    """
+    """The table of clients; with very many, also all rows and verdicts for the search, and deciles."""
 
     head: list[Cell]
     verdicts: list[ClientVerdict]

@@ -13,8 +13,7 @@ from softswitch.support.text import few_of, share
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
 MARKS = {GOOD: "✔", UNSURE: "?", BAD: "✘"}
-MAX_NAMES = 3
-"""Number of clients that a summary names."""
+MAX_NAMES = 3  # number of clients that a summary names
 
 
 class ClientVerdict(StrEnum):
@@ -30,18 +29,7 @@ CLIENT_MARKS = {ClientVerdict.VIOLATES: "✘", ClientVerdict.UNDECIDED: "?", Cli
 
 
 class ClientResult(NamedTuple):
-    """The outcome of one client.
-
-    Attributes:
-        name: Label of the client.
-        verdict: The verdict.
-        reason: Its basis, or what would help; may be empty.
-        constraint: The largest constraint on its training rows.
-        estimate: The worst constraint on held-out rows; NaN without a certificate.
-        lower: Lower confidence limit of that constraint.
-        upper: Upper confidence limit of that constraint.
-        more_rows: About how many more rows would decide; None if unknown or not needed.
-    """
+    """The outcome of one client: the largest constraint on training rows, and its limits on held-out rows if any."""
 
     name: str
     verdict: ClientVerdict
@@ -54,14 +42,7 @@ class ClientResult(NamedTuple):
 
 
 class RunVerdict(NamedTuple):
-    """The outcome of a run.
-
-    Attributes:
-        level: good, unsure or bad.
-        headline: Two or three words.
-        counts: Numbers of clients that meet the bound, violate it and are undecided.
-        details: The rows and the confidence.
-    """
+    """The outcome of a run; its level is good, unsure or bad."""
 
     level: str
     headline: str

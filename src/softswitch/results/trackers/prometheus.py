@@ -20,8 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("PrometheusTracker needs prometheus-client: pip install 'softswitch[prometheus]'") from error
 
-SUFFIX = ".prom"
-"""The suffix of the files that the textfile collector reads."""
+SUFFIX = ".prom"  # the suffix of the files that the textfile collector reads
 METRICS = {
     "round": "Number of completed rounds.",
     "rounds": "Maximum number of rounds.",
