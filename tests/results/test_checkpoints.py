@@ -146,10 +146,10 @@ def test_where_all_are_damaged_the_run_begins_anew(whole, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"seed": 4}, "its seed is 3, but 4 is asked for"),
+        ({"seed": 4}, "its seed is 3, not 4"),
         ({"method": ss.SoftmaxSGM(alpha=21.0, step_size=0.01, optimizer=optax.adam, tolerance=0.1)}, "its method is"),
-        ({"local_steps": 2}, "its local_steps is 1, but 2"),
-        ({"record_clients": False}, "its record_clients is True, but False"),
+        ({"local_steps": 2}, "its local_steps is 1, not 2"),
+        ({"record_clients": False}, "its record_clients is True, not False"),
     ],
 )
 def test_a_checkpoint_of_another_request_is_refused(tmp_path, changes, named):
@@ -162,7 +162,7 @@ def test_other_data_is_refused(tmp_path):
     solve(tmp_path, callbacks=[after(1, interrupt)])
     data, owner = regression()
     data["a"] = data["a"] * 1.01
-    with pytest.raises(ValueError, match="the clients' data differs from what is asked for; use another folder"):
+    with pytest.raises(ValueError, match="the clients' data differs; use another folder"):
         flat.solve(
             problem(),
             client_data(data, owner),
@@ -183,7 +183,7 @@ def test_another_function_of_the_same_name_is_refused(tmp_path):
         asked = ss.Problem(least_squares, level(offset), jnp.zeros(4))
         settings = {"rounds": 20, "checkpoints": ss.Checkpoints(tmp_path)}
         if refused:
-            with pytest.raises(ValueError, match=r"what is computed .* differs from what is asked for"):
+            with pytest.raises(ValueError, match=r"the computation .* differs"):
                 flat.solve(asked, clients(), RULE, **settings)
         else:
             flat.solve(asked, clients(), RULE, **settings)
@@ -213,7 +213,7 @@ def test_a_rule_that_reads_the_same_and_computes_otherwise_is_refused(tmp_path, 
     settings = {"rounds": 20, "local_steps": 2}
     flat.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
     flat.solve(problem(), clients(), method(0), checkpoints=ss.Checkpoints(tmp_path), **settings)
-    with pytest.raises(ValueError, match=r"what is computed .* differs"):
+    with pytest.raises(ValueError, match=r"the computation .* differs"):
         flat.solve(problem(), clients(), method(1), checkpoints=ss.Checkpoints(tmp_path), **settings)
 
 
@@ -224,7 +224,7 @@ def test_a_function_that_closes_over_another_array_is_refused(tmp_path):
     first, second = jnp.arange(4.0), jnp.arange(4.0) + 1
     flat.solve(asked(first), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
     flat.solve(asked(jnp.arange(4.0)), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
-    with pytest.raises(ValueError, match="or arrays that they close over"):
+    with pytest.raises(ValueError, match="or arrays in their closures"):
         flat.solve(asked(second), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
 
 
@@ -253,11 +253,11 @@ def test_numbers_that_no_text_shows_are_told_apart(tmp_path):
         return ss.Problem(least_squares, softplus_level, jnp.zeros(4), AtLeast(jnp.full(4, low)))
 
     flat.solve(bounded(-1.0), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
-    with pytest.raises(ValueError, match="a number of the rule, the domain or the memory differs"):
+    with pytest.raises(ValueError, match="a number in the method, the domain or the memory differs"):
         flat.solve(bounded(-0.5), clients(), RULE, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "domain"))
     for alpha, refused in ((1.0, False), (50.0, True)):
         method = Mute(alpha=alpha, step_size=0.1, tolerance=0.1)
-        with pytest.raises(ValueError, match="a number of the rule") if refused else nullcontext():
+        with pytest.raises(ValueError, match="a number in the method") if refused else nullcontext():
             flat.solve(problem(), clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "method"))
 
 
@@ -295,7 +295,7 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(whole, tmp_path):
     longer = solve(tmp_path, callbacks=[lambda chunk: seen.append(chunk.round)])
     assert seen[0] == 550, "from round 300 on"
     same(longer, whole)
-    with pytest.raises(ValueError, match="rounds must be at least 900, which the checkpoint has done already"):
+    with pytest.raises(ValueError, match="rounds must be at least 900, .* but is 300"):
         solve(tmp_path, rounds=300)
 
 
@@ -319,7 +319,7 @@ def test_a_checkpoint_resumes_with_another_client_batch_size(whole, tmp_path):
 
 def test_an_average_of_the_last_rounds_is_extended_where_it_begins_later(tmp_path):
     solve(tmp_path, rounds=300, average_last=0.5)
-    with pytest.raises(ValueError, match="begin with round 200, but the checkpoint, after 300 rounds, has averaged"):
+    with pytest.raises(ValueError, match="begin with round 200, but the checkpoint after 300 rounds has averaged"):
         solve(tmp_path, rounds=400, average_last=0.5)
     same(solve(tmp_path, rounds=700, average_last=0.5), solve(rounds=700, average_last=0.5))
 
@@ -327,7 +327,7 @@ def test_an_average_of_the_last_rounds_is_extended_where_it_begins_later(tmp_pat
 def test_a_checkpoint_of_another_version_is_not_begun_anew(tmp_path):
     solve(tmp_path, rounds=20)
     (file,) = tmp_path.glob("round-*")
-    file.write_bytes(file.read_bytes().replace(b"softswitch checkpoint 5", b"softswitch checkpoint 1"))
+    file.write_bytes(file.read_bytes().replace(b"softswitch checkpoint 6", b"softswitch checkpoint 1"))
     with pytest.raises(ValueError, match="was written by another version of softswitch"):
         solve(tmp_path, rounds=20)
 

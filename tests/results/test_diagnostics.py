@@ -157,7 +157,7 @@ def test_other_rules_and_several_constraints_are_read_too():
         assert isinstance(result.explain(), str)
     hard = run(signed, never, 1.0, ss.HardSGM(step_size=0.1, tolerance=0.1))
     assert "limit-cycle" in codes(hard)
-    assert "smaller or falling step size" in hard.explain()
+    assert "smaller or decaying step size" in hard.explain()
 
 
 def test_hardly_ever_feasible():
@@ -196,7 +196,7 @@ def test_limit_cycle():
     tied = run(
         signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, alpha_scale="spread", step_size=0.1, tolerance=0.5)
     )
-    assert "as α per spread makes it" in tied.explain()  # the same α: near a tie only a smaller step helps
+    assert "due to α per spread" in tied.explain()  # the same α: near a tie only a smaller step helps
     mild = run(
         signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=0.5, alpha_scale="spread", step_size=0.1, tolerance=0.5)
     )

@@ -35,14 +35,14 @@ def bound(**changed):
 
 
 def test_in_words():
-    assert str(bound()) == "at most 1.5% above the best possible (certified: the problem is convex)"
+    assert str(bound()) == "at most 1.5% above the optimum (certified: the problem is convex)"
     guess = bound(certified=False, reason="convexity is not known")
-    assert str(guess) == "about 1.5% above the best possible (estimated: convexity is not known)"
+    assert str(guess) == "about 1.5% above the optimum (estimated: convexity is not known)"
     assert str(bound(objective=0.7)).startswith("at most 250% above")
     assert str(bound(value=-0.2)).startswith("at most 0.403 above")
     assert str(bound(value=1e-9)).startswith("at most 0.203 above")
     assert str(bound(value=-math.inf, certified=False, reason="it falls")) == "no bound: it falls"
-    assert "may lie below the best possible" in str(bound(feasible=False))
+    assert "may be below the optimum" in str(bound(feasible=False))
     np.testing.assert_allclose([bound().gap, bound().relative_gap], [0.003, 0.015])
     assert bound(value=0.0).relative_gap == math.inf
 
@@ -65,7 +65,7 @@ def test_a_result_keeps_it(tmp_path):
     result = with_lower_bound(plain, problem, clients)
     assert result.lower_bound.certified
     assert result.gap == result.worst_objective - result.lower_bound.value
-    assert f"How good it is: {result.lower_bound}." in result.explain()
+    assert f"Optimality: {result.lower_bound}." in result.explain()
     for one, folder in ((result, "with"), (plain, "without")):
         one.save(tmp_path / folder)
         assert ss.Result.load(tmp_path / folder).gap == one.gap
@@ -73,7 +73,7 @@ def test_a_result_keeps_it(tmp_path):
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert about["lower_bound"]["description"] == str(result.lower_bound)
     page = write_report([tmp_path / "run"]).read_text()
-    assert f"How good it is: {result.lower_bound}." in page
-    assert "best possible F, at least" in page
+    assert f"Optimality: {result.lower_bound}." in page
+    assert "optimal F, at least" in page
     write_result(tmp_path / "other", plain)
     assert "How good it is" not in write_report([tmp_path / "other"]).read_text()

@@ -61,7 +61,9 @@ def test_a_rule_with_functions_of_ones_own_is_handed_in(tmp_path):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     result = flat.solve(problem, client_data(*regression()), falling, rounds=30)
     result.save(tmp_path)
-    with pytest.raises(ValueError, match="has functions of its own for step_size, which no file can hold; hand it in"):
+    with pytest.raises(
+        ValueError, match="has custom functions for step_size, which cannot be saved; pass it as method"
+    ):
         ss.Result.load(tmp_path)
     assert ss.Result.load(tmp_path, method=falling).method is falling
     with pytest.raises(ValueError, match="method must be a SoftmaxSGM, as was saved"):
@@ -87,7 +89,7 @@ def test_labels_of_any_kind_come_back_as_text_or_numbers(tmp_path):
 
 def test_a_folder_is_written_once_and_read_with_care(result, tmp_path):
     result.save(tmp_path)
-    with pytest.raises(ValueError, match="holds a result already"):
+    with pytest.raises(ValueError, match="already holds a result"):
         result.save(tmp_path)
     with pytest.raises(ValueError, match=r"must be a folder that Result\.save has written, but has no result\.json"):
         ss.Result.load(tmp_path / "elsewhere")

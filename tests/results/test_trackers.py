@@ -40,7 +40,7 @@ def test_csv(tmp_path):
     looked = [row for row in rows if row["train_objective"]]
     assert [int(row["round"]) for row in looked] == result.history.full_rounds.tolist()
     np.testing.assert_allclose([float(r["held_out_constraint"]) for r in looked], result.history.held_out.constraint)
-    with pytest.raises(ValueError, match=r"progress.csv is there already"):
+    with pytest.raises(ValueError, match=r"file must not exist, but .*progress.csv does"):
         CSVTracker(file)
 
 

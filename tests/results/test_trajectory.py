@@ -138,7 +138,7 @@ def test_when_a_course_is_still_improving():
     tiny = 1e-12 * np.linspace(1.0, 0.1, 20)  # a tenth of nothing
     assert not seen(tiny).is_ongoing
     assert seen(np.linspace(1.0, 0.5, 20)[:5].tolist() + [np.nan] * 15) is None
-    assert "cannot be told" in describe_convergence(history(np.ones(1000)), (), 0.1)
+    assert "too few evaluations" in describe_convergence(history(np.ones(1000)), (), 0.1)
 
 
 def cycle(begin, end, objective, *, constraint=0.0, diverged=False):
@@ -149,7 +149,7 @@ def test_cycles_that_still_gain():
     gaining = (cycle(0, 100, 1.0), cycle(100, 240, 0.5))
     rounds = history(np.full(240, 2.0))
     assert measure_improvement(rounds, gaining, 0.1).is_ongoing
-    assert "the last cycle, of 140 rounds, brought F from 1 to 0.5" in describe_convergence(rounds, gaining, 0.1)
+    assert "the last restart, of 140 rounds, brought F from 1 to 0.5" in describe_convergence(rounds, gaining, 0.1)
     assert not measure_improvement(rounds, (gaining[0], cycle(100, 240, 0.995)), 0.1).is_ongoing
     assert measure_improvement(rounds, gaining[:1], 0.1) is None
     assert measure_improvement(rounds, (replace(gaining[0], constraint=0.3), gaining[1]), 0.1) is None
@@ -162,7 +162,7 @@ def test_cycles_that_were_not_finite():
     long = [cycle(0, 100, 1.0), lost, cycle(200, 2000, 0.5)]
     assert diverged_restarts(long) is None
     found = diverged_restarts([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
-    assert "1 of 3 cycles, 40% of the rounds" in found.evidence
+    assert "1 of 3 restarts, 40% of the rounds" in found.evidence
     assert diverged_restarts([cycle(0, 100, 1.0)]) is None
 
 
@@ -175,7 +175,7 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     assert result.auto_settings["rows for a gradient"] == "all of a client's"
     assert result.auto_settings["reports"] == "exact"
     told = result.explain()
-    assert "Chosen: rounds: 1,500; rows for a gradient: all of a client's" in told
+    assert "Automatic settings: rounds: 1,500; rows for a gradient: all of a client's" in told
     assert told.count("  Restart ") == len(result.restarts) > 1
     assert "was hardly improving" in told or "was no longer improving" in told
     result.save(tmp_path / "it")

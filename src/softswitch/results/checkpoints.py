@@ -23,7 +23,7 @@ from softswitch.support.files import TENSORS, check_size, or_damaged, write_atom
 from softswitch.support.json_schema import Each, check_shape
 from softswitch.support.processes import sole_use
 
-KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 5"
+KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 6"
 SUFFIX = ".safetensors"
 DIGESTS = {
     "program": "the computation (functions, a schedule, the optimiser, or arrays in their closures)",

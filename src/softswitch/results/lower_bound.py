@@ -60,7 +60,7 @@ class LowerBound:
         """Describe the bound as a part of a sentence."""
         if not math.isfinite(self.value):
             return f"no bound: {self.reason}"
-        kind = f"({'certified' if self.certified else 'an estimate'}: {self.reason})"
+        kind = f"({'certified' if self.certified else 'estimated'}: {self.reason})"
         if not self.feasible:
             least = f"the optimum is {'at least' if self.certified else 'about'} {in_words(self.value)} {kind}"
             reason = "is above the tolerance or outside the domain, and may be below the optimum"
