@@ -295,7 +295,7 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(whole, tmp_path):
     longer = solve(tmp_path, callbacks=[lambda chunk: seen.append(chunk.round)])
     assert seen[0] == 550, "from round 300 on"
     same(longer, whole)
-    with pytest.raises(ValueError, match="rounds must be at least 900, .* but is 300"):
+    with pytest.raises(ValueError, match=r"rounds must be at least 900, .* but is 300"):
         solve(tmp_path, rounds=300)
 
 

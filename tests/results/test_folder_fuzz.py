@@ -20,14 +20,13 @@ from softswitch.cli import app
 from softswitch.cli.runs import _line
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.descriptions import client_noun, read_description
-from softswitch.results.folder import CHECKPOINTS, differing_settings, find_runs, open_run, read_frontier, run_named
+from softswitch.results.folder import CHECKPOINTS, compare_settings, find_runs, open_run, read_frontier, resolve_run
 from softswitch.results.report import write_report
-from softswitch.results.report.client_states import standings
-from softswitch.results.report.client_table import client_table
-from softswitch.results.report.page import _beside, _comparison, _groups, of_any_use
-from softswitch.results.report.verdict import verdict
+from softswitch.results.report.client_table import build_client_table
+from softswitch.results.report.page import _compare_groups, _compare_models, _compare_runs, describe_usefulness
+from softswitch.results.report.verdict import judge_run, summarise_clients
 from softswitch.results.result import Result
-from softswitch.results.run_schema import check_about
+from softswitch.results.run_schema import check_run
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model
@@ -161,16 +160,16 @@ def look(folder, part):
         _line(run)
         if not run.finished:
             return
-        check_about(run.about, whole=True)
-        found = standings(run)
-        verdict(run, found)
+        check_run(run.about, for_report=True)
+        found = summarise_clients(run)
+        judge_run(run, found)
         words = read_description(run.about)
-        client_table(run, found, words, client_noun(run.settings))
-        of_any_use(run, words)
-        _comparison([run, run])
-        _beside(run, words)
-        _groups(run)
-        differing_settings([run, run])
+        build_client_table(run, found, words, client_noun(run.settings))
+        describe_usefulness(run, words)
+        _compare_runs([run, run])
+        _compare_models(run, words)
+        _compare_groups(run)
+        compare_settings([run, run])
         [str(cycle) for cycle in run.restarts]
         _ = run.history, run.certificate
     elif part == "model":
@@ -182,10 +181,10 @@ def look(folder, part):
         training.resume(folder, progress=False)
     elif part == "checkpoints":
         kept = Checkpoints(folder / CHECKPOINTS)
-        kept.said("jax")
+        kept.saved_identity("jax")
         kept.latest({}, lambda: ((), ()))
     elif part == "found":
-        run_named(folder.parent / "latest")
+        resolve_run(folder.parent / "latest")
         find_runs(folder.parent)
 
 

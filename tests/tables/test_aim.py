@@ -61,7 +61,7 @@ def refused(home, certified):
 def test_a_certified_model_predicts(certified, home):
     run, printed = certified
     assert "There are enough rows." in printed
-    assert "Certified: on rows that nobody has seen the constraint is at most 0.2 at each of 4 clients" in printed
+    assert "Certified: with 95% confidence, the constraint is at most 0.2 at each of the 4 clients on" in printed
     assert run.about["aim"]["answered"]
     assert run.certificate["verdict"] == "meets"
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
@@ -74,8 +74,8 @@ def test_what_cannot_be_certified_is_said_before_and_after_and_is_no_answer(refu
     run, printed = refused
     assert "needs 299 applicable rows per client" in printed
     assert "Too few rows for any model at" in printed
-    assert "No answer at this confidence (0.95)" in printed
-    assert "The same rows have certified 1 other model beside this run." in printed
+    assert "Not certified: there is no 95% confidence" in printed
+    assert "The same rows have certified 1 model of other runs." in printed
     assert run.about["aim"] | {"answered": False, "earlier_certificates": 1} == run.about["aim"]
     assert not run.about["violating"], "on the rows it learnt from it keeps the bound"
 
@@ -85,7 +85,7 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
     new = tmp_path / "new.csv"
     large_table().head(5).drop(columns=["diagnosis"]).to_csv(new, index=False)
     printed = invoke("predict", run.folder, new, code=2)
-    assert "has no certified model. No answer at this confidence" in printed
+    assert "has no certified model. Not certified" in printed
     assert not (tmp_path / "new-predicted.csv").exists()
     invoke("predict", run.folder, new, "--uncertified")
     assert len(pd.read_csv(tmp_path / "new-predicted.csv")) == 5
@@ -100,7 +100,7 @@ def test_the_report_says_it(certified, refused):
     assert verdict(certified[0])[:2] == ("good", "Certified")
     short = verdict(refused[0])
     assert short[:2] == ("unsure", "Not certified")
-    assert "rows more" in short.counts
+    assert "more rows" in short.counts
 
 
 def test_resuming_goes_through_all_runs_again_to_the_same_model(certified, home):
@@ -119,7 +119,7 @@ def test_an_estimator_is_trained_for_its_certificate_and_refuses_without():
     model = ss.BoundedClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, validation=0.2)
     model.fit(X, y, clients=table["hospital"])
     assert model.certified_ is False
-    with pytest.raises(ValueError, match="No answer at this confidence"):
+    with pytest.raises(ValueError, match="Not certified"):
         model.predict(X)
     assert model.set_params(allow_uncertified=True).predict(X).shape == y.shape
     with pytest.raises(ValueError, match="held_out"):

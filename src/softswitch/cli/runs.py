@@ -21,10 +21,10 @@ OR_LATEST = "or latest: the newest below ./runs (FOLDER/latest: below that folde
 
 def runs(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs")) -> None:
     """List the runs below a folder."""
-    from softswitch.results.folder import existing, find_runs
+    from softswitch.results.folder import check_folder, find_runs
 
     console = Console()
-    found = or_refuse(lambda: find_runs(existing(folder)))
+    found = or_refuse(lambda: find_runs(check_folder(folder)))
     if not found:
         console.print(f"There are no runs below {folder}.", markup=False)
         return
@@ -46,12 +46,12 @@ def runs(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("
 
 def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more runs' folders; {OR_LATEST}.")]) -> None:
     """Put runs side by side: what they came to, and the settings in which they differ."""
-    from softswitch.results.folder import differing_settings, open_run, run_named
+    from softswitch.results.folder import compare_settings, open_run, resolve_run
 
     console = Console()
-    opened = or_refuse(lambda: [open_run(run_named(run)) for run in runs])
+    opened = or_refuse(lambda: [open_run(resolve_run(run)) for run in runs])
     lines = or_refuse(lambda: [_line(run) for run in opened])
-    differing = or_refuse(lambda: differing_settings(opened))
+    differing = or_refuse(lambda: compare_settings(opened))
     numbers = [str(i) for i in range(1, len(opened) + 1)]
     table = Table("", title="What they came to", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold", no_wrap=max(len(run.name) for run in opened) <= WIDEST)
@@ -79,10 +79,10 @@ def report(
     ] = None,
 ) -> None:
     """Write a report: one HTML file with verdict, clients, charts, diagnosis and settings, which opens offline."""
-    from softswitch.results.folder import run_named
+    from softswitch.results.folder import resolve_run
     from softswitch.results.report import write_report
 
-    file = or_refuse(lambda: write_report([run_named(run) for run in runs], out))
+    file = or_refuse(lambda: write_report([resolve_run(run) for run in runs], out))
     Console().print(f"Report: {file}", highlight=False, markup=False, soft_wrap=True)
 
 

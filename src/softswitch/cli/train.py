@@ -29,7 +29,7 @@ def train(
     """Train by a file of settings, certify on held-out rows, and write a run folder.
 
     Ends with exit code 1 where the model does not meet the constraint at every client on its training rows, and with 3
-    where it does, but there is no answer at this confidence: it is not certified for unseen rows.
+    where it does, but is not certified for new data.
     """
     from softswitch.tables import training
 
@@ -46,10 +46,10 @@ def resume(
     ] = False,
 ) -> None:
     """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
-    from softswitch.results.folder import run_named
+    from softswitch.results.folder import resolve_run
     from softswitch.tables import training
 
-    _tell(Console(), or_refuse(lambda: training.resume(run_named(run), rounds=rounds, seconds=seconds, trust=trust)))
+    _tell(Console(), or_refuse(lambda: training.resume(resolve_run(run), rounds=rounds, seconds=seconds, trust=trust)))
 
 
 def predict(
@@ -61,12 +61,12 @@ def predict(
     ] = False,
 ) -> None:
     """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
-    from softswitch.results.folder import run_named
+    from softswitch.results.folder import resolve_run
     from softswitch.tables.model import load
     from softswitch.tables.table import read_table, text_format, write_table
 
     def work() -> tuple[Path, int]:
-        model = load(run_named(run), allow_uncertified=uncertified)
+        model = load(resolve_run(run), allow_uncertified=uncertified)
         form = text_format(data)  # the table is given back as it was written
         how = {} if form is None else asdict(form)
         table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **how)

@@ -64,7 +64,7 @@ class Certified:
 
     @property
     def answered(self) -> bool:
-        """Whether the model is certified; else there is no answer at this confidence."""
+        """Whether the model is certified."""
         return is_certified(self.certificate)
 
     @property

@@ -36,7 +36,7 @@ from softswitch.problem.choices import BINARY, MULTICLASS
 from softswitch.problem.networks import Network, moved_network, outputs
 from softswitch.problem.parameters import WEIGHT, Batch, Params
 from softswitch.problem.problem import Problem
-from softswitch.results.certificate import ending, is_certified
+from softswitch.results.certificate import describe_certification, is_certified
 from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.report.page import report
 from softswitch.results.result import Result
@@ -242,7 +242,9 @@ class FederatedEstimator(BaseEstimator):
         """Return the network's outputs for each row."""
         check_is_fitted(self)
         if self.certified_ is False and not self.allow_uncertified:
-            raise ValueError(f"{ending(self.certificate_)} To predict anyway, set allow_uncertified=True")
+            raise ValueError(
+                f"{describe_certification(self.certificate_)} To predict anyway, set allow_uncertified=True"
+            )
         X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
         return np.asarray(outputs(self.params_, jnp.asarray(self._standardise(X))), dtype=float)
 

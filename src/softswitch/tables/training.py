@@ -27,17 +27,17 @@ from softswitch.methods.base import Method
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results.callbacks import Callback
-from softswitch.results.certificate import Certificate, ending, is_certified
+from softswitch.results.certificate import Certificate, describe_certification, is_certified
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.folder import (
     ABOUT,
     CHECKPOINTS,
     CONFIG,
     FORMAT,
+    create_folder,
     find_runs,
-    new_folder,
     open_run,
-    versions,
+    read_versions,
     write_result,
 )
 from softswitch.results.result import Result
@@ -125,7 +125,7 @@ def train(
     if watch is not None:
         watch(config, table, method)
     _check(config, table, method)
-    folder = new_folder(base / config.run.folder, path.stem)
+    folder = create_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
     about = {"format": FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
     about |= describe_origin(config, table)
@@ -140,7 +140,7 @@ def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {"file": config.data.file, "sha256": digest, "rows": int(table.train.sizes.sum())},
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
-        "versions": versions(),
+        "versions": read_versions(),
     }
 
 
@@ -372,7 +372,7 @@ def _aim(certificate: Certificate | None, certified: Certified | None, earlier: 
     """Return the outcome of certification for run.json."""
     aim: dict[str, Any] = {
         "answered": is_certified(certificate),
-        "words": ending(certificate),
+        "words": describe_certification(certificate),
         "earlier_certificates": earlier,
     }
     if certified is None or certified.model is None:

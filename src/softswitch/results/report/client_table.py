@@ -68,7 +68,9 @@ def build_client_table(run: Run, clients: list[ClientResult], kind: ConstraintDe
     )
 
 
-def _build_columns(run: Run, clients: list[ClientResult], kind: ConstraintDescription) -> dict[tuple[str, str], list[Cell]]:
+def _build_columns(
+    run: Run, clients: list[ClientResult], kind: ConstraintDescription
+) -> dict[tuple[str, str], list[Cell]]:
     table, metrics = run.clients, _build_metrics(run.clients)
 
     def cells(values: Sequence[float], write: Callable[[float | None], str] = number) -> list[Cell]:
@@ -110,7 +112,9 @@ def _build_metrics(table: Mapping[str, Sequence[float]]) -> dict[tuple[str, str]
     return columns
 
 
-def _build_deciles(run: Run, clients: list[ClientResult], kind: ConstraintDescription, noun: str) -> dict[str, list[Any]]:
+def _build_deciles(
+    run: Run, clients: list[ClientResult], kind: ConstraintDescription, noun: str
+) -> dict[str, list[Any]]:
     quantities: dict[str, tuple[list[float], Callable[[float | None], str]]] = {
         f"{kind.constraint}, held-out rows": ([client.estimate for client in clients], kind.write),
         f"{kind.constraint}, certified limit": ([client.upper for client in clients], kind.write),
