@@ -95,7 +95,7 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
 
 
 def test_the_report_says_it(certified, refused):
-    from softswitch.results.report.verdict import verdict
+    from softswitch.results.report.verdict import judge_run, summarise_clients
 
     assert verdict(certified[0])[:2] == ("good", "Certified")
     short = verdict(refused[0])
