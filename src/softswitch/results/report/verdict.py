@@ -95,8 +95,9 @@ def sort_worst_first(clients: list[ClientResult]) -> list[int]:
     return sorted(range(len(clients)), key=key)
 
 
-def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
-    """Return the verdict on a run, given the outcomes of its clients."""
+def judge_run(run: Run, clients: list[ClientResult] | None = None) -> RunVerdict:
+    """Return the verdict on a run, given the outcomes of its clients if they are known."""
+    clients = summarise_clients(run) if clients is None else clients
     about, certificate = run.about, run.certificate
     code, violating = about["status"]["code"], about["violating"]
     message = f"{about['status']['message'].capitalize()}."
