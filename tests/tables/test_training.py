@@ -102,7 +102,7 @@ def test_the_folder_holds_all_of_it(trained, home):
 def test_other_models_are_put_beside_the_answer(trained):
     """Misses cost at most 0.2, so the best constant has log odds −log(e^0.2 − 1), and F = 1.708 by false alarms."""
     run, printed = trained
-    beside = {one["name"]: one for one in run.about["beside"]}
+    beside = {one["name"]: one for one in run.about["models"]}
     names = ["the start", "best constant prediction", "no constraint, worst client", "no constraint, mean client"]
     assert list(beside) == ["the answer", *names]
     assert beside["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
@@ -193,9 +193,9 @@ def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
         cycle["end"] for cycle in run.about["restarts"][:-1]
     ]
     assert run.about["restarts"][-1]["end"] == 600
-    assert "Chosen: " in printed
+    assert "Automatic settings: " in printed
     last = run.about["restarts"][-1]
-    assert f"step {last['step_size']:.3g} falling to 0" in printed
+    assert f"step {last['step_size']:.3g} decaying to 0" in printed
     assert "auto: alpha, alpha_scale, step_size, optimizer, criterion, slack" in printed
 
 
@@ -322,7 +322,7 @@ import os, signal, sys
 from softswitch.results import checkpoints
 from softswitch.tables import training
 
-checkpoints.Checkpoints.due = lambda self: True  # not only every ten seconds
+checkpoints.Checkpoints.is_due = lambda self: True  # not only every ten seconds
 
 def die(chunk):
     if chunk.round >= 300:

@@ -30,14 +30,13 @@ from softswitch.results.folder import (
     CONFIG,
     FRONTIER,
     Run,
+    create_folder,
     has_frontier,
-    new_folder,
     open_run,
     write_frontier,
     write_result,
 )
-from softswitch.results.frontier import Frontier
-from softswitch.results.frontier_point import BoundOutcome, FrontierPoint
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
 from softswitch.tables.constraints import CUSTOM
 from softswitch.tables.labels import Label, NumberLabel
@@ -116,7 +115,7 @@ def train_frontier(
         limits = certifiability(table.problem, split.calibration, bounds[-1], config.run.confidence)
         learn, choose, keep = (int(part.sizes.sum()) for part in split)
         before(FrontierPlan(config, tuple(bounds), limits, (learn, choose, keep)))
-    folder = new_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
+    folder = create_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
     about = describe_origin(config, table)
     try:
         curve = frontier(
