@@ -25,7 +25,7 @@ from softswitch.oracles.options import Logging
 from softswitch.problem.networks import Network, outputs
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import ends
-from softswitch.results.certificate import NOT_CERTIFIED, ending
+from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
 from softswitch.results.folder import (
     CONFIG,
     FRONTIER,
@@ -138,7 +138,7 @@ def train_frontier(
             with suppress(OSError):
                 folder.rmdir()
         raise
-    curve = replace(curve, asked=config.task.bound)
+    curve = replace(curve, requested=config.task.bound)
     earlier = count_earlier_certificates(folder, config, about)
     for point in curve.points:
         aim = {
@@ -257,7 +257,7 @@ def _write_model(
 def _verdict(point: FrontierPoint, curve: Frontier) -> str:
     """Return whether a bound's model is certified, and why."""
     if point.certificate is not None:
-        return ending(point.certificate)
+        return describe_certification(point.certificate)
     reasons = {
         BoundOutcome.LATER: "it was not tested, because tests stop at the first bound that fails",
         BoundOutcome.TOO_FEW: "these rows are too few to certify it",
