@@ -38,7 +38,7 @@ def score(w: Any, batch: Any) -> Any:
 
 def false_alarms(w: Any, batch: Any) -> Any:
     """The logistic loss of negative rows."""
-    return ss.mean_over(jnp.logaddexp(0, score(w, batch)), batch["weight"] * (batch["y"] == 0))
+    return ss.weighted_mean(jnp.logaddexp(0, score(w, batch)), batch["weight"] * (batch["y"] == 0))
 
 
 def moved(w: Any, scale: float, offset: float) -> Any:
@@ -61,7 +61,7 @@ def drawn(rows: int, seed: int) -> DataSplit:
     client = np.repeat(np.arange(len(MEANS)), rows)
     y = np.tile([0, 1], len(client) // 2)
     x = generator.normal(size=(len(client), 2)) + (2 * y[:, None] - 1) * MEANS[client]
-    return DataSplit.from_arrays({"x": x.astype(np.float32), "y": y}, client, alike=("y",), strata="y", seed=seed)
+    return DataSplit.from_arrays({"x": x.astype(np.float32), "y": y}, client, stratify=("y",), strata="y", seed=seed)
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
         RATE.constraint,
         jnp.zeros(3),
         domain=domain,
-        constraint_surrogate=RATE.stand_in,
+        constraint_surrogate=RATE.surrogate,
         constraint_range=ZERO_ONE,
     )
     most = int(binom.ppf(0.99, asked.draws, 1 - CONFIDENCE))

@@ -18,7 +18,7 @@ from rich.table import Table
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels, tolerance
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_panels, plot_tolerance
 from softswitch.tables.constraints import build_problem
 from softswitch_experiments.leaderboard.tables import encode_features
 from softswitch_experiments.tasks.fair_classification import adult
@@ -172,7 +172,7 @@ def printed(rows: list[dict[str, Any]]) -> Table:
 def draw(rows: list[dict[str, Any]], file: str) -> None:
     """One column a task: F against everyone's, and G, over the share of clients; traffic grows with it."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    figure, axes = panels(2, len(tasks), width=3.2, height=2.6)
+    figure, axes = make_panels(2, len(tasks), width=3.2, height=2.6)
     colours = {"plain": VERMILLION, "remembers": BLUE, "everyone, as much traffic": GREY}
     for column, task in enumerate(tasks):
         own = [row for row in rows if row["task"] == task]
@@ -183,7 +183,7 @@ def draw(rows: list[dict[str, Any]], file: str) -> None:
             axes[1, column].plot(share, [row["largest"] for row in points], "o-", color=colour, markersize=4)
         axes[0, column].set(title=task.replace(", ", ",\n", 1), ylim=(0.9, 2.0))
         axes[0, column].axhline(1, color="black", linewidth=0.8)
-        tolerance(axes[1, column], own[0]["bound"])
+        plot_tolerance(axes[1, column], own[0]["bound"])
         axes[1, column].set(xlabel="share of clients a round (= traffic)", ylim=(0, 3 * own[0]["bound"]))
         for panel in axes[:, column]:
             panel.set_xscale("log")

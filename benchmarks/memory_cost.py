@@ -34,7 +34,7 @@ def cost(clients: int, rounds: int, network: bool = False, repeats: int = 5, pro
     data = ss.ClientData.from_arrays(columns, client=np.repeat(np.arange(clients), ROWS))
     problem = ss.Problem(least_squares, bias, jnp.zeros(features))
     if network:
-        problem = ss.Problem(networks.objective, networks.misses, networks.network(features, (64,)))
+        problem = ss.Problem(networks.logistic_objective, networks.misses, networks.init_network(features, (64,)))
     method = ss.SoftmaxSGM(alpha=10.0, tolerance=0.5, **steps(0.05), **SOFTMAX_SWITCH)
     how = RUN | {"local_steps": 5, "participation": 0.01, "batch_size": 32, "eval_every": 0, "answer": "last"}
     run = partial(flat.solve, problem, data, method, **how)

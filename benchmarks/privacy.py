@@ -17,7 +17,7 @@ from rich.table import Table
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.support.plotting import BLUE, VERMILLION, narrow_panels, tolerance
+from softswitch.support.plotting import BLUE, VERMILLION, make_narrow_panels, plot_tolerance
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
@@ -144,7 +144,7 @@ def main() -> None:
 
 def _draw(file: str, tasks: list[PrivateTask], found: dict[tuple[str, float | None], list[Outcome]]) -> None:
     """One panel a task: F and G over ε, the means, and from the smallest to the largest of all seeds."""
-    figure, axes = narrow_panels(1, len(tasks))
+    figure, axes = make_narrow_panels(1, len(tasks))
     for axis, task in zip(axes[0], tasks, strict=True):
         for name, colour, label in (("objective", BLUE, "worst F"), ("constraint", VERMILLION, "worst G")):
             values = np.array([[getattr(run, name) for run in found[task.name, budget]] for budget in BUDGETS])
@@ -152,7 +152,7 @@ def _draw(file: str, tasks: list[PrivateTask], found: dict[tuple[str, float | No
             ends = np.stack([middle - values.min(axis=1), values.max(axis=1) - middle])
             places = np.arange(len(BUDGETS))
             axis.errorbar(places, middle, yerr=ends, color=colour, marker="o", markersize=4, capsize=3, label=label)
-        tolerance(axis, task.bound)
+        plot_tolerance(axis, task.bound)
         axis.set_title(task.name)
         axis.set_xticks(range(len(BUDGETS)), ["none", *(f"{budget:g}" for budget in BUDGETS[1:])])
         axis.set_xlabel("ε")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.large_cases import Case, constraint, objective
-from softswitch.data.sampling import below, choose_clients, words_to_choose
+from softswitch.data.sampling import client_bit_count, sample_clients, scale_bits
 
 Carried = tuple[Any, Any, Any]
 
@@ -36,10 +36,10 @@ def probe(case: Case, columns: dict[str, jax.Array], start: Any) -> Callable[[in
             return picked | {"weight": jnp.full((width,), 1 / width, jnp.float32)}
 
         params, total, count = carried
-        chosen = words_to_choose(n, m)
+        chosen = client_bit_count(n, m)
         words = jax.random.bits(jax.random.fold_in(jax.random.key(0), k), (chosen + (1 + steps) * m * width,))
-        clients = choose_clients(words[:chosen], n, m)
-        drawn = below(words[chosen:].reshape(1 + steps, m, width), jnp.int32(rows)) + (clients * rows)[:, None]
+        clients = sample_clients(words[:chosen], n, m)
+        drawn = scale_bits(words[chosen:].reshape(1 + steps, m, width), jnp.int32(rows)) + (clients * rows)[:, None]
         batch = taken(drawn[0])
         f = jax.vmap(objective, in_axes)(params, batch)
         g = jax.vmap(constraint, in_axes)(params, batch)

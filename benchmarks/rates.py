@@ -102,12 +102,12 @@ def candidates() -> dict[str, tuple[Wrong, Callable[..., Any]]]:
     }
     for width in TEMPERATURES:
         found[f"sigmoid, temperature {width:g}"] = (_mean_of(partial(_step, -1 / width)), partial(_step, 1 / width))
-    found["as shipped"] = (rates.first_to_mend, rates.nearly_positive)
+    found["as shipped"] = (rates.nearest_error_loss, rates.soft_positive)
     return found
 
 
 def _mean_of(loss: Callable[[jax.Array], jax.Array]) -> Wrong:
-    return lambda margin, wrong, weights: ss.mean_over(loss(margin), weights)
+    return lambda margin, wrong, weights: ss.weighted_mean(loss(margin), weights)
 
 
 def _step(factor: float, values: jax.Array) -> jax.Array:
@@ -121,9 +121,9 @@ def compare_stand_ins(quick: bool) -> None:
         told = []
         for wrong, positive in candidates().values():
             # The functions are made once for a score, and look these up when they are traced.
-            rates._wrong_among.cache_clear()
+            rates._error_rate.cache_clear()
             rates._gap.cache_clear()
-            with patch.object(rates, "first_to_mend", wrong), patch.object(rates, "nearly_positive", positive):
+            with patch.object(rates, "nearest_error_loss", wrong), patch.object(rates, "soft_positive", positive):
                 result, _ = solved(*case.make(), case.tolerance)
             told.append(f"{result.worst_objective:.4f}" if result.status.ok else f"(G {result.worst_constraint:.3f})")
         print(f"| {case.name} | {case.tolerance:g} | " + " | ".join(told) + " |", flush=True)

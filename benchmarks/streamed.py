@@ -133,15 +133,17 @@ def hashed(clients: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
     return {"x": np.stack(columns[:4], axis=1), "y": columns[4]}
 
 
-def generated(rows: int, rounds: int, judge_rows: int | None) -> None:
+def generated(rows: int, rounds: int, max_evaluation_rows: int | None) -> None:
     """Print what rounds on so many rows take, which a function makes, and what memory they take."""
     clients = 1000
-    data = ss.StreamedData.from_function(hashed, np.full(clients, rows // clients), judge_rows=judge_rows)
+    data = ss.StreamedData.from_function(
+        hashed, np.full(clients, rows // clients), max_evaluation_rows=max_evaluation_rows
+    )
     problem = ss.Problem(squares, level, jnp.zeros(4))
     before = _peak()
     began = time.perf_counter()
     found = flat.solve(problem, data, RULE, rounds=rounds, batch_size=BATCH, eval_every=0, progress=False)
-    judged = "all" if judge_rows is None else f"{judge_rows:,} a client"
+    judged = "all" if max_evaluation_rows is None else f"{max_evaluation_rows:,} a client"
     print(
         f"{rows:,} rows by a function, {data.row_bytes * rows / 1e9:.0f} GB: {rounds} rounds of "
         f"{2 * clients * BATCH:,} rows, judged by {judged}: {time.perf_counter() - began:.1f} s, peak memory "

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 import softswitch as ss
 from benchmarks import flat
 from softswitch.methods.weighting import softmax_mean
-from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREEN, GREY, VERMILLION, make_panels
 from softswitch.theory import Setting, bound, limit_cycle
 from softswitch.theory.theorems import Constants
 from softswitch.theory.two_clients import alpha_window
@@ -32,7 +32,7 @@ def save(figure: Figure, name: str) -> None:
 def draw_clients() -> None:
     """Draw every client's constraint for the home page, averaged over the demo's 5 seeds."""
     demo = run_demo()
-    figure, ((axes,),) = panels(1, 1, width=8, height=3.2)
+    figure, ((axes,),) = make_panels(1, 1, width=8, height=3.2)
     shown = {AVERAGE: ("bound kept on average", VERMILLION), CHOSEN: ("bound kept at every client", BLUE)}
     for offset, (method, (label, colour)) in zip((-0.2, 0.2), shown.items(), strict=True):
         ranked = np.mean([np.sort(result.client_constraint[:, 0])[::-1] for result in demo.results[method]], axis=0)
@@ -46,7 +46,7 @@ def draw_clients() -> None:
 
 def draw_alpha() -> None:
     """Draw the error of the softmax mean (left), and where iterates settle with two clients (right)."""
-    figure, ((hides, settles),) = panels(1, 2, width=5)
+    figure, ((hides, settles),) = make_panels(1, 2, width=5)
     values = np.random.default_rng(0).uniform(0, 1, 20)
     alphas = np.logspace(0, 4, 200)
     hides.loglog(alphas, [values.max() - softmax_mean(values, a) for a in alphas], color=BLUE, label="20 clients")
@@ -71,7 +71,7 @@ def draw_alpha_on_data() -> None:
     methods = {f"{a:g}": ss.SoftmaxSGM(alpha=a, tolerance=0.1, **steps(0.5), **SOFTMAX_SWITCH) for a in alphas}
     task = breast_cancer(20)
     swept = flat.sweep(task.problem, task.train, methods, seeds=5, rounds=1000, batch_size=32, **RUN)
-    figure, ((objective, constraint),) = panels(1, 2, width=5)
+    figure, ((objective, constraint),) = make_panels(1, 2, width=5)
     for axes, name, label in (
         (objective, "worst_objective", "worst client's objective F"),
         (constraint, "worst_constraint", "worst client's constraint G"),
@@ -91,7 +91,7 @@ def draw_error_budget() -> None:
     """Draw the three errors of the theory over rounds, batches and participation."""
     constants = Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.1, heterogeneity=0.1)
     base = Setting(clients=100, participants=50, rounds=10_000, local_steps=5, value_batch_size=1000)
-    figure, axes = panels(1, 3, width=5)
+    figure, axes = make_panels(1, 3, width=5)
     steps = {
         "rounds": ("rounds K", np.logspace(2, 6, 40).astype(int)),
         "value_batch_size": ("rows a report B_ζ", np.logspace(1, 5, 40).astype(int)),

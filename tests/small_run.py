@@ -9,7 +9,7 @@ import pandas as pd
 
 from softswitch.results.folder import CLIENTS, write_frontier
 from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
-from softswitch.support.text import defused
+from softswitch.support.text import escape_cell
 from softswitch.tables import training
 
 SETTINGS = """[data]
@@ -57,7 +57,7 @@ def rename_clients(folder: Path, names: list[str]) -> None:
     lines = (folder / CLIENTS).read_text(encoding="utf-8").splitlines()
     old = [line.partition(",")[0] for line in lines[1:]]
     new = dict(zip(old, names, strict=True))
-    cells = ['"' + defused(new[line.partition(",")[0]]).replace('"', '""') + '"' for line in lines[1:]]
+    cells = ['"' + escape_cell(new[line.partition(",")[0]]).replace('"', '""') + '"' for line in lines[1:]]
     told = [lines[0], *(f"{cell},{line.partition(',')[2]}" for cell, line in zip(cells, lines[1:], strict=True))]
     (folder / CLIENTS).write_text("\n".join(told) + "\n", encoding="utf-8")
     for file in ("run.json", "certificate.json"):

@@ -21,7 +21,7 @@ from benchmarks.optima.known import KnownProblem
 from benchmarks.optima.problems import HALVES, half
 from benchmarks.optima.recipes import RECIPES, recipe
 from benchmarks.optima.scores import CLOSE, TOLERANCE, Score, relaxed_optimum, score
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_panels
 
 SLSQP = "SLSQP"
 
@@ -98,7 +98,7 @@ def counts(rows: Sequence[Row]) -> str:
 
 def draw(rows: Sequence[Row], file: str) -> None:
     """The errors of all answers, problem by problem; what violates a constraint is hollow."""
-    figure, ((axes,),) = panels(1, 1, width=7, height=0.5 + 0.2 * len(rows))
+    figure, ((axes,),) = make_panels(1, 1, width=7, height=0.5 + 0.2 * len(rows))
     for name, color in zip(reversed(rows[0].scores), (GREY, BLUE, VERMILLION), strict=False):
         errors = [max(abs(row.scores[name].error), 1e-12) for row in rows]
         faces = [color if row.scores[name].met else "none" for row in rows]

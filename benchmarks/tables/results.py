@@ -15,7 +15,7 @@ from benchmarks.tables.known import Known, known
 from benchmarks.tables.opponents import opponents
 from benchmarks.tables.ours import ours, share_of
 from benchmarks.tables.reference import Logistic, optimum
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_panels
 
 Row = dict[str, Any]
 
@@ -191,7 +191,7 @@ def draw(found: dict[str, list[Row]], file: str) -> None:
     for name, mark in zip(dict.fromkeys(row["name"] for row in others), "xsv^D", strict=False):
         marks.append((name, mark, GREY, [row for row in others if row["name"] == name]))
     cases = list(dict.fromkeys(row["case"] for *_, rows in marks for row in rows))[::-1]
-    figure, axes = panels(1, 2, width=4.5, height=0.28 * len(cases) + 1.5)
+    figure, axes = make_panels(1, 2, width=4.5, height=0.28 * len(cases) + 1.5)
     left, right = np.ravel(axes)
     for label, mark, colour, rows in marks:
         where = [cases.index(row["case"]) for row in rows]

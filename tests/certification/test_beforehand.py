@@ -25,7 +25,7 @@ def loss(w, batch):
 
 RATE = miss_rate(score)
 MISSES = ss.Problem(
-    loss, RATE.constraint, jnp.zeros(1), constraint_surrogate=RATE.stand_in, constraint_range=frozenset({0, 1})
+    loss, RATE.constraint, jnp.zeros(1), constraint_surrogate=RATE.surrogate, constraint_range=frozenset({0, 1})
 )
 
 
@@ -71,7 +71,7 @@ def test_without_a_range_nothing_is_promised():
 def test_gaps_take_rows_of_both_groups():
     rate = decision_parity(score)
     problem = ss.Problem(
-        loss, rate.constraint, jnp.zeros(1), constraint_surrogate=rate.stand_in, constraint_range=frozenset({0, 1})
+        loss, rate.constraint, jnp.zeros(1), constraint_surrogate=rate.surrogate, constraint_range=frozenset({0, 1})
     )
     many = 400
     data = {"x": np.ones((many, 1), np.float32), "y": np.ones(many, np.int32), "group": np.arange(many) % 2}

@@ -14,8 +14,8 @@ from convex_problems import draw
 from softswitch.certification.lagrangian import Lagrangian, Weights
 from softswitch.certification.optimality import lower_bound, with_lower_bound
 from softswitch.problem.fairness import demographic_parity
-from softswitch.problem.networks import network, probability
-from softswitch.problem.networks import objective as cross_entropy
+from softswitch.problem.networks import init_network, predict_probability
+from softswitch.problem.networks import logistic_objective as cross_entropy
 from softswitch.tables.constraints import build_problem
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -182,7 +182,7 @@ def test_a_network_is_refuted_or_not_known():
         "group": np.arange(60) // 30,
     }
     clients = ss.ClientData.from_arrays(columns, client=np.arange(60) % 3)
-    problem = ss.Problem(cross_entropy, demographic_parity(probability), network(3, (4,)), convex=None)
+    problem = ss.Problem(cross_entropy, demographic_parity(predict_probability), init_network(3, (4,)), convex=None)
     bound = lower_bound(problem, clients, problem.start, 0.2, budget_rows=300_000)
     assert not bound.certified
 

@@ -47,7 +47,7 @@ def test_p_values_are_where_limits_meet_the_tolerance():
 
 
 def wrong(w, batch):
-    return ss.share_over((batch["x"] @ w > 0) != (batch["y"] == 1), batch["weight"])
+    return ss.event_rate((batch["x"] @ w > 0) != (batch["y"] == 1), batch["weight"])
 
 
 def test_a_certificate_is_made_of_noised_sums_and_says_what_it_cost():
@@ -79,7 +79,7 @@ def test_on_how_many_rows_a_certificate_rests_does_not_depend_on_the_model():
 
     def loss(w, batch):
         scores = batch["x"] @ w
-        return ss.mean_over(jnp.where(scores > 100, jnp.nan, scores), batch["weight"] * (batch["y"] == 1))
+        return ss.weighted_mean(jnp.where(scores > 100, jnp.nan, scores), batch["weight"] * (batch["y"] == 1))
 
     x = np.ones((40, 1), np.float32)
     x[3] = 200.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from softswitch.data.splits import DataSplit, part_masks, sample_of
+from softswitch.data.splits import DataSplit, split_masks, subsample
 
 
 def rows(seed=0, many=600):
@@ -15,7 +15,7 @@ def rows(seed=0, many=600):
 
 def test_every_row_is_in_one_part_and_classes_have_their_shares():
     client, data = rows()
-    parts = DataSplit.from_arrays(data, client, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=1)
+    parts = DataSplit.from_arrays(data, client, stratify=("y",), validation=0.2, calibration=0.3, strata="y", seed=1)
     seen = np.concatenate([np.asarray(part.rows.columns["row"]) for part in parts])
     np.testing.assert_array_equal(np.sort(seen), np.arange(len(client)))
     for name in "abc":
@@ -32,29 +32,29 @@ def test_every_row_is_in_one_part_and_classes_have_their_shares():
 def test_the_rows_to_certify_with_are_those_of_a_plain_split():
     """The same seed holds out the same rows, whether or not some of the others are to choose by."""
     client, data = rows()
-    plain, three = (part_masks(client, data["y"], choosing=share, held_out=0.25, seed=3) for share in (0.0, 0.2))
+    plain, three = (split_masks(client, data["y"], validation=share, calibration=0.25, seed=3) for share in (0.0, 0.2))
     np.testing.assert_array_equal(plain[2], three[2])
     assert not plain[1].any()
 
 
 @pytest.mark.parametrize(
-    ("shares", "named"), [((0.5, 0.5), "together are 1"), ((-0.1, 0.2), "choosing"), ((0.1, 1.0), "held_out")]
+    ("shares", "named"), [((0.5, 0.5), "sum to 1"), ((-0.1, 0.2), "validation"), ((0.1, 1.0), "calibration")]
 )
 def test_shares_that_leave_nothing_are_refused(shares, named):
     with pytest.raises(ValueError, match=named):
-        part_masks(["a", "b"], choosing=shares[0], held_out=shares[1])
+        split_masks(["a", "b"], validation=shares[0], calibration=shares[1])
 
 
 def test_a_part_without_rows_is_named():
-    with pytest.raises(ValueError, match="part 'choose'"):
-        DataSplit.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], choosing=0.1, held_out=0.5)
+    with pytest.raises(ValueError, match="validation split"):
+        DataSplit.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], validation=0.1, calibration=0.5)
 
 
 def test_a_sample_has_at_most_so_many_rows_of_each_client_and_keeps_their_names():
     client, data = rows()
-    whole = DataSplit.from_arrays(data, client, strata="y").learn
-    assert sample_of(whole, 10_000) is whole
-    sample = sample_of(whole, 50)
+    whole = DataSplit.from_arrays(data, client, strata="y").train
+    assert subsample(whole, 10_000) is whole
+    sample = subsample(whole, 50)
     assert sample.names == whole.names
     np.testing.assert_array_equal(sample.sizes, np.minimum(whole.sizes, 50))
     owner = {int(row): name for row, name in zip(data["row"], client, strict=True)}

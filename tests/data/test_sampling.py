@@ -8,13 +8,13 @@ from scipy import stats
 
 import softswitch as ss
 from softswitch.data.sampling import (
-    batching,
-    below,
-    choose_clients,
-    enough_for,
-    first_distinct,
-    subset,
-    words_to_choose,
+    client_bit_count,
+    draws_needed,
+    make_batching,
+    sample_clients,
+    sample_subset,
+    scale_bits,
+    take_first_distinct,
 )
 from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.options import Sampling
@@ -28,12 +28,12 @@ def bits(seed, shape):
 def test_below_is_the_exact_product(count):
     words = np.concatenate([np.asarray(bits(0, (1000,))), [0, 1, 2**32 - 1]]).astype(np.uint32)
     expected = [int(word) * count >> 32 for word in words]
-    np.testing.assert_array_equal(below(jnp.asarray(words), jnp.int32(count)), expected)
+    np.testing.assert_array_equal(scale_bits(jnp.asarray(words), jnp.int32(count)), expected)
 
 
 def test_subsets_are_uniform():
     """All C(6, 3) = 20 subsets equally often, by a chi-square test."""
-    drawn = np.sort(jax.vmap(lambda words: subset(words, jnp.int32(6)))(bits(1, (20_000, 3))), axis=1)
+    drawn = np.sort(jax.vmap(lambda words: sample_subset(words, jnp.int32(6)))(bits(1, (20_000, 3))), axis=1)
     assert (np.diff(drawn, axis=1) > 0).all()
     _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(counts) == 20
@@ -41,8 +41,8 @@ def test_subsets_are_uniform():
 
 
 def test_first_distinct_draws_are_uniform_too():
-    words = bits(2, (20_000, enough_for(3, 6)))
-    drawn = np.sort(jax.vmap(lambda some: first_distinct(some, jnp.int32(6), 3))(words), axis=1)
+    words = bits(2, (20_000, draws_needed(3, 6)))
+    drawn = np.sort(jax.vmap(lambda some: take_first_distinct(some, jnp.int32(6), 3))(words), axis=1)
     assert (np.diff(drawn, axis=1) > 0).all()
     _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(counts) == 20
@@ -52,8 +52,8 @@ def test_first_distinct_draws_are_uniform_too():
 def test_first_distinct_are_the_first_in_the_order_drawn():
     wanted = np.array([5, 2, 5, 5, 0, 2, 7, 1], np.uint64)
     words = jnp.asarray(((wanted * 2**32) // 8 + 1).astype(np.uint32))
-    np.testing.assert_array_equal(below(words, jnp.int32(8)), wanted)
-    np.testing.assert_array_equal(first_distinct(words, jnp.int32(8), 4), [5, 2, 0, 7])
+    np.testing.assert_array_equal(scale_bits(words, jnp.int32(8)), wanted)
+    np.testing.assert_array_equal(take_first_distinct(words, jnp.int32(8), 4), [5, 2, 0, 7])
 
 
 @pytest.mark.parametrize(("size", "count"), [(5_000, 10_000), (10_000, 100_000), (20_000, 20_000_000)])
@@ -61,19 +61,19 @@ def test_so_many_draws_are_enough_and_few_too_many(size, count):
     """How many it takes is a sum of geometric numbers: mean and variance summed one by one."""
     left = count - np.arange(size, dtype=float)
     mean, variance = (count / left).sum(), (count * (count - left) / left**2).sum()
-    assert mean + 10 * np.sqrt(variance) < enough_for(size, count) < mean + 13 * np.sqrt(variance) + 30
+    assert mean + 10 * np.sqrt(variance) < draws_needed(size, count) < mean + 13 * np.sqrt(variance) + 30
 
 
 @pytest.mark.parametrize(("n", "m"), [(20, 20), (20, 10), (20, 1), (9000, 5000), (20_000, 5000), (3_000_000, 4097)])
 def test_clients_are_drawn_without_replacement(n, m):
-    chosen = np.asarray(choose_clients(bits(0, (words_to_choose(n, m),)), n, m))
+    chosen = np.asarray(sample_clients(bits(0, (client_bit_count(n, m),)), n, m))
     assert len(set(chosen.tolist())) == m
     assert chosen.min() >= 0
     assert chosen.max() < n
 
 
 def test_every_client_is_drawn_equally_often():
-    chosen = jax.vmap(lambda words: choose_clients(words, 20, 5))(bits(3, (4000, 5)))
+    chosen = jax.vmap(lambda words: sample_clients(words, 20, 5))(bits(3, (4000, 5)))
     counts = np.bincount(np.asarray(chosen).ravel(), minlength=20)
     assert stats.chisquare(counts).pvalue > 1e-3
 
@@ -87,7 +87,7 @@ def data(strata=None):
 def drawn(clients, how, times):
     """Row indices, times × clients × width, and their weights, clients × width."""
     everyone = jnp.arange(len(clients))
-    words = bits(5, (how.words(len(clients), times),))
+    words = bits(5, (how.bit_count(len(clients), times),))
     draws = how.draw(words, clients.rows, everyone, times)
     each = jax.vmap(lambda i, rows: how.batch(clients.rows, i, rows, jnp.float32))
     indices, weights = jax.vmap(each, in_axes=(None, 0))(everyone, draws)
@@ -98,7 +98,7 @@ def drawn(clients, how, times):
 @pytest.mark.parametrize("strata", [None, "y"])
 def test_rows_are_the_clients_own_and_uniform(replace, strata):
     clients = data(strata)
-    how = batching(2, replace, clients.stratum_sizes)
+    how = make_batching(2, replace, clients.stratum_sizes)
     rows, _ = drawn(clients, how, 6000)
     ends = np.cumsum(clients.sizes)
     for i in range(3):
@@ -117,7 +117,7 @@ def test_rows_are_the_clients_own_and_uniform(replace, strata):
 def test_weighted_means_are_unbiased(batch_size, strata):
     """Σ weight·x over many draws is the client's own mean, also where a stratum is missing."""
     clients = data(strata)
-    how = batching(batch_size, True, clients.stratum_sizes)
+    how = make_batching(batch_size, True, clients.stratum_sizes)
     times = 1 if batch_size is None else 20_000
     rows, weights = drawn(clients, how, times)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
@@ -129,7 +129,7 @@ def test_weighted_means_are_unbiased(batch_size, strata):
 
 def test_every_batch_has_every_stratum_its_client_has():
     clients = data("y")
-    how = batching(5, True, clients.stratum_sizes)
+    how = make_batching(5, True, clients.stratum_sizes)
     assert how.draws == (3, 2)
     rows, weights = drawn(clients, how, 500)
     label = np.array([0, 0, 1] + [0] * 6 + [1] * 2 + [0] * 5)
@@ -169,7 +169,7 @@ def many_sizes(stratified):
 def test_a_batch_larger_than_a_client_takes_each_row_once():
     """Left to itself, a client with no more rows than a batch takes each once, at equal weight; others draw."""
     clients, _, owner, _ = many_sizes(False)
-    how = batching(5, None, clients.stratum_sizes)
+    how = make_batching(5, None, clients.stratum_sizes)
     assert how.draws == (5,)
     rows, weights = drawn(clients, how, 300)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
@@ -192,7 +192,7 @@ def test_a_batch_larger_than_a_stratum_takes_its_rows_once():
     """The same stratum by stratum, and each stratum weighs its share of the client's rows."""
     clients, _, owner, label = many_sizes(True)
     assert clients.stratum_sizes.tolist() == [[1, 0], [3, 0], [3, 2], [8, 0], [38, 2]]
-    how = batching(7, None, clients.stratum_sizes)
+    how = make_batching(7, None, clients.stratum_sizes)
     assert how.draws == (4, 3)
     rows, weights = drawn(clients, how, 50)
     data = np.asarray(clients.rows.columns["x"])
@@ -218,9 +218,9 @@ def test_a_batch_larger_than_a_stratum_takes_its_rows_once():
 @pytest.mark.parametrize(("stratified", "batch_size"), [(False, 40), (False, 99), (True, 76), (True, 99)])
 def test_a_batch_as_large_as_every_client_is_all_of_its_rows(stratified, batch_size):
     clients, x, owner, _ = many_sizes(stratified)
-    how = batching(batch_size, None, clients.stratum_sizes)
-    assert how == batching(None, None, clients.stratum_sizes)
-    assert how.words(5, 10) == 0, "nothing is drawn"
+    how = make_batching(batch_size, None, clients.stratum_sizes)
+    assert how == make_batching(None, None, clients.stratum_sizes)
+    assert how.bit_count(5, 10) == 0, "nothing is drawn"
     rows, weights = drawn(clients, how, 1)
     means = (np.asarray(clients.rows.columns["x"])[rows[0]] * weights).sum(axis=1)
     np.testing.assert_allclose(means, [x[owner == i].mean() for i in range(5)], rtol=1e-5)
@@ -228,13 +228,13 @@ def test_a_batch_as_large_as_every_client_is_all_of_its_rows(stratified, batch_s
 
 def test_asked_to_draw_with_replacement_it_does_so_also_from_few_rows():
     clients, _, _, _ = many_sizes(False)
-    how = batching(5, True, clients.stratum_sizes)
+    how = make_batching(5, True, clients.stratum_sizes)
     rows, weights = drawn(clients, how, 200)
     np.testing.assert_allclose(weights, 1 / 5, rtol=1e-6)
     missing = [len(np.unique(batch)) < 3 for batch in rows[:, 1]]
     assert any(missing), "of three rows five draws leave one out now and then"
-    small = batching(1, None, clients.stratum_sizes[1:])
-    assert small == batching(1, True, clients.stratum_sizes[1:]), "where all have more rows, nothing is different"
+    small = make_batching(1, None, clients.stratum_sizes[1:])
+    assert small == make_batching(1, True, clients.stratum_sizes[1:]), "where all have more rows, nothing is different"
 
 
 def test_functions_that_ignore_weights_draw_with_replacement():
@@ -242,13 +242,13 @@ def test_functions_that_ignore_weights_draw_with_replacement():
     clients, _, _, _ = many_sizes(False)
     ignoring = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: w * b["x"].mean(), 0.0)
     how = Sampling(batch_size=5)
-    assert make_gradient_oracle(ignoring, clients, how).update_batching == batching(5, True, clients.stratum_sizes)
+    assert make_gradient_oracle(ignoring, clients, how).update_batching == make_batching(5, True, clients.stratum_sizes)
     heeding = ss.Problem(
         lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
         lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
         0.0,
     )
-    assert make_gradient_oracle(heeding, clients, how).update_batching == batching(5, None, clients.stratum_sizes)
+    assert make_gradient_oracle(heeding, clients, how).update_batching == make_batching(5, None, clients.stratum_sizes)
 
 
 @pytest.mark.parametrize("stratified", [False, True])

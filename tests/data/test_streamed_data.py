@@ -9,7 +9,7 @@ import pytest
 import softswitch as ss
 from softswitch.data import row_reader
 from softswitch.data import row_reader as row_order
-from softswitch.data.streamed_data import Outline
+from softswitch.data.streamed_data import DataOutline
 
 
 def shuffled(seed=0, many=500):
@@ -50,7 +50,7 @@ def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata
     in_memory = ss.ClientData.from_arrays(data, client, strata=strata)
     same_rows(streamed, in_memory)
     assert streamed.strata == in_memory.strata
-    outline = Outline(streamed)
+    outline = DataOutline(streamed)
     assert outline.rows.row_bytes == in_memory.rows.row_bytes == streamed.row_bytes
     assert outline.batch_shapes(7, np.float32) == in_memory.batch_shapes(7, np.float32)
 
@@ -72,7 +72,7 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
 def test_one_client_comes_into_memory_with_its_strata():
     data, client = shuffled()
     streamed = ss.StreamedData.from_arrays(data, client, strata="y")
-    one = streamed.of_client(1)
+    one = streamed.load_client(1)
     np.testing.assert_array_equal(
         one.rows.columns["row"],
         np.flatnonzero(client == "south")[np.argsort(data["y"][client == "south"], kind="stable")],
@@ -158,7 +158,7 @@ def test_a_torch_data_set_a_client(monkeypatch):
     with pytest.raises(RuntimeError, match=r"client 'west'.*disk is gone"):
         all_rows(broken)
     uneven = [*sets[:2], [(np.zeros(4), 1)] * 3]
-    with pytest.raises(RuntimeError, match=r"'x' of client 'west' is of shape \(4,\)"):
+    with pytest.raises(RuntimeError, match=r"'x' must .*of shape \(4,\) in an item of client 'west'"):
         all_rows(ss.StreamedData.from_datasets(uneven, names=names))
     with pytest.raises(RuntimeError, match="client 'north' has 2 entries, but columns names"):
         ss.StreamedData.from_datasets(sets, names=names, columns=("x",))
@@ -197,7 +197,11 @@ def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, wo
         (lambda: ss.StreamedData.from_function(lambda c, r: {"weight": r}, [3]), ValueError, "'weight'"),
         (lambda: ss.StreamedData.from_function(lambda c, r: {"x": ["a"] * len(r)}, [3]), TypeError, "hold numbers"),
         (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3], names=["a", "b"]), ValueError, "names"),
-        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3], judge_rows=0), ValueError, "judge_rows"),
+        (
+            lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3], max_evaluation_rows=0),
+            ValueError,
+            "max_evaluation_rows",
+        ),
         (lambda: ss.StreamedData.from_function(lambda c, r: {"x": [0.0, 0.0]}, [3]), ValueError, "one row was asked"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}), ValueError, "either client or sizes"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, sizes=[1, 2]), ValueError, "sum to 4"),
@@ -213,18 +217,18 @@ def test_what_cannot_be_is_refused_beforehand(asked, error, words):
 
 def test_rows_to_judge_by_are_spread_over_every_client_and_always_the_same():
     sizes = np.array([1000, 5, 40])
-    streamed = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes, judge_rows=20)
-    assert streamed.looked_at.tolist() == [20, 5, 20]
-    rows = streamed.rows_looked_at(np.arange(3))
+    streamed = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes, max_evaluation_rows=20)
+    assert streamed.evaluation_sizes.tolist() == [20, 5, 20]
+    rows = streamed.evaluation_rows(np.arange(3))
     own = [rows[:20], rows[20:25] - 1000, rows[25:] - 1005]
     np.testing.assert_array_equal(own[0] // 50, np.arange(20))  # one in every stretch of 50
     assert len(set(own[0] % 50)) > 10
     np.testing.assert_array_equal(own[1], np.arange(5))
     np.testing.assert_array_equal(own[2] // 2, np.arange(20))
-    np.testing.assert_array_equal(rows, streamed.rows_looked_at(np.arange(3)))
-    np.testing.assert_array_equal(streamed.rows_looked_at(np.array([0]), (5, 9)), own[0][5:9])
+    np.testing.assert_array_equal(rows, streamed.evaluation_rows(np.arange(3)))
+    np.testing.assert_array_equal(streamed.evaluation_rows(np.array([0]), (5, 9)), own[0][5:9])
     whole = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes)
-    np.testing.assert_array_equal(whole.rows_looked_at(np.array([2, 1])), [*range(1005, 1045), *range(1000, 1005)])
+    np.testing.assert_array_equal(whole.evaluation_rows(np.array([2, 1])), [*range(1005, 1045), *range(1000, 1005)])
 
 
 def test_other_data_have_another_fingerprint():

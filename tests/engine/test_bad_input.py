@@ -105,7 +105,7 @@ def test_columns_that_would_change_silently():
 
 
 def test_splits():
-    with refused(ValueError, "clients must be a whole number >= 1, but is 0"):
+    with refused(ValueError, "clients must be an integer >= 1, but is 0"):
         split_iid([0, 1], 0)
     with refused(ValueError, "at least clients = 5 rows"):
         split_iid([0, 1], 5)
@@ -157,7 +157,7 @@ def test_other_bad_outputs():
 def test_an_error_inside_a_function_says_where():
     with pytest.raises(KeyError) as caught:
         flat.solve(ss.Problem(lambda w, b: b["label"].sum() * w, scalar, jnp.zeros(2)), CLIENTS, RULE, replace=True)
-    where = "raised while objective(params, batch) was traced with a batch of {x: (32, 2) float32"
+    where = "raised while tracing objective(params, batch) with a batch of {x: (32, 2) float32"
     assert any(where in note for note in caught.value.__notes__)
     for method in (
         RULE,
@@ -223,18 +223,18 @@ def test_domains():
     [
         ({"participation": 0}, "participation must be a finite number and > 0 and <= 1, but is 0"),
         ({"participation": 1.5}, "participation must be a finite number and > 0 and <= 1, but is 1.5"),
-        ({"rounds": 0}, "rounds must be a whole number >= 1, but is 0"),
-        ({"rounds": 1.5}, "rounds must be a whole number >= 1, but is 1.5"),
-        ({"local_steps": 0}, "local_steps must be a whole number >= 1, but is 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number >= 1, but is 0"),
-        ({"value_batch_size": -3}, "value_batch_size must be a whole number >= 1, but is -3"),
-        ({"seed": -1}, "seed must be a whole number >= 0, but is -1"),
+        ({"rounds": 0}, "rounds must be an integer >= 1, but is 0"),
+        ({"rounds": 1.5}, "rounds must be an integer >= 1, but is 1.5"),
+        ({"local_steps": 0}, "local_steps must be an integer >= 1, but is 0"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, but is 0"),
+        ({"value_batch_size": -3}, "value_batch_size must be an integer >= 1, but is -3"),
+        ({"seed": -1}, "seed must be an integer >= 0, but is -1"),
         ({"average_last": 0}, "average_last must be a finite number and > 0 and <= 1, but is 0"),
-        ({"eval_every": -1}, "eval_every must be a whole number >= 0, but is -1"),
-        ({"client_batch_size": 0}, "client_batch_size must be a whole number >= 1, but is 0"),
+        ({"eval_every": -1}, "eval_every must be an integer >= 0, but is -1"),
+        ({"client_batch_size": 0}, "client_batch_size must be an integer >= 1, but is 0"),
         (
             {"batch_size": 3, "replace": False},
-            "batch_size = 3 without replacement takes 3 rows where a client has only 2",
+            "batch_size = 3 without replacement needs 3 rows, but a client has only 2",
         ),
     ],
 )
@@ -246,7 +246,7 @@ def test_solve_settings(changes, message):
 def test_more_bad_arguments():
     with refused(TypeError, "callbacks must be a list of functions of a Chunk"):
         flat.solve(PROBLEM, CLIENTS, RULE, callbacks=print)
-    with refused(ValueError, r"seed must be a whole number below 2\*\*32"):
+    with refused(ValueError, r"seed must be an integer below 2\*\*32"):
         flat.solve(PROBLEM, CLIENTS, RULE, seed=2**40)
     with refused(TypeError, "params must be a floating array, but has dtype int32"):
         ss.evaluate(PROBLEM, CLIENTS, 3)

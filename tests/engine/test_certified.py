@@ -18,7 +18,7 @@ from softswitch.methods.automatic import resolve_method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.options import group_options
-from softswitch.problem.networks import moved_network
+from softswitch.problem.networks import rescale_network
 from softswitch.results.certificate import Verdict
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.tables.constraints import build_problem
@@ -44,12 +44,12 @@ def table(rows=900, seed=0):
 
 def parts(rows=900, seed=0):
     data, site = table(rows, seed)
-    return DataSplit.from_arrays(data, site, alike=("y",), choosing=0.2, held_out=0.3, strata="y")
+    return DataSplit.from_arrays(data, site, stratify=("y",), validation=0.2, calibration=0.3, strata="y")
 
 
 @pytest.fixture(scope="module")
 def found():
-    return flat.solve_certified(PROBLEM, parts(), RULE, move=moved_network, **RUN)
+    return flat.solve_certified(PROBLEM, parts(), RULE, move=rescale_network, **RUN)
 
 
 def test_a_model_is_certified_and_keeps_the_bound(found):
@@ -82,7 +82,7 @@ def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
     for mine, told in (((), (of_first,)), ((own, Diagnostic("else", "seen", "change")), (of_first, own))):
         model = replace(found.model, result=replace(found.model.result, diagnostics=mine))
         ready = certified.Prepared(
-            first, (model,), model, 1, found.certifiability, make_evaluator(PROBLEM, parts().learn)
+            first, (model,), model, 1, found.certifiability, make_evaluator(PROBLEM, parts().train)
         )
         assert ready.result_of(model).diagnostics == told
 
@@ -108,14 +108,16 @@ def test_the_rows_that_certify_choose_nothing():
     flipped = {key: np.asarray(column) for key, column in own.calibration.rows.columns.items()}
     flipped["x"] = -flipped["x"]
     other = own._replace(
-        certify=ss.ClientData.from_arrays(flipped, np.repeat(own.calibration.names, own.calibration.sizes), strata="y")
+        calibration=ss.ClientData.from_arrays(
+            flipped, np.repeat(own.calibration.names, own.calibration.sizes), strata="y"
+        )
     )
-    one, two = (prepare(PROBLEM, each, RULE, move=moved_network, **RUN) for each in (own, other))
+    one, two = (prepare(PROBLEM, each, RULE, move=rescale_network, **RUN) for each in (own, other))
     assert len(one.path) == len(two.path)
     for a, b in zip(one.path, two.path, strict=True):
         np.testing.assert_array_equal(a.params[0]["w"], b.params[0]["w"])
         assert (a.scale, a.offset) == (b.scale, b.offset)
-    last = flat.solve_certified(PROBLEM, other, RULE, move=moved_network, **RUN)
+    last = flat.solve_certified(PROBLEM, other, RULE, move=rescale_network, **RUN)
     assert last.certificate.verdict is Verdict.VIOLATES
     assert not last.answered
     assert len(last.tested) == 1, "the first that fails ends it"
@@ -145,7 +147,7 @@ def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts
 
 
 def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the_bound():
-    told = flat.solve_certified(PROBLEM, parts(120), RULE, move=moved_network, **RUN)
+    told = flat.solve_certified(PROBLEM, parts(120), RULE, move=rescale_network, **RUN)
     assert sorted(told.certifiability.uncertifiable) == [0, 1, 2]
     assert not told.answered
     words = str(told)
@@ -174,9 +176,9 @@ def test_a_lost_margin_is_found_again():
     x = (draws.normal(size=(rows, features)) + np.outer(2 * y - 1, np.eye(features)[0])).astype(np.float32)
     problem = build_problem("miss-rate", features).problem
     own = DataSplit.from_arrays(
-        {"x": x, "y": y}, np.arange(rows) % 2, alike=("y",), choosing=0.2, held_out=0.4, strata="y"
+        {"x": x, "y": y}, np.arange(rows) % 2, stratify=("y",), validation=0.2, calibration=0.4, strata="y"
     )
-    told = prepare(problem, own, ss.Automatic(tolerance=0.15), move=moved_network, **RUN)
+    told = prepare(problem, own, ss.Automatic(tolerance=0.15), move=rescale_network, **RUN)
     _, first = ss.evaluate(problem, own.calibration, told.first.params)
     _, chosen = ss.evaluate(problem, own.calibration, told.best.params)
     assert first.max() > 0.15, "on the rows that it learnt from it is within"

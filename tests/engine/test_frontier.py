@@ -32,7 +32,7 @@ def score(w, batch):
 
 def false_alarms(w, batch):
     weights = batch["weight"] * (batch["y"] == 0)
-    return ss.mean_over(jnp.logaddexp(0, score(w, batch)), weights)
+    return ss.weighted_mean(jnp.logaddexp(0, score(w, batch)), weights)
 
 
 def moved(w, scale, offset):
@@ -45,7 +45,7 @@ PROBLEM = ss.Problem(
     RATE.constraint,
     jnp.zeros(3),
     domain=ss.Ball(20.0),  # so that no smaller ones are tried, each a program of its own
-    constraint_surrogate=RATE.stand_in,
+    constraint_surrogate=RATE.surrogate,
     constraint_range=ZERO_ONE,
 )
 
@@ -55,7 +55,7 @@ def three_parts(rows=900, clients=2, seed=0):
     y = generator.integers(0, 2, rows)
     x = generator.normal(size=(rows, 2)) + 1.1 * (2 * y[:, None] - 1) * np.array([1.0, 0.3])
     return DataSplit.from_arrays(
-        {"x": x.astype(np.float32), "y": y}, np.arange(rows) % clients, alike=("y",), strata="y"
+        {"x": x.astype(np.float32), "y": y}, np.arange(rows) % clients, stratify=("y",), strata="y"
     )
 
 

@@ -21,7 +21,7 @@ from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accountant import compute_epsilon
 from softswitch.privacy.oracle import PrivateOracle
 from softswitch.privacy.releases import Drawing
-from softswitch.problem.fairness import demographic_parity, gap_sides, side_of_rows
+from softswitch.problem.fairness import demographic_parity, gap_sides, signed_gaps
 from softswitch.results.folder import open_run, write_result
 from softswitch.results.report.page import write_report
 from softswitch_experiments.tasks.neyman_pearson import class_loss, neyman_pearson
@@ -296,14 +296,14 @@ def grouped(seed=3, lacking=False):
     if lacking:
         group[owner == 1] = 0
     x = generator.normal(size=(200, 4)).astype(np.float32)
-    return {"x": x, "y": generator.integers(2, size=200), "group": group, "side": side_of_rows(group, owner)}, owner
+    return {"x": x, "y": generator.integers(2, size=200), "group": group, "side": gap_sides(group, owner)}, owner
 
 
 def test_functions_that_are_no_means_over_rows_are_refused_with_the_way_out():
     columns, owner = grouped()
     data = ss.ClientData.from_arrays(columns, client=owner)
     gap = ss.Problem(lambda w, b: class_loss(w, b, 0), demographic_parity(predict), jnp.zeros(4))
-    with pytest.raises(ValueError, match="gap_sides and side_of_rows"):
+    with pytest.raises(ValueError, match="signed_gaps and gap_sides"):
         flat.solve(gap, data, RULE, privacy=PRIVACY)
     squared = ss.Problem(lambda w, b: ((b["x"] @ w) @ b["weight"]) ** 2, lambda w, b: class_loss(w, b, 1), jnp.zeros(4))
     with pytest.raises(ValueError, match="the objective is not a mean over rows"):
@@ -317,7 +317,7 @@ def test_two_sides_are_the_gap():
         w = jnp.array([1.0, -0.5, 0.2, 0.4])
         start = jnp.zeros(4)
         plain = ss.Problem(lambda w, b: class_loss(w, b, 0), demographic_parity(predict), start)
-        sides = ss.Problem(lambda w, b: class_loss(w, b, 0), gap_sides(predict), start)
+        sides = ss.Problem(lambda w, b: class_loss(w, b, 0), signed_gaps(predict), start)
         gap, both = ss.evaluate(plain, data, w)[1][:, 0], ss.evaluate(sides, data, w)[1]
         np.testing.assert_allclose(both.max(axis=1), gap, rtol=1e-5)
         assert (count_applicable_rows(sides, data)[:, 1] == [120, 0 if lacking else 80]).all()

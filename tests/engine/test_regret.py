@@ -10,12 +10,12 @@ from torch.utils.data import TensorDataset
 import softswitch as ss
 from benchmarks import flat
 from softswitch.certification.client_optimum import client_optimum
-from softswitch.data.sampling import whole
+from softswitch.data.sampling import all_rows
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.methods import QFedAvg
 from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
-from softswitch.support.row_blocks import by_blocks
+from softswitch.support.row_blocks import apply_in_blocks
 
 N, ROWS = 4, 30
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.05)
@@ -169,9 +169,9 @@ def test_a_client_whose_rows_are_looked_at_in_blocks(case):
     problem, clients = case
     task = to_regret_task(problem, clients, np.array([0.1, 0.2, 0.3, 5.0]))
     rows = task.clients.rows
-    batch = rows.take(*whole(rows, jnp.int32(3), ROWS, jnp.float64))
+    batch = rows.take(*all_rows(rows, jnp.int32(3), ROWS, jnp.float64))
     params = jnp.array([0.3, -0.2])
-    cut = by_blocks(lambda b: task.problem.objective(params, b), batch, 7)
+    cut = apply_in_blocks(lambda b: task.problem.objective(params, b), batch, 7)
     np.testing.assert_allclose(cut, squares(params, batch) - 5.0, rtol=1e-12)
 
 
@@ -246,7 +246,7 @@ def test_with_a_module_of_torch(x64, case, rows, least):
 def test_clients_without_an_objective_keep_none(x64):
     clients = ss.ClientData.from_list([{"y": np.array([0.0, 1.0])}, {"y": np.array([0.0, 0.0])}])
     problem = ss.Problem(
-        lambda w, b: ss.mean_over((w - b["y"]) ** 2 + 2, b["weight"] * (b["y"] == 1)),
+        lambda w, b: ss.weighted_mean((w - b["y"]) ** 2 + 2, b["weight"] * (b["y"] == 1)),
         lambda w, b: w - 9.0,
         jnp.float64(0),
     )

@@ -194,5 +194,5 @@ def test_bad_input_is_refused_by_its_name(federation):
         with_attack(federation, [3], "unkind")
     with pytest.raises(ValueError, match=r"byzantine must be .*nobody"):
         with_attack(federation, ["nobody"], "scale")
-    with pytest.raises(ValueError, match="rest must be a whole number >= 0, but is -1"):
+    with pytest.raises(ValueError, match="rest must be an integer >= 0, but is -1"):
         ss.Memory(rest=-1)

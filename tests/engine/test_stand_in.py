@@ -28,7 +28,7 @@ BOUNDS = (0.2, 0.1)
 def rates(w, batch):
     """The shares of rows above two bounds."""
     return jnp.stack(
-        [ss.share_over(batch[name] @ w > bound, batch["weight"]) for name, bound in zip("ch", BOUNDS, strict=True)]
+        [ss.event_rate(batch[name] @ w > bound, batch["weight"]) for name, bound in zip("ch", BOUNDS, strict=True)]
     )
 
 
@@ -165,7 +165,7 @@ def test_a_stand_in_of_another_number_of_constraints(clients):
         torch_client(constraint_surrogate=lambda module, batch: module(batch[0]).mean())
     with pytest.raises(TypeError, match="constraint_surrogate must be a function"):
         ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=0.5)
-    with pytest.raises(ValueError, match="convex must be left out"):
+    with pytest.raises(ValueError, match="convex must be None"):
         ss.Problem(least_squares, rates, jnp.zeros(4), convex=True, constraint_surrogate=smooth)
 
 

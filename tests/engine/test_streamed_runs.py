@@ -242,7 +242,7 @@ def test_a_thousand_million_rows():
 
     sizes = np.full(100, 10_000_000)
     sizes[0] = 1  # and one with a single row
-    streamed = ss.StreamedData.from_function(rows, sizes, judge_rows=50, buffer_bytes=2**20)
+    streamed = ss.StreamedData.from_function(rows, sizes, max_evaluation_rows=50, buffer_bytes=2**20)
     big = ss.Problem(squares, slope, jnp.zeros(2))
     flat.solve(big, streamed, RULE, rounds=1, batch_size=32, eval_every=4)  # to compile takes memory of its own
     tracemalloc.start()
@@ -286,7 +286,7 @@ def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatc
 @pytest.mark.parametrize(
     "constraint",
     [
-        lambda w, batch: ss.mean_over(batch["c"] @ w, batch["weight"] * (batch["kind"] == 1)) - 1,
+        lambda w, batch: ss.weighted_mean(batch["c"] @ w, batch["weight"] * (batch["kind"] == 1)) - 1,
         lambda w, batch: jnp.max(jnp.where(batch["weight"] > 0, batch["c"] @ w, -jnp.inf)),
         lambda w, batch: jnp.sqrt(mean((batch["c"] @ w) ** 2, batch) + 1e-6),
     ],

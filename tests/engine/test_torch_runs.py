@@ -46,7 +46,7 @@ def for_torch(x, y):
 
 def of_class(sign, label, params, batch):
     score = sign * (batch["x"] @ params["weight"][0])
-    return ss.mean_over(jax.nn.softplus(score), batch["weight"] * (batch["y"] == label))
+    return ss.weighted_mean(jax.nn.softplus(score), batch["weight"] * (batch["y"] == label))
 
 
 jax_objective = partial(of_class, 1, 0)
@@ -496,7 +496,7 @@ def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
 
     def jax_rate(params, batch):
         missed = (batch["x"] @ params["weight"][0] <= 0).astype(batch["x"].dtype)
-        return ss.mean_over(missed, batch["weight"] * (batch["y"] == 1))
+        return ss.weighted_mean(missed, batch["weight"] * (batch["y"] == 1))
 
     problem = ss.Problem(jax_objective, jax_rate, START, constraint_range={0, 1})
     wanted = ss.certify(result, problem, for_jax(*fresh))
@@ -533,7 +533,7 @@ def test_bad_input_is_named_before_any_work():
     refuses("float32 or float64", TypeError, module=line(torch.bfloat16))
     refuses("requires a gradient", module=torch.nn.ReLU())
     refuses("objective must|constraint must return a scalar or a vector", g=lambda module, batch: torch.ones(2, 2))
-    refuses("as many values as the constraint", constraint_surrogate=two)
+    refuses("one value for each constraint", constraint_surrogate=two)
     refuses("participation must be", participation=0)
     refuses("batch_size = 30 without replacement must be at most 24", batch_size=30, replace=False)
     mixed = data | {"north": DataLoader(data["north"], batch_size=4)}

@@ -12,7 +12,7 @@ from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import baselines as unconstrained
 from softswitch.engine.compiled import run_chunk
-from softswitch.problem.networks import constant_network, network, scores
+from softswitch.problem.networks import constant_network, init_network, scores
 from softswitch.results.baseline import CONSTANT, START, UNCONSTRAINED_MEAN, UNCONSTRAINED_WORST
 from softswitch.tables.constraints import build_problem
 
@@ -101,7 +101,7 @@ def test_too_short_a_run_is_not_looked_at():
 
 
 def test_a_constant_network_gives_every_row_the_same():
-    like = network(5, (4, 3), seed=1)
+    like = init_network(5, (4, 3), seed=1)
     made = constant_network(like, 0.7)
     np.testing.assert_allclose(scores(made, np.random.default_rng(0).normal(size=(6, 5))), 0.7, rtol=1e-6)
     assert [layer["w"].shape for layer in made] == [layer["w"].shape for layer in like]

@@ -502,7 +502,7 @@ def test_numpy_clients_mix_constraints_and_penalties_by_hand():
     ("settings", "wrong"),
     [
         ({"participation": 0.0}, "participation must be a finite number and > 0"),
-        ({"min_clients": 0}, "min_clients must be a whole number >= 1"),
+        ({"min_clients": 0}, "min_clients must be an integer >= 1"),
         ({"report_timeout": -1}, "report_timeout must be a finite number and > 0"),
         ({"clip_norm": float("nan")}, "clip_norm must be a finite number and > 0"),
         ({"answer": "mean"}, "answer must be one of 'auto', 'average', 'last', 'best'"),

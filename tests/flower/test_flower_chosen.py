@@ -334,7 +334,7 @@ def test_batches_that_clients_choose():
     assert choose_batches(None, "same", True, 20, 1) == (None, None)
     with pytest.raises(ValueError, match="at most the number of rows, 20"):
         choose_batches(32, "same", False, 20, 1)
-    with pytest.raises(ValueError, match="batch_size must be a whole number >= 1"):
+    with pytest.raises(ValueError, match="batch_size must be an integer >= 1"):
         choose_batches(0, "same", None, 20, 1)
 
 

@@ -121,5 +121,5 @@ def test_fewer_names_than_a_robust_round_needs_are_refused(quiet):
     grid = fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4)
     with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):
         strategy.start(grid, zeros(), 5)
-    with pytest.raises(ValueError, match="robust must be a whole number >= 0, but is -1"):
+    with pytest.raises(ValueError, match="robust must be an integer >= 0, but is -1"):
         fl.SwitchingStrategy(method, robust=-1)

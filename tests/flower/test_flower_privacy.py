@@ -510,7 +510,7 @@ def test_functions_that_are_no_means_are_refused(tmp_path):
         return value**2, gradient
 
     client = fl.NumpyClient(squared, class_loss(1), rows(0), START, name="a")
-    with pytest.raises(ValueError, match="gap_sides"):
+    with pytest.raises(ValueError, match="signed_gaps"):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
     assert not (tmp_path / "spent.json").exists()  # else a second start would try them less
     client.statistics = 4

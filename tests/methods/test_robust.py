@@ -152,7 +152,7 @@ def test_however_far_a_liar_points_the_step_stays_near_the_honest(honest, lie):
 
 
 def test_robust_is_a_whole_number_and_not_for_sums():
-    with pytest.raises(ValueError, match="robust must be a whole number >= 0, but is -1"):
+    with pytest.raises(ValueError, match="robust must be an integer >= 0, but is -1"):
         ss.SoftmaxSGM(tolerance=0.1, robust=-1, step_size=None, alpha=None)
     with pytest.raises(ValueError, match="robust=1 needs a criterion of the clients' own numbers"):
         ss.SoftmaxSGM(tolerance=0.1, criterion="pooled", robust=1, step_size=None, alpha=None)
@@ -179,7 +179,7 @@ def test_a_number_of_liars_is_checked_whatever_its_type(number):
     method = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(2))
     assert (method.robust, type(method.robust)) == (2, int)
     assert ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(0)).robust is None
-    with pytest.raises(ValueError, match="robust must be a whole number >= 0"):
+    with pytest.raises(ValueError, match="robust must be an integer >= 0"):
         ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(-1))
-    with pytest.raises(ValueError, match="rest must be a whole number >= 0"):
+    with pytest.raises(ValueError, match="rest must be an integer >= 0"):
         ss.Memory(rest=number(-1))

@@ -8,14 +8,14 @@ from scipy.optimize import linprog, minimize
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.problem.regression import Unit, bounded, loss, mean_error, uncovered
+from softswitch.problem.regression import LabelScale, make_loss, mean_errors, miscoverage_rate, regression_constraint
 from softswitch.tables.constraints import build_problem
 from softswitch.tables.labels import NumberLabel
 
 PARAMS = [{"w": jnp.array([[2.0]]), "b": jnp.array([1.0])}]
 X, Y = jnp.array([[0.0], [1.0], [2.0], [-1.0]]), jnp.array([0.0, 3.5, 5.0, 1.0])
 BATCH = {"x": X, "y": Y, "weight": jnp.full(4, 0.25)}  # predictions 1, 3, 5, −1; errors 1, −0.5, 0, −2
-TEN = Unit(scale=10.0)
+TEN = LabelScale(scale=10.0)
 
 
 @pytest.mark.parametrize(
@@ -27,40 +27,43 @@ TEN = Unit(scale=10.0)
     ],
 )
 def test_losses_by_hand(name, quantile, expected):
-    assert float(loss(name, TEN, quantile)(PARAMS, BATCH)) == pytest.approx(expected)
+    assert float(make_loss(name, TEN, quantile)(PARAMS, BATCH)) == pytest.approx(expected)
 
 
 def test_constraints_by_hand():
-    np.testing.assert_allclose(mean_error(TEN)(PARAMS, BATCH), [-3.75, 3.75])
-    assert float(uncovered(TEN).constraint(PARAMS, BATCH)) == pytest.approx(0.5)
-    within = Unit(10.0, 0.0, 4.0)  # predictions 1, 3, 4, 0
-    np.testing.assert_allclose(mean_error(within)(PARAMS, BATCH), [-3.75, 3.75])
-    assert float(loss("absolute", within)(PARAMS, BATCH)) == pytest.approx(10 * 3.5 / 4)
-    assert bounded("mean-error", within).of_row == (-40.0, 40.0)
-    assert bounded("absolute-error", within).of_row == (0.0, 40.0)
-    assert bounded("mean-error").of_row is None
+    np.testing.assert_allclose(mean_errors(TEN)(PARAMS, BATCH), [-3.75, 3.75])
+    assert float(miscoverage_rate(TEN).constraint(PARAMS, BATCH)) == pytest.approx(0.5)
+    within = LabelScale(10.0, 0.0, 4.0)  # predictions 1, 3, 4, 0
+    np.testing.assert_allclose(mean_errors(within)(PARAMS, BATCH), [-3.75, 3.75])
+    assert float(make_loss("absolute", within)(PARAMS, BATCH)) == pytest.approx(10 * 3.5 / 4)
+    assert regression_constraint("mean-error", within).row_range == (-40.0, 40.0)
+    assert regression_constraint("absolute-error", within).row_range == (0.0, 40.0)
+    assert regression_constraint("mean-error").row_range is None
 
 
 def test_weights_count():
     weights = jnp.array([0.5, 0.5, 0.0, 0.0])
-    np.testing.assert_allclose(mean_error()(PARAMS, BATCH | {"weight": weights}), [0.25, -0.25])
-    assert float(uncovered().constraint(PARAMS, BATCH | {"weight": weights})) == pytest.approx(0.5)
+    np.testing.assert_allclose(mean_errors()(PARAMS, BATCH | {"weight": weights}), [0.25, -0.25])
+    assert float(miscoverage_rate().constraint(PARAMS, BATCH | {"weight": weights})) == pytest.approx(0.5)
     none = BATCH | {"weight": jnp.zeros(4)}
-    assert np.isneginf(mean_error()(PARAMS, none)).all()
-    assert np.isneginf(loss("squared")(PARAMS, none))
+    assert np.isneginf(mean_errors()(PARAMS, none)).all()
+    assert np.isneginf(make_loss("squared")(PARAMS, none))
 
 
 def test_what_stands_in_for_coverage_raises_the_prediction():
-    moves = jax.grad(uncovered().stand_in)(PARAMS, BATCH)
+    moves = jax.grad(miscoverage_rate().surrogate)(PARAMS, BATCH)
     assert float(moves[0]["b"][0]) < 0  # a step against the gradient raises it
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: loss("cubic"), "loss must be one of 'squared', 'absolute', 'quantile', but is 'cubic'"),
-        (lambda: loss("quantile", TEN, 1.0), "quantile must be above 0 and below 1, but is 1.0"),
-        (lambda: bounded("bias"), "kind must be one of 'mean-error', 'absolute-error', 'coverage', but is 'bias'"),
+        (lambda: make_loss("cubic"), "loss must be one of 'squared', 'absolute', 'quantile', but is 'cubic'"),
+        (lambda: make_loss("quantile", TEN, 1.0), "quantile must be above 0 and below 1, but is 1.0"),
+        (
+            lambda: regression_constraint("bias"),
+            "kind must be one of 'mean-error', 'absolute-error', 'coverage', but is 'bias'",
+        ),
         (
             lambda: build_problem("miss-rate", 2, label=NumberLabel()),
             "task.kind must be one of mean-error, absolute-error, coverage, custom if the label type is .number.",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import softswitch as ss
 from benchmarks import flat
 from softswitch.problem import fairness
-from softswitch_experiments.tasks.fair_classification import network, objective, probability
+from softswitch.problem.networks import init_network, logistic_objective, predict_probability
 
 
 def given_probability(params, batch):
@@ -65,17 +65,17 @@ def test_without_a_group_there_is_no_gap(group):
 
 
 def test_without_a_group_there_is_no_gradient():
-    params, x = network(3, (4,)), jnp.ones((5, 3))
+    params, x = init_network(3, (4,)), jnp.ones((5, 3))
     for constraint in (
-        fairness.demographic_parity(probability),
-        fairness.equal_opportunity(probability),
-        fairness.equalized_odds(probability),
-        fairness.bounded_group_loss(probability, 0.3),
+        fairness.demographic_parity(predict_probability),
+        fairness.equal_opportunity(predict_probability),
+        fairness.equalized_odds(predict_probability),
+        fairness.bounded_group_loss(predict_probability, 0.3),
     ):
         rows = {"x": x, "y": jnp.ones(5, int), "group": jnp.ones(5, int), "weight": jnp.full(5, 0.2)}
         for gradient in jax.tree.leaves(jax.jacrev(constraint)(params, rows)):
             assert np.isfinite(gradient).all()
-    for gradient in jax.tree.leaves(jax.jacrev(fairness.demographic_parity(probability))(params, rows)):
+    for gradient in jax.tree.leaves(jax.jacrev(fairness.demographic_parity(predict_probability))(params, rows)):
         np.testing.assert_array_equal(gradient, 0)
 
 
@@ -109,14 +109,14 @@ def test_pooled_statistics_give_the_gap_on_all_data_put_together():
     data, owner = people(3)
     keep = np.flatnonzero((owner != 1) | (np.arange(180) % 3 == 0))
     data, owner = {key: column[keep] for key, column in data.items()}, owner[keep]
-    params = network(3, (4,), seed=1)
-    constraint = fairness.demographic_parity(probability)
+    params = init_network(3, (4,), seed=1)
+    constraint = fairness.demographic_parity(predict_probability)
     statistics = []
     for i in range(3):
         own = {key: jnp.asarray(column[owner == i]) for key, column in data.items()}
         own["weight"] = jnp.full((owner == i).sum(), 1 / (owner == i).sum())
         statistics.append(constraint.statistics(params, own) * (owner == i).sum())
-    positive = np.asarray(probability(params, {"x": jnp.asarray(data["x"])}))
+    positive = np.asarray(predict_probability(params, {"x": jnp.asarray(data["x"])}))
     expected = abs(positive[data["group"] == 1].mean() - positive[data["group"] == 0].mean())
     assert float(constraint.value(sum(statistics))) == pytest.approx(expected, abs=1e-6)
 
@@ -124,11 +124,11 @@ def test_pooled_statistics_give_the_gap_on_all_data_put_together():
 @pytest.mark.parametrize(
     ("criterion", "constraint"),
     [
-        ("softmax", fairness.demographic_parity(probability)),
-        ("pooled", fairness.demographic_parity(probability)),
-        ("max", fairness.equal_opportunity(probability)),
-        ("pooled", fairness.equalized_odds(probability)),
-        ("mean", fairness.bounded_group_loss(probability, 0.3)),
+        ("softmax", fairness.demographic_parity(predict_probability)),
+        ("pooled", fairness.demographic_parity(predict_probability)),
+        ("max", fairness.equal_opportunity(predict_probability)),
+        ("pooled", fairness.equalized_odds(predict_probability)),
+        ("mean", fairness.bounded_group_loss(predict_probability, 0.3)),
     ],
     ids=["parity", "pooled parity", "opportunity", "pooled odds", "group loss"],
 )
@@ -136,7 +136,7 @@ def test_every_constraint_and_every_criterion_trains(criterion, constraint):
     """With a client that has one group only: it has no gap, and the others' comes down."""
     data, owner = people(4)
     clients = ss.ClientData.from_arrays(data, client=owner, strata="group")
-    problem = ss.Problem(objective, constraint, network(3, (4,)))
+    problem = ss.Problem(logistic_objective, constraint, init_network(3, (4,)))
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.3, tolerance=0.15, criterion=criterion)
     result = flat.solve(problem, clients, method, rounds=300)
     assert result.status.code is not ss.StatusCode.DIVERGED, result.status
@@ -154,10 +154,12 @@ def test_every_constraint_and_every_criterion_trains(criterion, constraint):
 
 
 def test_the_same_prediction_gives_the_same_constraint():
-    assert fairness.demographic_parity(probability) is fairness.demographic_parity(probability)
-    assert fairness.bounded_group_loss(probability, 0.3) is fairness.bounded_group_loss(probability, 0.3)
+    assert fairness.demographic_parity(predict_probability) is fairness.demographic_parity(predict_probability)
+    assert fairness.bounded_group_loss(predict_probability, 0.3) is fairness.bounded_group_loss(
+        predict_probability, 0.3
+    )
     with pytest.raises(ValueError, match="level must be"):
-        fairness.bounded_group_loss(probability, float("nan"))
+        fairness.bounded_group_loss(predict_probability, float("nan"))
 
 
 def column_of_probabilities(params, batch):
@@ -167,10 +169,10 @@ def column_of_probabilities(params, batch):
 def test_a_prediction_of_the_wrong_shape_is_refused():
     """One column instead of a vector would broadcast to a matrix, and every gap would be 0."""
     rows = batch([0.2, 0.4], [1, 0])
-    with pytest.raises(ValueError, match=r"one probability a row, of shape \(2,\), but gives \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"one probability per row, of shape \(2,\), but returns \(2, 1\)"):
         value(fairness.demographic_parity(column_of_probabilities), rows)
     with pytest.raises(ValueError, match="same shape"):
-        ss.mean_over(jnp.ones((2, 1)), jnp.ones(2))
+        ss.weighted_mean(jnp.ones((2, 1)), jnp.ones(2))
     with pytest.raises(TypeError, match="predict must be"):
         fairness.demographic_parity(None)
 

@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates, decided_class
-from softswitch.problem.networks import outputs
+from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates, predict_class
+from softswitch.problem.networks import apply_network
 from softswitch.tables.constraints import build_problem
 from softswitch.tables.labels import MulticlassLabel
 
@@ -36,13 +36,13 @@ def test_a_class_without_rows_has_no_rate():
     told = np.asarray(class_miss_rates(3).constraint(PARAMS, some))
     assert np.isneginf(told[1])
     assert np.isfinite(told[[0, 2]]).all()
-    moves = jax.tree.leaves(jax.jacobian(class_miss_rates(3).stand_in)(PARAMS, some))
+    moves = jax.tree.leaves(jax.jacobian(class_miss_rates(3).surrogate)(PARAMS, some))
     assert all(np.isfinite(leaf).all() for leaf in moves)
 
 
 def test_the_stand_in_mends_the_nearest_wrong_row():
     """Row 3, of class 0, is decided 1 by a little: a step must raise class 0 there, and lower class 1."""
-    moves = jax.jacobian(class_miss_rates(3).stand_in)(PARAMS, BATCH)[0]["b"]
+    moves = jax.jacobian(class_miss_rates(3).surrogate)(PARAMS, BATCH)[0]["b"]
     assert moves[0][0] < 0 < moves[0][1]
     assert moves[0][2] == 0
 
@@ -63,7 +63,7 @@ def test_every_class_keeps_its_rate_at_every_client():
         return max((decided != label)[rows].mean() for rows in of_class)
 
     plain = LogisticRegression().fit(x, label)
-    own = np.asarray(decided_class(outputs(result.params, jnp.asarray(x))))
+    own = np.asarray(predict_class(apply_network(result.params, jnp.asarray(x))))
     assert worst(plain.predict(x)) > 0.6
     assert worst(own) <= 0.5
     assert result.worst_constraint == pytest.approx(worst(own), abs=1e-6)

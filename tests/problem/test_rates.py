@@ -8,7 +8,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.problem import rates
-from softswitch.problem.losses import share_over
+from softswitch.problem.losses import event_rate
 from softswitch.tables.constraints import build_problem
 
 
@@ -51,17 +51,17 @@ def test_without_such_rows_there_is_no_rate(make):
     batch = batch_of([1.0, -1.0], [0, 0], group=[0, 1])
     rate = make(given_scores)
     assert value(rate, batch) == -np.inf
-    assert float(rate.stand_in(jnp.float32(1), batch)) == -np.inf
-    assert float(jax.grad(rate.stand_in)(jnp.float32(1), batch)) == 0
+    assert float(rate.surrogate(jnp.float32(1), batch)) == -np.inf
+    assert float(jax.grad(rate.surrogate)(jnp.float32(1), batch)) == 0
 
 
 @pytest.mark.parametrize(("many", "rows", "tolerance"), [(5, 100, 0.05), (1, 20, 0.05), (3, 30, 0.1), (7, 70, 0.1)])
 def test_a_rate_that_is_the_tolerance_meets_it(many, rows, tolerance):
     weights = jnp.full(rows, 1 / rows, jnp.float32)
-    share = float(share_over(jnp.arange(rows) < many, weights))
+    share = float(event_rate(jnp.arange(rows) < many, weights))
     assert share <= tolerance
     assert share == pytest.approx(tolerance, rel=1e-6)
-    assert float(share_over(jnp.arange(rows) < many + 1, weights)) > tolerance
+    assert float(event_rate(jnp.arange(rows) < many + 1, weights)) > tolerance
 
 
 @pytest.mark.parametrize("rows", [20, 100, 1000])
@@ -69,7 +69,7 @@ def test_every_count_is_on_its_side_of_every_bound(rows):
     """k/n in single precision, compared as Python numbers, as every engine and user does."""
     counts = jnp.arange(rows + 1)
     shares = np.asarray(
-        jax.vmap(lambda k: share_over(jnp.arange(rows) < k, jnp.full(rows, 1 / rows, jnp.float32)))(counts), float
+        jax.vmap(lambda k: event_rate(jnp.arange(rows) < k, jnp.full(rows, 1 / rows, jnp.float32)))(counts), float
     )
     for bound in range(1, rows, max(1, rows // 20)):
         np.testing.assert_array_equal(shares <= bound / rows, np.arange(rows + 1) <= bound)
@@ -89,7 +89,7 @@ def test_gaps_are_exact_too():
 def pulled(score, label, make=rates.miss_rate, weight=None):
     """How strongly each row's score is pulled up (> 0) or down by the stand-in."""
     batch = batch_of(score, label, weight=weight)
-    gradient = jax.grad(lambda values: make(given_scores).stand_in(jnp.float32(1), batch | {"score": values}))
+    gradient = jax.grad(lambda values: make(given_scores).surrogate(jnp.float32(1), batch | {"score": values}))
     return -np.asarray(gradient(batch["score"]))
 
 
@@ -125,7 +125,7 @@ def test_where_no_row_is_wrong_those_are_pulled_that_would_be_the_first():
 def test_the_stand_in_of_a_gap_has_the_sign_of_the_decisions():
     """Decisions favour group 1, by a hair; smooth probabilities favour group 0. What falls must be group 1's."""
     batch = batch_of([0.01, 0.01, -0.001, 9.0], [1, 1, 1, 1], group=[1, 1, 0, 0])
-    gradient = jax.grad(lambda score: rates.decision_parity(given_scores).stand_in(1.0, batch | {"score": score}))
+    gradient = jax.grad(lambda score: rates.decision_parity(given_scores).surrogate(1.0, batch | {"score": score}))
     moves = gradient(batch["score"])
     assert (moves[:2] > 0).all()
     assert moves[2] < 0

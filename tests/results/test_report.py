@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
 from softswitch.results.report.verdict import MARKS, judge_run, summarise_clients
-from softswitch.support.text import number
+from softswitch.support.text import format_number
 from softswitch.tables import training
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -98,7 +98,7 @@ def test_the_page_as_a_browser_shows_it(folders, single, look):
     # The charts hold what the run holds.
     tips = page.locator("[data-chart=clients-0] .for-wide title").all_text_contents()
     for name, constraint in zip(run.clients["client"], run.clients["constraint"], strict=True):
-        assert any(tip.startswith(f"{name}: ") and f"training rows {number(constraint)}" in tip for tip in tips)
+        assert any(tip.startswith(f"{name}: ") and f"training rows {format_number(constraint)}" in tip for tip in tips)
     names = shown(page, "clients-0").locator("text").all_text_contents()
     assert set(run.clients["client"]) <= set(names)
     assert shown(page, "heat-0").locator("image").count() == 1
@@ -217,7 +217,7 @@ def test_other_models_beside_the_answer(folders, single):
     page = single.read_text(encoding="utf-8")
     assert "Is it of any use?" in page
     assert "<td>best constant prediction</td>" in page
-    assert f"The constraint costs the worst client {number(open_run(folders[0]).about['price'])}." in page
+    assert f"The constraint costs the worst client {format_number(open_run(folders[0]).about['price'])}." in page
     assert "No constant prediction is feasible" not in page
 
 

@@ -12,7 +12,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.engine import compiled
-from softswitch.support.function_equality import Alike
+from softswitch.support.function_equality import ComparableFunction
 
 SCALE = 1.0
 
@@ -53,10 +53,12 @@ class Holder:
     ],
 )
 def test_made_twice_they_are_alike_and_with_another_number_they_are_not(make):
-    assert Alike(make(0.5)) == Alike(make(0.5))
-    assert hash(Alike(make(0.5))) == hash(Alike(make(0.5)))
-    assert Alike(make(0.5)) != Alike(make(0.25))
-    assert Alike(make(1)) != Alike(make(True)), "equal numbers of another kind compute something else"
+    assert ComparableFunction(make(0.5)) == ComparableFunction(make(0.5))
+    assert hash(ComparableFunction(make(0.5))) == hash(ComparableFunction(make(0.5)))
+    assert ComparableFunction(make(0.5)) != ComparableFunction(make(0.25))
+    assert ComparableFunction(make(1)) != ComparableFunction(make(True)), (
+        "equal numbers of another kind compute something else"
+    )
 
 
 class Config:
@@ -77,39 +79,39 @@ def scaled(*arguments):
 )
 def test_what_may_change_is_like_itself_only(value):
     function = around(value)
-    assert Alike(function) == Alike(function)
-    assert Alike(function) != Alike(around(value))
+    assert ComparableFunction(function) == ComparableFunction(function)
+    assert ComparableFunction(function) != ComparableFunction(around(value))
 
 
 def test_arrays_that_nobody_can_write_to_are_told_apart_by_being_the_same():
     array = jnp.ones(3)
-    assert Alike(around(array)) == Alike(around(array))
-    assert Alike(around(array)) != Alike(around(jnp.ones(3)))
+    assert ComparableFunction(around(array)) == ComparableFunction(around(array))
+    assert ComparableFunction(around(array)) != ComparableFunction(around(jnp.ones(3)))
 
 
 def test_a_name_of_the_module_counts_with_what_it_means_now(monkeypatch):
-    before = Alike(by_global())
-    assert before == Alike(by_global())
+    before = ComparableFunction(by_global())
+    assert before == ComparableFunction(by_global())
     monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert before != Alike(by_global())
+    assert before != ComparableFunction(by_global())
 
 
 def test_what_a_class_holds_may_change():
-    assert Alike(by_class()) != Alike(by_class())
+    assert ComparableFunction(by_class()) != ComparableFunction(by_class())
 
 
 def test_a_wrapper_that_takes_a_librarys_name_is_still_the_users(monkeypatch):
     assert scaled.__module__.startswith("optax")
-    before = Alike(around(scaled))
+    before = ComparableFunction(around(scaled))
     monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert before != Alike(around(scaled))
+    assert before != ComparableFunction(around(scaled))
 
 
 def test_a_function_that_refers_to_very_much_is_not_followed_for_ever():
     function = loss
     for _ in range(60):
         function = (lambda one, other: lambda w, batch: one(w, batch) + other(w, batch))(function, function)
-    assert Alike(function) == Alike(function)
+    assert ComparableFunction(function) == ComparableFunction(function)
 
 
 def test_functions_that_call_themselves_or_each_other_end():
@@ -119,7 +121,7 @@ def test_functions_that_call_themselves_or_each_other_end():
     def even(n):
         return n == 0 or odd(n - 1)
 
-    assert Alike(odd) == Alike(odd)
+    assert ComparableFunction(odd) == ComparableFunction(odd)
 
 
 def test_nothing_is_compiled_anew_for_schedules_and_partials_made_anew():

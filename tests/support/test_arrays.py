@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.support import arrays
-from softswitch.support.arrays import fingerprint, from_outline, named, outline, shaped
+from softswitch.support.arrays import (
+    decode_structure,
+    encode_structure,
+    fingerprint,
+    flatten_by_path,
+    unflatten_by_path,
+)
 
 
 def test_every_value_shape_type_and_name_counts():
@@ -38,8 +44,8 @@ def test_no_array_is_copied_whole(monkeypatch):
 
 def test_trees_come_back_with_their_keys():
     tree = {"key": jax.random.key(3), "list": [jnp.ones(2), None, (jnp.zeros(1),)]}
-    back = shaped(named(tree), tree)
+    back = unflatten_by_path(flatten_by_path(tree), tree)
     assert jax.random.key_data(back["key"]).tolist() == jax.random.key_data(tree["key"]).tolist()
     plain = {"list": tree["list"]}
-    again = from_outline(outline(plain), named(plain))
+    again = decode_structure(encode_structure(plain), flatten_by_path(plain))
     assert jax.tree.structure(again) == jax.tree.structure(plain)

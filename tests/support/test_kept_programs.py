@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.support.compilation_cache import folder, keep_programs
+from softswitch.support.compilation_cache import cache_folder, enable_compilation_cache
 
 NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 
@@ -21,14 +21,14 @@ def unset(monkeypatch, tmp_path):
 
 def test_what_the_user_says_stays(unset, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    keep_programs()
+    enable_compilation_cache()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
     assert NAMES[1] not in os.environ
 
 
 def test_a_process_finds_what_another_compiled(unset, tmp_path):
     code = (
-        "from softswitch.support.compilation_cache import keep_programs; keep_programs()\n"
+        "from softswitch.support.compilation_cache import enable_compilation_cache; enable_compilation_cache()\n"
         "import jax, jax.numpy as jnp\n"
         "hits = []\n"
         "jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))\n"
@@ -48,7 +48,7 @@ def test_a_process_finds_what_another_compiled(unset, tmp_path):
 def test_without_a_setting_it_is_below_the_home(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert folder() == tmp_path / ".cache" / "softswitch" / "programs"
+    assert cache_folder() == tmp_path / ".cache" / "softswitch" / "programs"
 
 
 def test_without_a_home_nothing_is_kept(unset, monkeypatch):
@@ -57,5 +57,5 @@ def test_without_a_home_nothing_is_kept(unset, monkeypatch):
 
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", nowhere)
-    keep_programs()
+    enable_compilation_cache()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ

@@ -8,9 +8,9 @@ from softswitch.support import plotting
 
 @pytest.mark.parametrize(("rows", "columns", "lines"), [(1, 2, 1), (2, 3, 4), (2, 4, 4), (1, 5, 3)])
 def test_panels_of_a_row_stand_two_and_two(rows, columns, lines):
-    figure, axes = plotting.narrow_panels(rows, columns, "a title")
+    figure, axes = plotting.make_narrow_panels(rows, columns, "a title")
     assert axes.shape == (rows, columns)
-    assert figure.get_figwidth() == plotting.NARROW
+    assert figure.get_figwidth() == plotting.NARROW_WIDTH
     places = [panel.get_subplotspec() for panel in axes.flat]
     assert [(p.rowspan.start, p.colspan.start) for p in places] == [
         (row * (lines // rows) + column // 2, column % 2) for row in range(rows) for column in range(columns)
@@ -26,12 +26,12 @@ def drawn(figure):
 
 
 def test_long_words_stay_within_the_figure_and_their_panel():
-    figure, axes = plotting.narrow_panels(1, 2, "many words " * 20)
+    figure, axes = plotting.make_narrow_panels(1, 2, "many words " * 20)
     for panel in axes.flat:
         panel.set(title="the words above a panel " * 4)
         panel.plot([0, 1], label="a label of some length, with settings")
         panel.plot([1, 0], label="another label of some length, tuned")
-    plotting.legend(figure, axes.flat, columns=6)
+    plotting.add_legend(figure, axes.flat, columns=6)
     page, renderer = drawn(figure)
     for words in (figure._suptitle, figure.legends[0], *(panel.title for panel in axes.flat)):
         box = words.get_window_extent(renderer)
@@ -42,15 +42,15 @@ def test_long_words_stay_within_the_figure_and_their_panel():
 
 
 def test_a_panel_as_wide_as_two_has_room_for_twice_the_words():
-    _, axes = plotting.narrow_panels(1, 3)
+    _, axes = plotting.make_narrow_panels(1, 3)
     for panel in axes.flat:
         panel.set(title="sixty letters, more than fit above a panel with one beside it")
     assert [panel.get_title().count("\n") for panel in axes.flat] == [1, 1, 0]
 
 
 def test_a_wide_figure_keeps_the_columns_of_its_legend():
-    figure, axes = plotting.panels(1, 3, width=5.0)
+    figure, axes = plotting.make_panels(1, 3, width=5.0)
     for label in ("a label of some length, with settings", "b", "c"):
         axes[0, 0].plot([0, 1], label=label)
-    plotting.legend(figure, axes.flat, columns=3)
+    plotting.add_legend(figure, axes.flat, columns=3)
     assert figure.legends[0]._ncols == 3

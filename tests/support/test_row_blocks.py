@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.support.row_blocks import ProgramSteps, by_blocks, bytes_computed, do, parted
+from softswitch.support.row_blocks import (
+    Program,
+    apply_in_blocks,
+    estimate_activation_bytes,
+    evaluate_step,
+    partition_steps,
+)
 
 ROWS, WIDTH = 103, 6
 GENERATOR = np.random.default_rng(0)
@@ -23,7 +29,7 @@ def layers(batch):
 
 
 def class_loss(batch):
-    return ss.mean_over(ss.logistic_loss(layers(batch), batch["y"]), batch["weight"] * (batch["y"] == 1))
+    return ss.weighted_mean(ss.logistic_loss(layers(batch), batch["y"]), batch["weight"] * (batch["y"] == 1))
 
 
 def fit_multiclass_label(batch):
@@ -62,14 +68,14 @@ FUNCTIONS = [class_loss, fit_multiclass_label, gap, images, looks_across, deviat
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("at_once", [1, 10, ROWS - 1, ROWS])
 def test_the_same_values(function, at_once):
-    found = jax.jit(lambda batch: by_blocks(function, batch, at_once))(BATCH)
+    found = jax.jit(lambda batch: apply_in_blocks(function, batch, at_once))(BATCH)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), found, function(BATCH))
 
 
 @pytest.mark.parametrize("function", [class_loss, gap, images, looks_across])
 def test_no_layer_is_ever_held_for_all_rows(function):
     """Of what comes out of the layers only a few numbers a row are there for all rows."""
-    program = jax.make_jaxpr(lambda batch: by_blocks(function, batch, 10))(BATCH)
+    program = jax.make_jaxpr(lambda batch: apply_in_blocks(function, batch, 10))(BATCH)
     whole = [
         variable.aval.shape for step in program.eqns for variable in step.outvars if ROWS in variable.aval.shape[:1]
     ]
@@ -81,15 +87,15 @@ def test_what_is_taken_as_row_by_row_really_is():
     tried = set()
     for function in FUNCTIONS:
         closed = jax.make_jaxpr(function)(BATCH)
-        steps = ProgramSteps()
+        steps = Program()
         given = [steps.number() for _ in closed.jaxpr.invars]
         steps.add(closed.jaxpr, closed.consts, given)
-        alone = parted(steps.every, set(given), ROWS)[1]
+        alone = partition_steps(steps.every, set(given), ROWS)[1]
         values = dict(zip(given, (BATCH[key] for key in sorted(BATCH)), strict=True)) | steps.known
         moved = dict(values) | {one: values[one].at[0].add(1) for one in given}
         for step in steps.every:
             for here in (values, moved):
-                do(step, here, step.params)
+                evaluate_step(step, here, step.params)
             if any(step is one for one in alone):
                 tried.add(step.name)
                 for one in step.outputs:
@@ -98,5 +104,5 @@ def test_what_is_taken_as_row_by_row_really_is():
 
 
 def test_bytes_are_those_of_the_layers():
-    assert bytes_computed(lambda batch: batch["x"].sum(), BATCH) == 0
-    assert bytes_computed(class_loss, BATCH) == 3 * 4 * ROWS * (32 + 32 + 1)
+    assert estimate_activation_bytes(lambda batch: batch["x"].sum(), BATCH) == 0
+    assert estimate_activation_bytes(class_loss, BATCH) == 3 * 4 * ROWS * (32 + 32 + 1)

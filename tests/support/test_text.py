@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from softswitch.support.text import duration, few_of, in_words, number, share, short_numbers
+from softswitch.support.text import (
+    format_duration,
+    format_number,
+    format_percent,
+    format_value,
+    join_first,
+    shorten_numbers,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +36,7 @@ from softswitch.support.text import duration, few_of, in_words, number, share, s
     ],
 )
 def test_a_number(value, written):
-    assert number(value) == written
+    assert format_number(value) == written
 
 
 @pytest.mark.parametrize(
@@ -48,7 +55,7 @@ def test_a_number(value, written):
     ],
 )
 def test_a_share(value, written):
-    assert share(value) == written
+    assert format_percent(value) == written
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_a_share(value, written):
     ],
 )
 def test_a_duration(seconds, written):
-    assert duration(seconds) == written
+    assert format_duration(seconds) == written
 
 
 def test_numbers_in_a_text_are_cut():
@@ -73,16 +80,21 @@ def test_numbers_in_a_text_are_cut():
         "SoftmaxSGM(tolerance=0.05, alpha=69.31471805599453, step_size=1.2345678e-05, tiny=1.2345678e-09, seed=123456)"
     )
     assert (
-        short_numbers(method)
+        shorten_numbers(method)
         == "SoftmaxSGM(tolerance=0.05, alpha=69.31, step_size=0.00001235, tiny=1.235e-09, seed=123456)"
     )
-    assert short_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"
+    assert shorten_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"
 
 
 def test_in_a_sentence_what_is_not_finite_is_told():
-    assert [in_words(value) for value in (30_400.0, math.inf, -math.inf, math.nan)] == ["30,400", "inf", "-inf", "nan"]
+    assert [format_value(value) for value in (30_400.0, math.inf, -math.inf, math.nan)] == [
+        "30,400",
+        "inf",
+        "-inf",
+        "nan",
+    ]
 
 
 def test_a_few_of_many():
-    assert few_of(list("abc"), 2) == "a, b and 1 more"
-    assert few_of(["a"] * 10_005, 1) == "a and 10,004 more"
+    assert join_first(list("abc"), 2) == "a, b and 1 more"
+    assert join_first(["a"] * 10_005, 1) == "a and 10,004 more"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softswitch.support.tracing import traced_once
+from softswitch.support.tracing import trace_once
 
 
 class Pair(NamedTuple):
@@ -26,7 +26,7 @@ def test_shapes_are_known_and_the_loop_traces_nothing_again():
             row = rows[i]  # of the program around it
             return Pair(pair.total + row.sum(), None, {"row": row}), row * 2
 
-        play, (_, shape) = traced_once(one, Pair(jnp.float32(0), None, {"row": rows[0]}), jnp.int32(0))
+        play, (_, shape) = trace_once(one, Pair(jnp.float32(0), None, {"row": rows[0]}), jnp.int32(0))
         assert (shape.shape, shape.dtype) == ((3,), jnp.float32)
 
         def step(i, so_far):
@@ -49,7 +49,7 @@ def test_shapes_are_known_and_the_loop_traces_nothing_again():
 
 def test_what_takes_no_arguments_sees_the_program_around_it():
     def doubled(x):
-        play, shape = traced_once(lambda: {"twice": 2 * x})
+        play, shape = trace_once(lambda: {"twice": 2 * x})
         assert shape["twice"].shape == x.shape
         return jax.lax.cond(x.sum() > 0, play, lambda: {"twice": jnp.zeros(shape["twice"].shape)})
 
@@ -58,7 +58,7 @@ def test_what_takes_no_arguments_sees_the_program_around_it():
 
 
 def test_other_arguments_than_it_was_traced_with_are_refused():
-    play, _ = traced_once(lambda x: x + 1, jnp.zeros(2))
+    play, _ = trace_once(lambda x: x + 1, jnp.zeros(2))
     np.testing.assert_array_equal(play(jnp.ones(2)), [2, 2])
     for other in (jnp.ones(3), jnp.ones(2, jnp.int32)):
         with pytest.raises(TypeError, match=r"arguments must be like .*float32\[2\]"):

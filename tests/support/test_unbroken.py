@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from softswitch.support.processes import unbroken
+from softswitch.support.processes import defer_interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def test_ctrl_c_waits_for_the_end():
     reached = []
 
     def work():
-        with unbroken():
+        with defer_interrupts():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             reached.append("the end")
@@ -31,7 +31,7 @@ def test_ctrl_c_waits_for_the_end():
 
 
 def test_an_error_within_comes_out():
-    with pytest.raises(ValueError, match="of its own"), unbroken():
+    with pytest.raises(ValueError, match="of its own"), defer_interrupts():
         raise ValueError("of its own")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -40,7 +40,7 @@ def test_other_threads_are_let_alone():
     done = []
 
     def work():
-        with unbroken():
+        with defer_interrupts():
             done.append(True)
 
     thread = threading.Thread(target=work)
@@ -53,7 +53,7 @@ def test_a_third_one_comes_through():
     reached = []
 
     def work():
-        with unbroken():
+        with defer_interrupts():
             for _ in range(3):
                 signal.raise_signal(signal.SIGINT)
             reached.append("the end")

@@ -6,7 +6,7 @@ import pytest
 
 import softswitch as ss
 from small_run import SETTINGS, table
-from softswitch.problem.networks import objective, row_scores
+from softswitch.problem.networks import batch_scores, logistic_objective
 from softswitch.results.descriptions import ConstraintDescription
 from softswitch.results.folder import open_run
 from softswitch.results.report.page import write_report
@@ -78,9 +78,9 @@ def toy_functions(options):
     """Bound the mean squared score."""
 
     def constraint(params, batch):
-        return jnp.average(jnp.square(row_scores(params, batch)), weights=batch["weight"])
+        return jnp.average(jnp.square(batch_scores(params, batch)), weights=batch["weight"])
 
-    return ProblemFunctions(objective, constraint, is_convex_if_linear=True)
+    return ProblemFunctions(logistic_objective, constraint, is_convex_if_linear=True)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import given
 from fuzzing import HOSTILE, broken_bytes, broken_json, cases, only_clear_errors
 from small_run import SETTINGS, table
 from softswitch.support import checks
-from softswitch.support.checks import all_at_once
+from softswitch.support.checks import call_all
 from softswitch.tables import training
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.preparation import build_memory, build_method, prepare_table
@@ -75,12 +75,12 @@ def test_fuzz_settings_with_a_table(home, told):
 
     def prepare():
         config = parse_config(told)
-        ready, method, *_ = all_at_once(
+        ready, method, *_ = call_all(
             lambda: prepare_table(config, home),
             lambda: build_method(config),
             lambda: build_memory(config.method),
-            lambda: checks.seed("run.seed", config.run.seed),
-            lambda: checks.probability("run.confidence", config.run.confidence),
+            lambda: checks.check_seed("run.seed", config.run.seed),
+            lambda: checks.check_probability("run.confidence", config.run.confidence),
         )
         training._check(config, ready, method)
         assert parse_config(tomllib.loads(write_config(config))) == config

@@ -376,9 +376,9 @@ def test_changed_data_is_not_resumed(home, tmp_path):
         ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is not one"),
         ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not contain 'hospital'"),
         ("[data]", "[data]\nheld_out = 1.0", "held_out must be a share"),
-        ("rounds = 600", "rounds = 0", "rounds must be a whole number >= 1"),
+        ("rounds = 600", "rounds = 0", "rounds must be an integer >= 1"),
         ("rounds = 600", 'rounds = "many"', "run.rounds must be an integer or \"auto\", but is 'many'"),
-        ("rounds = 600", "value_batch_size = -1", "value_batch_size must be a whole number >= 1"),
+        ("rounds = 600", "value_batch_size = -1", "value_batch_size must be an integer >= 1"),
         ("rounds = 600", "[method]\nmemory = 1.5", "smoothing must be a"),
         ("rounds = 600", "[method]\nslack = 0.5", "slack must be a finite number and >= 1, but is 0.5"),
     ],
@@ -466,7 +466,7 @@ def test_a_finished_run_is_made_longer(home, tmp_path):
     invoke("resume", short.folder, "--rounds", "300", code=None)
     np.testing.assert_array_equal(open_run(short.folder).params["[0]['w']"], open_run(long.folder).params["[0]['w']"])
     assert open_run(short.folder).settings["run.rounds"] == 300
-    assert "must be a whole number >= 300" in invoke("resume", short.folder, "--rounds", "200", code=2)
+    assert "must be an integer >= 300" in invoke("resume", short.folder, "--rounds", "200", code=2)
 
 
 def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
@@ -489,7 +489,7 @@ def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
     before = [asdict(cycle) for cycle in trained.result.restarts]
     assert longer.about["restarts"][: len(before)] == before
     assert longer.about["worst_objective"] <= trained.result.worst_objective
-    assert f"must be a whole number >= {done + 300}" in invoke("resume", trained.folder, "--rounds", str(done), code=2)
+    assert f"must be an integer >= {done + 300}" in invoke("resume", trained.folder, "--rounds", str(done), code=2)
     assert open_run(trained.folder).settings["run.rounds"] == done + 300
 
 

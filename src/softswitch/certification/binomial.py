@@ -60,10 +60,10 @@ def rows_to_certify(
         errors: Number of errors that each client may make on its rows.
         each: Whether a client should be certified even if no other client is.
     """
-    level = 1 - checks.probability("confidence", confidence)
-    checks.probability("bound", bound)
-    allowed = checks.whole_number("errors", errors, at_least=0)
-    level /= checks.whole_number("clients", clients, at_least=1) if each else 1
+    level = 1 - checks.check_probability("confidence", confidence)
+    checks.check_probability("bound", bound)
+    allowed = checks.check_integer("errors", errors, minimum=0)
+    level /= checks.check_integer("clients", clients, minimum=1) if each else 1
     rows = smallest_integer(lambda rows: bool(binomial_cdf(allowed, rows, bound) <= level), allowed)
     assert rows is not None
     return rows

@@ -14,10 +14,10 @@ from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, ends
+from softswitch.problem.ranges import Range, endpoints
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
-from softswitch.support.text import few_of
+from softswitch.support.text import join_first
 
 MAX_ROWS = 1 << 40
 
@@ -66,7 +66,7 @@ class Certifiability:
         if not self.uncertifiable:
             return f"{needed} There are enough rows."
         counts = dict(zip(self.clients, self.rows, strict=True))
-        names = few_of([f"{name} ({counts[name]:,})" for name in self.uncertifiable])
+        names = join_first([f"{name} ({counts[name]:,})" for name in self.uncertifiable])
         bound = f"{self.smallest_bound:.3g}" if self.smallest_bound < math.inf else "none"
         return (
             f"{needed} Too few rows for any model at {len(self.uncertifiable)} of {clients} clients: {names}. "
@@ -85,8 +85,8 @@ def certifiability(
         tolerance: Bound to certify.
         confidence: Confidence of the certificate.
     """
-    error = 1 - checks.probability("confidence", confidence)
-    levels = ErrorLevels(error / len(calibration), error, checks.real_number("tolerance", tolerance))
+    error = 1 - checks.check_probability("confidence", confidence)
+    levels = ErrorLevels(error / len(calibration), error, checks.check_real("tolerance", tolerance))
     constraints = problem.trace(calibration.batch_shapes(1, float_dtype(problem.start))).constraints
     ranges = resolve_ranges(problem, None, None, constraints)[1:]
     values = RowValues(problem, calibration, problem.start)
@@ -122,7 +122,7 @@ def _smallest_bound(
 
 def _bound_without_errors(sizes: list[int], levels: ErrorLevels, row_range: Range) -> float:
     """Return the bound certified by rows that all have the smallest value: one group for a mean, two for a gap."""
-    groups = [np.full(size, ends(row_range)[0]) for size in sizes]
+    groups = [np.full(size, endpoints(row_range)[0]) for size in sizes]
     if len(groups) == 1:
         return mean_interval(groups[0], levels, row_range).marginal_upper
     return gap_interval(groups[0], groups[1], levels, row_range).marginal_upper
@@ -130,7 +130,7 @@ def _bound_without_errors(sizes: list[int], levels: ErrorLevels, row_range: Rang
 
 def _rows_needed(is_gap: bool, levels: ErrorLevels, row_range: Range | None) -> int | None:
     """Return the fewest rows, for a gap of both groups together, that certify a model without errors."""
-    if row_range is None or not levels.tolerance > (0 if is_gap else ends(row_range)[0]):
+    if row_range is None or not levels.tolerance > (0 if is_gap else endpoints(row_range)[0]):
         return None
     groups = 2 if is_gap else 1
     size = smallest_integer(

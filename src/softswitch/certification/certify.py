@@ -19,7 +19,7 @@ from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.problem.parameters import Params, checked_params, float_dtype
+from softswitch.problem.parameters import Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Certificate, Interval
@@ -74,16 +74,16 @@ def certify(
             result, problem, held_out, confidence, tolerance=tolerance, **given
         )
         return certificate
-    checks.expect("held_out", held_out, ClientData)
+    checks.check_instance("held_out", held_out, ClientData)
     held_out = cast(ClientData, held_out)
     params = result.params if isinstance(result, Result) else result
     if tolerance is None:
         if not isinstance(result, Result):
             raise ValueError("tolerance must be given if result is not a Result")
         tolerance = result.method.tolerance
-    error = 1 - checks.probability("confidence", confidence)
-    levels = ErrorLevels(error / len(held_out.names), error, checks.real_number("tolerance", tolerance))
-    params = checked_params("params", params)
+    error = 1 - checks.check_probability("confidence", confidence)
+    levels = ErrorLevels(error / len(held_out.names), error, checks.check_real("tolerance", tolerance))
+    params = check_params("params", params)
     constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
     noise = None if privacy is None else certificate_noise(privacy)

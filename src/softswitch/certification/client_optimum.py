@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from softswitch.certification.lbfgs import find_minimum, minimum_in_ball
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import whole
+from softswitch.data.sampling import all_rows
 from softswitch.data.splits import DataSplit
 from softswitch.data.streamed_data import StreamedData
 from softswitch.oracles.evaluation import functions_ignoring_weights, padded_widths
@@ -41,8 +41,8 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
         problem: Objective, start and optional domain (``Ball`` or ``Box``).
         clients: The clients' rows.
     """
-    checks.expect("problem", problem, Problem)
-    checks.expect("clients", clients, ClientData)
+    checks.check_instance("problem", problem, Problem)
+    checks.check_instance("clients", clients, ClientData)
     domain = problem.domain
     if not isinstance(domain, Ball | Box | None):
         raise ValueError(
@@ -91,7 +91,7 @@ def with_regret(
         clients: ``ClientData``, a ``DataSplit`` (f_i* is found on its training rows) or ``TorchData``.
         optimum: f_i*, in the order of the clients or by name. Default: computed by ``client_optimum``.
     """
-    checks.expect("problem", problem, Problem)
+    checks.check_instance("problem", problem, Problem)
     if isinstance(clients, StreamedData):
         raise ValueError(
             "clients must be in memory for regrets, but are StreamedData: give the rows a column with f_i*, and "
@@ -108,7 +108,7 @@ def with_regret(
         task = with_regret(problem, clients.train, optimum)
         others = (task.transform(part) for part in (clients.validation, clients.calibration))
         return RegretTask(task.problem, DataSplit(task.clients, *others), task.client_optimum)
-    checks.expect("clients", clients, ClientData)
+    checks.check_instance("clients", clients, ClientData)
     return to_regret_task(problem, clients, client_optimum(problem, clients) if given is None else given)
 
 
@@ -117,6 +117,6 @@ def _value_and_grad(
     params: Params, rows: Rows, client: jax.Array, losses: Losses, width: int
 ) -> tuple[jax.Array, Params]:
     def value(params: Params) -> jax.Array:
-        return losses.objective(params, rows.take(*whole(rows, client, width, float_dtype(params))))
+        return losses.objective(params, rows.take(*all_rows(rows, client, width, float_dtype(params))))
 
     return jax.value_and_grad(value)(params)

@@ -25,7 +25,7 @@ from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 
 from softswitch.certification.betting import BettingMean
 from softswitch.certification.binomial import BinomialRate
-from softswitch.problem.ranges import Range, ends, has_two_values
+from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
 GRID_SIZE = 64
@@ -125,7 +125,7 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
     """Return a confidence interval for the mean of the distribution of ``rows``."""
     if bounds is None:
         return _student_interval(rows, levels)
-    low, high = ends(bounds)
+    low, high = endpoints(bounds)
     above, below = _upper_bounds(rows, bounds, levels.geometric_mean)
 
     def upper(error: float) -> float:
@@ -149,7 +149,7 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
 
 def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
     """Return a confidence interval for the gap |first mean − second mean|; ``bounds`` is the range of the values."""
-    low, high = ends(bounds)
+    low, high = endpoints(bounds)
     span = high - low
     (first_above, first_below), (second_above, second_below) = (
         _upper_bounds(rows, bounds, levels.geometric_mean) for rows in (first, second)
@@ -183,7 +183,7 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
 
 def _upper_bounds(rows: np.ndarray, bounds: Range, error: float) -> tuple[UpperBound, UpperBound]:
     """Return bounds for the mean, and for its distance from the upper end, both in units of the range."""
-    low, high = ends(bounds)
+    low, high = endpoints(bounds)
     slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
     if rows.min() < low - slack or rows.max() > high + slack:
         raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range ({low}, {high})")

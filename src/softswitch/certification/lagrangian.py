@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import whole
+from softswitch.data.sampling import all_rows
 from softswitch.oracles.client_batches import full_data_slice_size, map_slices
 from softswitch.oracles.evaluation import FEW_ROWS, compiled_values, plan_evaluation, pooled_value
 from softswitch.oracles.losses import Losses
@@ -243,7 +243,7 @@ def _total(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[j
 
         @jax.checkpoint
         def one(params: Params, client: jax.Array, width: int = width) -> tuple[jax.Array, jax.Array]:
-            batch = rows.take(*whole(rows, client, width, dtype))
+            batch = rows.take(*all_rows(rows, client, width, dtype))
             if block.pooled is None:
                 return losses.objective(params, batch), losses.constraints(params, batch)
             statistics = losses.statistics(params, batch)
@@ -298,7 +298,7 @@ def _jacobians(params: Params, block: _Block, rows: Rows, losses: Losses) -> lis
     for part, (width, size) in zip(block.parts, block.slices, strict=True):
 
         def one(client: jax.Array, width: int = width) -> jax.Array:
-            batch = rows.take(*whole(rows, client, width, float_dtype(params)))
+            batch = rows.take(*all_rows(rows, client, width, float_dtype(params)))
             return jax.jacrev(lambda point: losses.values(rebuild(point), batch))(flat)
 
         jacobians.append(map_slices(one, jnp.asarray(part.clients), size))

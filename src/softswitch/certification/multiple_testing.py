@@ -24,7 +24,7 @@ from scipy.special import ndtri
 
 from softswitch.certification import betting, binomial
 from softswitch.certification.intervals import ErrorLevels, unknown_interval
-from softswitch.problem.ranges import Range, ends
+from softswitch.problem.ranges import Range, endpoints
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, IntervalMethod, Verdict
 
 Claim = TypeVar("Claim")
@@ -150,7 +150,7 @@ def rows_needed(interval: Interval, tolerance: float, level: float, bounds: Rang
     if not margin > 0 or interval.rows < 1:
         return None
     if interval.method in (IntervalMethod.BINOMIAL, IntervalMethod.BETTING) and bounds is not None:
-        low, high = ends(bounds)
+        low, high = endpoints(bounds)
         mean, bound = ((value - low) / (high - low) for value in (interval.estimate, tolerance))
         if interval.method is IntervalMethod.BINOMIAL:
             return binomial.additional_rows(interval.rows, mean, bound, level)

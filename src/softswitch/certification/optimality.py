@@ -33,7 +33,7 @@ from softswitch.certification.minimise import Minimum, minimise_lagrangian
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
-from softswitch.problem.parameters import Params, checked_params
+from softswitch.problem.parameters import Params, check_params
 from softswitch.problem.problem import Problem
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.result import Result
@@ -86,12 +86,12 @@ def lower_bound(
             at least 20 million.
         enough: Relative gap at which the search stops.
     """
-    checks.expect("problem", problem, Problem)
-    checks.expect("clients", clients, ClientData)
-    params = checked_params("params", params)
-    limit = checks.real_number("tolerance", tolerance)
+    checks.check_instance("problem", problem, Problem)
+    checks.check_instance("clients", clients, ClientData)
+    params = check_params("params", params)
+    limit = checks.check_real("tolerance", tolerance)
     default = max(MIN_ROW_BUDGET, DEFAULT_PASSES * int(clients.sizes.sum()))
-    budget = checks.whole_number("budget_rows", default if budget_rows is None else budget_rows, at_least=1)
+    budget = checks.check_integer("budget_rows", default if budget_rows is None else budget_rows, minimum=1)
     search_budget = int((1 - RESERVED_SHARE) * budget)
     lagrangian = Lagrangian(problem, clients, params, limit, pooled=pooled, row_budget=search_budget)
     solution, start = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, problem.start))

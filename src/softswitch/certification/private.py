@@ -20,7 +20,7 @@ from softswitch.privacy.accountant import calibrate_noise, compute_epsilon
 from softswitch.privacy.noise import secret_normals
 from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.problem.ranges import Range, ends, has_two_values
+from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
 BISECTIONS = 60
@@ -37,7 +37,7 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
         levels: Error probabilities and tolerance.
         bounds: Range of a value.
     """
-    low, high = ends(bounds)
+    low, high = endpoints(bounds)
     binary = has_two_values(bounds)
 
     def upper(error: float) -> float:
@@ -171,7 +171,7 @@ def private_intervals(
         if bounds is None or not len(rows):
             intervals.append(unknown_interval())
             continue
-        low, high = ends(bounds)
+        low, high = endpoints(bounds)
         finite = np.where(np.isfinite(rows), rows, high)
         total = float(np.clip((finite - low) / (high - low), 0, 1).sum())
         intervals.append(noisy_interval(total + noise * float(normal), len(rows), noise, levels, bounds))

@@ -16,7 +16,7 @@ from softswitch.problem.problem import Problem
 ATTEMPTS = 3
 """Number of parameter vectors at which functions are checked."""
 SPLIT_GAPS = (
-    "write a gap between two groups as two constraints, one per side (gap_sides and side_of_rows of "
+    "write a gap between two groups as two constraints, one per side (signed_gaps and gap_sides of "
     "softswitch.problem.fairness)"
 )
 NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"

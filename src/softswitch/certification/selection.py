@@ -18,7 +18,7 @@ from softswitch.certification.binomial import binomial_cdf
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
-from softswitch.problem.ranges import Range, ends, has_two_values
+from softswitch.problem.ranges import Range, endpoints, has_two_values
 
 TRAINING_WEIGHT = 0.5
 """Weight of a training row relative to a validation row."""
@@ -148,14 +148,14 @@ class _Moments(NamedTuple):
         mean = sum(weight * float(rows.sum()) for weight, rows in parts) / total
         variance = sum(weight * float(np.square(rows - mean).sum()) for weight, rows in parts) / total
         if bounds is not None:
-            low, high = ends(bounds)
+            low, high = endpoints(bounds)
             variance += ((high - low) / (count + 2)) ** 2
         return cls(count, total, mean, variance)
 
 
 def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bounds: Range) -> float:
     """Return the probability for a rate: the new error count is beta-binomial, with Jeffreys' prior."""
-    low, high = ends(bounds)
+    low, high = endpoints(bounds)
     allowed = _allowed_errors(new_rows, (levels.tolerance - low) / (high - low), levels.marginal)
     if allowed < 0:
         return 0.0

@@ -34,7 +34,7 @@ def certify_torch(
     constraint_range: Range | Sequence[Range] | None = None,
 ) -> Certificate:
     """Certify a PyTorch module on held-out data; see ``certify``."""
-    checks.expect("result", result, Result)
+    checks.check_instance("result", result, Result)
     datasets: Mapping[Any, Dataset] = getattr(held_out, "datasets", held_out)
     if not datasets:
         raise ValueError(f"held_out must have at least one data set by client, but is {held_out!r}")
@@ -50,8 +50,8 @@ def certify_torch(
         problem.constraint_range if constraint_range is None else constraint_range,
         functions.constraints(next(iter(rows.values())).take(np.arange(1))),
     )
-    error = 1 - checks.probability("confidence", confidence)
-    bound = result.method.tolerance if tolerance is None else checks.real_number("tolerance", tolerance)
+    error = 1 - checks.check_probability("confidence", confidence)
+    bound = result.method.tolerance if tolerance is None else checks.check_real("tolerance", tolerance)
     levels = ErrorLevels(error / len(rows), error, float(bound))
     intervals: list[tuple[Any, Sequence[Interval] | None]] = [
         (name, module_intervals(functions, result.params, one, levels, ranges)) for name, one in rows.items()

@@ -82,6 +82,6 @@ def _processes() -> int:
     """One a core; a GPU is filled by one."""
     import jax
 
-    from softswitch.support.processes import threads
+    from softswitch.support.processes import thread_count
 
-    return threads() if jax.default_backend() == "cpu" else 1
+    return thread_count() if jax.default_backend() == "cpu" else 1

@@ -16,7 +16,7 @@ from softswitch.cli.errors import or_refuse
 from softswitch.cli.init_output import LookedAt, Roles, header, overview, used_as, with_reasons, words
 from softswitch.problem.choices import BINARY
 from softswitch.support import checks
-from softswitch.support.checks import all_at_once, did_you_mean
+from softswitch.support.checks import call_all, closest_match
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.settings import INCOMPLETE, Config, DataSection, TaskSection, write_config
 
@@ -85,7 +85,7 @@ def init(
     def work() -> tuple[LookedAt, Roles, Path]:
         named = _named_once(table, data)
         file = out or Path(Path(named).name.partition(".")[0] + ".toml")
-        _, looked = all_at_once(lambda: _check_wishes(wishes, file, force), lambda: _look(named))
+        _, looked = call_all(lambda: _check_wishes(wishes, file, force), lambda: _look(named))
         console.print(header(looked))
         if ask:
             console.print(overview(looked, {}))
@@ -167,7 +167,7 @@ def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
     labels = label_candidates(looked.survey)
     likely = wishes.label or (labels[0].name if labels else None)
     clients = client_candidates(looked.survey, len(looked.table), likely)
-    label, client, *_ = all_at_once(
+    label, client, *_ = call_all(
         lambda: _which(looked, wishes.label, labels, "label", "The column to predict", ask),
         lambda: _which(looked, wishes.client, clients, "client", "The column that says whose row it is", ask),
         lambda: _check_named(looked, wishes),
@@ -176,7 +176,7 @@ def _roles(looked: LookedAt, wishes: Wishes, ask: bool) -> Roles:
     if label == client:
         raise ValueError(f"--label and --client must be two columns, but both are {label!r}")
     what = infer_label_type(looked.table[label])
-    positive, task = all_at_once(
+    positive, task = call_all(
         lambda: _positive(looked, label, what, wishes.positive, ask), lambda: _task(looked, label, wishes, what, ask)
     )
     ignore = dict.fromkeys(wishes.ignore, "as you said")
@@ -215,7 +215,7 @@ def _which(
 def _column(looked: LookedAt, name: str, flag: str) -> str:
     columns = [str(one) for one in looked.table.columns]
     if name not in columns:
-        near = did_you_mean(name, columns)
+        near = closest_match(name, columns)
         hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, columns[:30]))}"
         raise ValueError(f"{flag} must name a column of the table, but is {name!r}; {hint}")
     if looked.table[name].nunique() < 2:
@@ -278,7 +278,7 @@ def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) ->
     suitable = suitable_kinds(labels, what)
     if ask and wishes.kind is None:
         question = f"What must hold at every client ({', '.join(suitable)})"
-        kind = _asked(question, kind, lambda told: checks.one_of("the answer", told, suitable))
+        kind = _asked(question, kind, lambda told: checks.check_choice("the answer", told, suitable))
     if kind not in suitable:
         raise ValueError(
             f"--kind must be one of {', '.join(suitable)}, since {label!r} is {LABEL_DESCRIPTIONS[what]} "

@@ -17,7 +17,7 @@ from softswitch.cli.plan import plan
 from softswitch.cli.play import play
 from softswitch.cli.runs import compare, report, runs
 from softswitch.cli.train import predict, resume, train
-from softswitch.support.compilation_cache import keep_programs
+from softswitch.support.compilation_cache import enable_compilation_cache
 
 app = typer.Typer(
     cls=ErrorFirst,
@@ -43,7 +43,7 @@ def main(
     ] = False,
 ) -> None:
     """Train one model over many clients: the worst-off as well as possible, every constraint met."""
-    keep_programs()
+    enable_compilation_cache()
 
 
 for command in (

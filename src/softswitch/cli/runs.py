@@ -94,7 +94,7 @@ NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 def _line(run: Run) -> tuple[str, ...]:
     from softswitch.results.descriptions import read_description
-    from softswitch.support.text import number
+    from softswitch.support.text import format_number
 
     about = run.about
     if not run.finished:
@@ -104,5 +104,5 @@ def _line(run: Run) -> tuple[str, ...]:
         "no" if certificate is None else certificate["verdict"],
         write(about["worst_constraint"]),
         write(about["tolerance"]),
-        number(about["worst_objective"]),
+        format_number(about["worst_objective"]),
     )

@@ -83,7 +83,7 @@ def predict(
 
 def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
     """The settings as a tree, before training."""
-    from softswitch.support.text import short_numbers
+    from softswitch.support.text import shorten_numbers
     from softswitch.tables.training import describe_task
 
     tree = Tree("[bold]Settings")
@@ -112,7 +112,7 @@ def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
         found.add(f"{ready.dropped:,} rows dropped: their label, client or group is empty")
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.describe(ready.train.rows.columns['y'])}"))
-    found.add(escape(f"method: {short_numbers(str(method))}"))
+    found.add(escape(f"method: {shorten_numbers(str(method))}"))
     tree.add("[bold]what must hold").add(escape(describe_task(config, ready.label)["bounded"]))
     if ready.split is not None:
         from softswitch.certification.certifiability import certifiability

@@ -49,11 +49,11 @@ class Rows(NamedTuple):
 
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
         """The batch of these rows, with their weights."""
-        columns = {key: _picked(column, indices) for key, column in self.columns.items()}
+        columns = {key: gather_rows(column, indices) for key, column in self.columns.items()}
         return {**columns, WEIGHT: weights}
 
 
-def _picked(column: jax.Array, indices: jax.Array) -> jax.Array:
+def gather_rows(column: jax.Array, indices: jax.Array) -> jax.Array:
     """Rows that are there, so that nothing is looked for beyond the ends."""
     return column.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
@@ -86,15 +86,15 @@ class ClientData:
         strata: ArrayLike | None,
         names: Sequence[Any] | None,
     ) -> None:
-        columns = _checked_columns(columns)
+        columns = check_columns(columns)
         total = len(next(iter(columns.values())))
         labels, owner = _labels("client", client, total)
         groups, stratum = _labels("strata", strata, total) if strata is not None else (np.zeros(1, int), None)
         n, s = len(labels), len(groups)
-        if n * s > MOST_CELLS:
+        if n * s > MAX_STRATA:
             raise ValueError(
                 f"strata must have few different values, but has {s:,}: with {n:,} clients that makes {n * s:,} strata "
-                f"to keep count of, more than {MOST_CELLS:,}"
+                f"to keep count of, more than {MAX_STRATA:,}"
             )
         cell = owner if stratum is None else owner * s + stratum
         counts = np.bincount(cell, minlength=n * s)
@@ -154,7 +154,7 @@ class ClientData:
             label = i if names is None else names[i]
             if set(columns) != set(keys):
                 raise ValueError(f"client {label!r} has columns {list(columns)}, but the first client has {keys}")
-            checked = _checked_columns(columns, label)
+            checked = check_columns(columns, label)
             sizes.append(len(checked[keys[0]]))
             for key in keys:
                 shapes = checked[key].shape[1:], np.shape(clients[0][key])[1:]
@@ -198,7 +198,7 @@ class ClientData:
         dtype = jax.dtypes.canonicalize_dtype(column.dtype)
         if isinstance(column, jax.Array) and order is None and bool(_all_finite(column)):
             return column
-        _refuse_wrapping(key, column, dtype)
+        check_integer_range(key, column, dtype)
         rows = max(1, _BLOCK_BYTES // max(1, dtype.itemsize * math.prod(column.shape[1:])))
         blocks = [slice(start, start + rows) for start in range(0, len(column), rows)]
         into: Any = _HostBuffer if jax.default_backend() == "cpu" else _DeviceBuffer
@@ -261,7 +261,7 @@ def _with_block(buffer: jax.Array, block: jax.Array, start: Any) -> jax.Array:
     return lax.dynamic_update_slice_in_dim(buffer, block, start, 0)
 
 
-def _refuse_wrapping(key: str, column: np.ndarray | jax.Array, dtype: Any) -> None:
+def check_integer_range(key: str, column: np.ndarray | jax.Array, dtype: Any) -> None:
     """Raise where JAX's narrower integers cannot hold a column's values."""
     if not jnp.issubdtype(dtype, jnp.integer) or dtype == column.dtype:
         return
@@ -271,12 +271,12 @@ def _refuse_wrapping(key: str, column: np.ndarray | jax.Array, dtype: Any) -> No
             raise ValueError(f"data[{key!r}] must fit in {dtype}, but holds {value}; rescale it, or make it floating")
 
 
-MOST_CELLS = 1 << 26
+MAX_STRATA = 1 << 26
 """Clients times strata, at most: beyond, their counts alone would take gigabytes."""
 _BLOCK_BYTES = 1 << 26
 
 
-def _checked_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.ndarray | jax.Array]:
+def check_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.ndarray | jax.Array]:
     """The columns as arrays of numbers, all with the same number of rows, at least one."""
     where = "" if client is None else f" of client {client!r}"
     if not isinstance(data, Mapping) or not data:

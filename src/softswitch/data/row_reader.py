@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.data.client_data import MOST_CELLS, _checked_columns, _refuse_wrapping
+from softswitch.data.client_data import MAX_STRATA, check_columns, check_integer_range
 from softswitch.data.row_sources import RowSource
 from softswitch.support.arrays import aligned_zeros
 
@@ -42,10 +42,10 @@ def row_order(total: int, clients: tuple[Sequence[Any], Codes], strata: tuple[Se
     names, owner = clients
     groups: Sequence[Any] = (0,) if strata is None else strata[0]
     n, s = len(names), len(groups)
-    if n * s > MOST_CELLS:
+    if n * s > MAX_STRATA:
         raise ValueError(
             f"strata must have few different values, but has {s:,}: with {n:,} clients that makes {n * s:,} strata to "
-            f"keep count of, more than {MOST_CELLS:,}"
+            f"keep count of, more than {MAX_STRATA:,}"
         )
 
     def cells() -> Iterator[np.ndarray]:
@@ -157,7 +157,7 @@ class RowReader:
     def __init__(self, source: RowSource, names: Sequence[Any], sizes: np.ndarray) -> None:
         self.source, self._lock, self._names, self._sizes = source, Lock(), names, sizes
         self.columns: dict[str, RowShape] = {}
-        first = _checked_columns(self._asked(np.zeros(1, np.int64)), names[0])
+        first = check_columns(self._asked(np.zeros(1, np.int64)), names[0])
         if {len(column) for column in first.values()} != {1}:
             raise ValueError(
                 f"client {names[0]!r}: one row was asked for, but the source gave "
@@ -231,7 +231,7 @@ class RowReader:
             )
         if len(column):
             try:
-                _refuse_wrapping(key, column, dtype)
+                check_integer_range(key, column, dtype)
             except ValueError as error:
                 raise ValueError(f"client {self._owner(int(rows[0]))!r} or one read with it: {error}") from error
         return column

@@ -1,4 +1,4 @@
-"""Ways to split one data set over clients: each gives a client label for every row."""
+"""Partitions of a data set over clients, and train/validation/calibration splits of every client's rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from softswitch.data.client_data import ClientData
 from softswitch.support import checks
 
 
-def _checked(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
+def _check_labels(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
     labels = np.asarray(labels)
-    clients = checks.whole_number("clients", clients, at_least=1)
+    clients = checks.check_integer("clients", clients, minimum=1)
     if labels.ndim != 1 or len(labels) < clients:
         raise ValueError(
             f"labels must be a vector with at least clients = {clients} rows, but has shape {labels.shape}"
@@ -23,19 +23,17 @@ def _checked(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
 
 
 def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
-    """Deal rows at random so that all clients have the same size and the same class mix, to within one row.
+    """Return a client for each row, at random: all clients have the same size and class proportions, up to one row.
 
     Args:
-        labels: the class of each row.
-        clients: how many clients.
-        seed: of the shuffle.
+        labels: Class of each row.
+        clients: Number of clients.
+        seed: Random seed.
     """
-    labels, clients = _checked(labels, clients)
-    generator = np.random.default_rng(seed)
-    shuffled = generator.permutation(len(labels))
+    labels, clients = _check_labels(labels, clients)
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     client = np.empty(len(labels), dtype=int)
-    # One round of dealing goes through all classes, each taking up where the one before it stopped.
     client[by_class] = np.arange(len(labels)) % clients
     return client
 
@@ -43,18 +41,18 @@ def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
 def split_dirichlet(
     labels: ArrayLike, clients: int, *, concentration: float = 0.5, min_rows: int = 1, seed: int = 0
 ) -> np.ndarray:
-    """Deal each class over the clients in Dirichlet-distributed shares: label skew and ragged sizes.
+    """Return a client for each row. Each class is distributed over the clients in Dirichlet-distributed shares.
 
     Args:
-        labels: the class of each row.
-        clients: how many clients.
-        concentration: of the Dirichlet; small is skewed, large is IID.
-        min_rows: every client has at least this many rows: shares are drawn anew until it holds (up to 1,000 times).
-        seed: of the shares and the shuffle.
+        labels: Class of each row.
+        clients: Number of clients.
+        concentration: Concentration of the Dirichlet distribution; small values give skewed clients.
+        min_rows: Minimum number of rows of a client. Shares are redrawn up to 1,000 times to satisfy it.
+        seed: Random seed.
     """
-    labels, clients = _checked(labels, clients)
-    concentration = checks.real_number("concentration", concentration, above=0)
-    min_rows = checks.whole_number("min_rows", min_rows, at_least=1)
+    labels, clients = _check_labels(labels, clients)
+    concentration = checks.check_real("concentration", concentration, above=0)
+    min_rows = checks.check_integer("min_rows", min_rows, minimum=1)
     generator = np.random.default_rng(seed)
     for _ in range(1000):
         client = np.empty(len(labels), dtype=int)
@@ -72,32 +70,30 @@ def split_dirichlet(
 
 
 def split_by_column(column: ArrayLike, *, min_rows: int = 1, rest: str | float = "other") -> np.ndarray:
-    """One client a distinct value of a column; values rarer than ``min_rows`` are put together.
+    """Return a client for each row: one per distinct value of a column. Rare values are merged.
 
     Args:
-        column: one value a row.
-        min_rows: a value with fewer rows does not make a client of its own.
-        rest: the label of the client that the rare values make together.
+        column: One value per row.
+        min_rows: Values with fewer rows are merged into one client.
+        rest: Label of the client of merged values.
     """
     column = np.asarray(column)
     if column.ndim != 1 or len(column) == 0:
         raise ValueError(f"column must be a vector with at least one row, but has shape {column.shape}")
-    min_rows = checks.whole_number("min_rows", min_rows, at_least=1)
+    min_rows = checks.check_integer("min_rows", min_rows, minimum=1)
     _, index, counts = np.unique(column, return_inverse=True, return_counts=True)
     rare = counts[index] < min_rows
-    if not rare.any():
-        return column
-    return np.where(rare, str(rest), column.astype(str))
+    return np.where(rare, str(rest), column.astype(str)) if rare.any() else column
 
 
 def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
-    """Which rows to keep apart: that share of each client's rows of each class and group, rounded down, at random.
+    """Return a mask of held-out rows: a random share of each client's rows of each class and group, rounded down.
 
     Args:
-        client: whose row it is.
-        columns: what else to keep the proportions of: labels, groups.
-        share: in [0, 1).
-        seed: of the choice.
+        client: Client of each row.
+        columns: Columns whose proportions are preserved: labels, groups.
+        share: Share of the rows to hold out, in [0, 1).
+        seed: Random seed.
     """
     if not 0 <= share < 1:
         raise ValueError(f"held_out must be a share >= 0 and < 1, but is {share!r}")
@@ -110,17 +106,17 @@ def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndar
     by_cell = shuffled[np.argsort(cell[shuffled], kind="stable")]
     place = np.empty(len(cell), int)
     place[by_cell] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
-    apart: np.ndarray = place < np.floor(share * size[cell])
-    return apart
+    mask: np.ndarray = place < np.floor(share * size[cell])
+    return mask
 
 
 class DataSplit(NamedTuple):
-    """Three parts of every client's rows.
+    """A three-way split of every client's rows.
 
     Attributes:
-        train: what models are trained on.
-        validation: what one of them is chosen by.
-        calibration: what is looked at once, at the end, to say what holds on rows that nobody has seen.
+        train: Rows to train models on.
+        validation: Rows to select a model on.
+        calibration: Rows to certify the selected model on. They are used once.
     """
 
     train: ClientData
@@ -133,73 +129,73 @@ class DataSplit(NamedTuple):
         data: Mapping[str, Any],
         client: ArrayLike,
         *,
-        alike: tuple[str, ...] = (),
-        choosing: float = 0.15,
-        held_out: float = 0.25,
+        stratify: tuple[str, ...] = (),
+        validation: float = 0.15,
+        calibration: float = 0.25,
         strata: ArrayLike | None = None,
         seed: int = 0,
     ) -> DataSplit:
-        """DataSplit of arrays with one row a sample, and a column that says whose row it is.
+        """Split arrays with one row per sample.
 
         Args:
-            data: the columns.
-            client: one label a sample.
-            alike: names of columns with few values (labels, groups) of which every part has the same shares.
-            choosing: the share of each client's rows to choose by,
-            held_out: and to certify with.
-            strata: as for ``ClientData.from_arrays``; a column's name, or several.
-            seed: of the choice of rows.
+            data: Columns by name.
+            client: Client label of each sample.
+            stratify: Names of columns with few values (labels, groups) whose proportions each split preserves.
+            validation: Share of each client's rows for validation.
+            calibration: Share of each client's rows for calibration.
+            strata: As for ``ClientData.from_arrays``: a column name, or several.
+            seed: Random seed.
         """
-        masks = part_masks(client, *(data[name] for name in alike), choosing=choosing, held_out=held_out, seed=seed)
-        owner, found = np.asarray(client), []
+        columns = [data[name] for name in stratify]
+        masks = split_masks(client, *columns, validation=validation, calibration=calibration, seed=seed)
+        owner, parts = np.asarray(client), []
         for name, mask in zip(cls._fields, masks, strict=True):
             if not mask.any():
-                raise ValueError(f"no client has enough rows for the part {name!r}; give it a larger share")
+                raise ValueError(f"no client has enough rows for the {name} split; increase its share")
             part = {key: np.asarray(column)[mask] for key, column in data.items()}
-            found.append(ClientData.from_arrays(part, owner[mask], strata=strata))
-        return cls(*found)
+            parts.append(ClientData.from_arrays(part, owner[mask], strata=strata))
+        return cls(*parts)
 
 
-def part_masks(
-    client: Any, *columns: Any, choosing: float, held_out: float, seed: int = 0
+def split_masks(
+    client: Any, *columns: Any, validation: float, calibration: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which rows are to learn from, to choose by and to certify with: shares of each client's rows of each kind.
+    """Return masks of the train, validation and calibration rows.
 
     Args:
-        client: whose row it is.
-        columns: what else to keep the proportions of: labels, groups.
-        choosing: the share to choose by, 0 or more,
-        held_out: and to certify with; together below 1.
-        seed: of the choice.
+        client: Client of each row.
+        columns: Columns whose proportions are preserved: labels, groups.
+        validation: Share of each client's rows for validation, >= 0.
+        calibration: Share of each client's rows for calibration, >= 0. Both together are below 1.
+        seed: Random seed.
     """
-    for name, share in (("choosing", choosing), ("held_out", held_out)):
+    for name, share in (("validation", validation), ("calibration (held_out)", calibration)):
         if not 0 <= share < 1:
             raise ValueError(f"{name} must be a share >= 0 and < 1, but is {share!r}")
-    if not choosing + held_out < 1:
+    if not validation + calibration < 1:
         raise ValueError(
-            f"choosing and held_out must leave rows to learn from, but together are {choosing + held_out:g}"
+            f"validation and calibration must leave rows to train on, but sum to {validation + calibration:g}"
         )
     owner = np.asarray(client)
-    last = hold_out(owner, *columns, share=held_out, seed=seed)
-    rest = np.flatnonzero(~last)
-    chosen = hold_out(
-        owner[rest], *(np.asarray(column)[rest] for column in columns), share=choosing / (1 - held_out), seed=seed
-    )
-    second = np.zeros_like(last)
-    second[rest[chosen]] = True
-    return ~(last | second), second, last
+    calibration_mask = hold_out(owner, *columns, share=calibration, seed=seed)
+    rest = np.flatnonzero(~calibration_mask)
+    remaining = [np.asarray(column)[rest] for column in columns]
+    chosen = hold_out(owner[rest], *remaining, share=validation / (1 - calibration), seed=seed)
+    validation_mask = np.zeros_like(calibration_mask)
+    validation_mask[rest[chosen]] = True
+    return ~(calibration_mask | validation_mask), validation_mask, calibration_mask
 
 
-def sample_of(data: ClientData, most: int, seed: int = 0) -> ClientData:
-    """At most so many rows of each client, at random; the data themselves where no client has more."""
-    if int(data.sizes.max()) <= most:
+def subsample(data: ClientData, max_rows: int, seed: int = 0) -> ClientData:
+    """Return at most ``max_rows`` random rows of each client; the data itself if no client has more."""
+    if int(data.sizes.max()) <= max_rows:
         return data
     generator = np.random.default_rng(seed)
     picks = [
-        first + np.sort(generator.choice(size, min(size, most), replace=False))
+        first + np.sort(generator.choice(size, min(size, max_rows), replace=False))
         for first, size in zip(np.cumsum(data.sizes) - data.sizes, data.sizes, strict=True)
     ]
     rows = np.concatenate(picks)
-    owner = np.repeat(np.arange(len(picks)), [len(own) for own in picks])
+    owner = np.repeat(np.arange(len(picks)), [len(pick) for pick in picks])
     columns = {key: np.asarray(column)[rows] for key, column in data.rows.columns.items()}
     return ClientData(columns, owner, None, data.names)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.data.client_data import ClientData, Rows, _checked_columns
+from softswitch.data.client_data import ClientData, Rows, check_columns
 from softswitch.data.parquet import ParquetColumns, converted
 from softswitch.data.row_reader import RowReader, RowShape, by_sizes, combined, labelled, row_order
 from softswitch.data.row_sources import ArrayRows, DatasetRows, FunctionRows, RowFunction, RowSource
@@ -20,7 +20,7 @@ from softswitch.support.arrays import fingerprint
 
 BUFFER_BYTES = 256 * 2**20
 """What the rows of two stretches of rounds may take together, unless told otherwise."""
-ROWS_TO_TELL_APART = 1024
+FINGERPRINT_ROWS = 1024
 """Data are told from other data by so many of their rows."""
 
 
@@ -37,15 +37,15 @@ class StreamedData:
         strata: the strata's labels; None: 0, 1, 2, …
         buffer_bytes: what the rows of two stretches of rounds may take together, those computed with and those on their
             way; and how many rows of all are looked at side by side.
-        judge_rows: wherever all rows of a client are to be looked at, look at so many of them, spread over them and
-            always the same, as if there were no others: F, G and the answer's values are then estimates. None: at all.
+        max_evaluation_rows: Maximum number of rows of a client that evaluations use, spread over all rows and always
+            the same. F, G and the answer's values are then estimates. Default: no limit.
 
     Attributes:
         names: the clients' labels, in the order of their indices.
         strata: the strata's labels; one stratum where none were asked for.
         sizes: how many rows each client has.
         stratum_sizes: how many of each stratum; clients × strata.
-        looked_at: how many rows of each client are looked at where that is to be all of them.
+        evaluation_sizes: how many rows of each client are looked at where that is to be all of them.
         columns: the shape and the type of a row, by column.
         buffer_bytes: as given.
     """
@@ -58,7 +58,7 @@ class StreamedData:
         names: Sequence[Any] | None = None,
         strata: Sequence[Any] | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-        judge_rows: int | None = None,
+        max_evaluation_rows: int | None = None,
     ) -> None:
         counts = _checked_sizes(sizes)
         clients, groups = counts.shape
@@ -71,11 +71,13 @@ class StreamedData:
         self.stratum_sizes = counts
         self.sizes: np.ndarray = counts.sum(axis=1)
         self.offsets: np.ndarray = np.cumsum(counts).reshape(counts.shape) - counts
-        self.buffer_bytes = checks.whole_number("buffer_bytes", buffer_bytes, at_least=1)
-        if judge_rows is not None:
-            checks.whole_number("judge_rows", judge_rows, at_least=1)
-        self._judge_rows = judge_rows
-        self.looked_at: np.ndarray = self.sizes if judge_rows is None else np.minimum(self.sizes, judge_rows)
+        self.buffer_bytes = checks.check_integer("buffer_bytes", buffer_bytes, minimum=1)
+        if max_evaluation_rows is not None:
+            checks.check_integer("max_evaluation_rows", max_evaluation_rows, minimum=1)
+        self._judge_rows = max_evaluation_rows
+        self.evaluation_sizes: np.ndarray = (
+            self.sizes if max_evaluation_rows is None else np.minimum(self.sizes, max_evaluation_rows)
+        )
         self._reader = RowReader(source, self.names, self.sizes)
         self.columns: dict[str, RowShape] = self._reader.columns
 
@@ -89,7 +91,7 @@ class StreamedData:
         names: Sequence[Any] | None = None,
         strata: ArrayLike | str | tuple[str, ...] | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-        judge_rows: int | None = None,
+        max_evaluation_rows: int | None = None,
     ) -> StreamedData:
         """Clients from arrays in files: memory-mapped ones, or the paths of .npy files, which are then mapped.
 
@@ -103,9 +105,9 @@ class StreamedData:
             strata: a column (its name, or one label a sample) whose every value gets a fixed number of draws in each
                 batch; a tuple of names draws by all combinations of their values.
             buffer_bytes: what the rows of two stretches of rounds may take together.
-            judge_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
         """
-        checked = _checked_columns({key: _mapped(column) for key, column in _named(data).items()})
+        checked = check_columns({key: _mapped(column) for key, column in _named(data).items()})
         columns = {key: np.asarray(column) for key, column in checked.items()}
         total = len(next(iter(columns.values())))
         if (client is None) == (sizes is None):
@@ -128,7 +130,7 @@ class StreamedData:
             names=found.names,
             strata=found.strata,
             buffer_bytes=buffer_bytes,
-            judge_rows=judge_rows,
+            max_evaluation_rows=max_evaluation_rows,
         )
 
     @classmethod
@@ -141,7 +143,7 @@ class StreamedData:
         columns: Mapping[str, str | Sequence[str]] | None = None,
         strata: str | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-        judge_rows: int | None = None,
+        max_evaluation_rows: int | None = None,
     ) -> StreamedData:
         """Clients from a Parquet file or several, with a column that says whose row it is.
 
@@ -157,7 +159,7 @@ class StreamedData:
                 column of numbers by itself, but for the client's.
             strata: the name of a column of the file to draw by, as in ``from_arrays``.
             buffer_bytes: what the rows of two stretches of rounds may take together.
-            judge_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
         """
         paths = [path] if isinstance(path, str | Path) else list(path)
         made = converted([Path(one) for one in paths], ParquetColumns(client, strata, columns), Path(cache))
@@ -167,7 +169,7 @@ class StreamedData:
             names=made.names,
             strata=made.strata,
             buffer_bytes=buffer_bytes,
-            judge_rows=judge_rows,
+            max_evaluation_rows=max_evaluation_rows,
         )
 
     @classmethod
@@ -178,7 +180,7 @@ class StreamedData:
         names: Sequence[Any] | None = None,
         columns: Sequence[str] = ("x", "y"),
         buffer_bytes: int = BUFFER_BYTES,
-        judge_rows: int | None = None,
+        max_evaluation_rows: int | None = None,
     ) -> StreamedData:
         """Clients from data sets with a length and items by number, one a client: PyTorch's map-style ``Dataset``.
 
@@ -190,7 +192,7 @@ class StreamedData:
             names: the clients' labels; None: 0, 1, 2, …
             columns: the names of an item's entries, where it is a tuple.
             buffer_bytes: what the rows of two stretches of rounds may take together.
-            judge_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
         """
         datasets = list(datasets)
         for one in datasets:
@@ -201,7 +203,7 @@ class StreamedData:
         if len(labels) != len(datasets):
             raise ValueError(f"names must have one label for each of {len(datasets)} clients, but has {len(labels)}")
         source = DatasetRows(datasets, labels, columns)
-        return cls(source, sizes, names=labels, buffer_bytes=buffer_bytes, judge_rows=judge_rows)
+        return cls(source, sizes, names=labels, buffer_bytes=buffer_bytes, max_evaluation_rows=max_evaluation_rows)
 
     @classmethod
     def from_function(
@@ -211,7 +213,7 @@ class StreamedData:
         *,
         names: Sequence[Any] | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-        judge_rows: int | None = None,
+        max_evaluation_rows: int | None = None,
     ) -> StreamedData:
         """Clients whose rows a function gives by their numbers: a database, a file format of one's own, a generator.
 
@@ -221,12 +223,12 @@ class StreamedData:
             sizes: how many rows each client has; clients × strata where a client's rows come stratum by stratum.
             names: the clients' labels; None: 0, 1, 2, …
             buffer_bytes: what the rows of two stretches of rounds may take together.
-            judge_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
         """
-        checks.function("function", function, "(clients, rows) -> dict of arrays")
+        checks.check_callable("function", function, "(clients, rows) -> dict of arrays")
         counts = _checked_sizes(sizes)
         source = FunctionRows(function, counts.sum(axis=1))
-        return cls(source, counts, names=names, buffer_bytes=buffer_bytes, judge_rows=judge_rows)
+        return cls(source, counts, names=names, buffer_bytes=buffer_bytes, max_evaluation_rows=max_evaluation_rows)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -244,7 +246,7 @@ class StreamedData:
         """Bytes of one row over all columns."""
         return sum(int(np.prod(row.shape, dtype=np.int64)) * row.dtype.itemsize for row in self.columns.values())
 
-    def of_client(self, index: int) -> ClientData:
+    def load_client(self, index: int) -> ClientData:
         """One client's rows, all of them, in memory.
 
         Args:
@@ -277,19 +279,19 @@ class StreamedData:
     def fingerprint(self) -> str:
         """A digest of the clients' names and sizes, and of some of their rows, spread over all: not of every row."""
         total = int(self.sizes.sum())
-        rows = np.unique(np.linspace(0, total - 1, min(total, ROWS_TO_TELL_APART)).astype(np.int64))
+        rows = np.unique(np.linspace(0, total - 1, min(total, FINGERPRINT_ROWS)).astype(np.int64))
         store = self.store(len(rows))
         self.read(rows, store, 0)
         return fingerprint(store, self.stratum_sizes, {"names": np.frombuffer(repr(self.names).encode(), np.uint8)})
 
-    def rows_looked_at(self, clients: np.ndarray, piece: tuple[int, int] | None = None) -> np.ndarray:
+    def evaluation_rows(self, clients: np.ndarray, piece: tuple[int, int] | None = None) -> np.ndarray:
         """The rows of these clients to look at, in their order: all, or some spread over all.
 
         Args:
             clients: whose.
             piece: of a single client only those from the first number on and before the second; None: all.
         """
-        many = self.looked_at[clients]
+        many = self.evaluation_sizes[clients]
         before = np.cumsum(many) - many
         position = np.arange(int(many.sum())) if piece is None else np.arange(*piece)
         own = np.repeat(np.arange(len(clients)), many) if piece is None else np.zeros(len(position), int)
@@ -347,7 +349,7 @@ def _strata(columns: Mapping[str, np.ndarray], strata: Any, total: int) -> Any:
     return combined([columns[name] for name in names], total)
 
 
-class Outline(ClientData):
+class DataOutline(ClientData):
     """The clients' names, sizes and columns without their rows: what is needed to draw, and to know shapes.
 
     Args:

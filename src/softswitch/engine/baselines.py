@@ -77,8 +77,8 @@ def add_baselines(
             constant; by default the objective itself. Where decisions are bounded it is a rate of decisions: a loss
             of scores near 0 is small, whatever they decide.
     """
-    checks.expect("result", result, Result)
-    checks.expect("clients", clients, ClientData)
+    checks.check_instance("result", result, Result)
+    checks.check_instance("clients", clients, ClientData)
     if result.client_optimum is not None:
         task = to_regret_task(problem, clients, result.client_optimum)
         problem, clients = task.problem, task.clients

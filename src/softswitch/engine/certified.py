@@ -13,7 +13,7 @@ from softswitch.certification.certify import certify, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.multiple_testing import fixed_sequence_test
 from softswitch.certification.row_values import Kind, RowValues
-from softswitch.data.splits import DataSplit, sample_of
+from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways
 from softswitch.engine.defaults import resolve_sampling
 from softswitch.engine.request import RunSettings
@@ -219,10 +219,10 @@ def prepare(
     checkpoints: Path | None = None,
 ) -> Prepared:
     """Train models on the training split, and compare them on the validation split; as ``solve_certified``."""
-    checks.expect("split", split, DataSplit)
+    checks.check_instance("split", split, DataSplit)
     said = certifiability(problem, split.calibration, method.tolerance, confidence)
     judge = make_evaluator(problem, split.train)
-    sampling, seed = resolve_sampling(sampling, method), checks.seed("seed", seed)
+    sampling, seed = resolve_sampling(sampling, method), checks.check_seed("seed", seed)
 
     def run(
         way: HowTrained, of: Problem, own_rounds: int | None, own_seconds: float | None, output: Output = output
@@ -264,7 +264,7 @@ def _chooser(problem: Problem, split: DataSplit, tolerance: float, confidence: f
     ranges = resolve_ranges(problem, None, None, problem.trace(shapes).constraints)
     kept = {str(name): int(size) for name, size in zip(split.calibration.names, split.calibration.sizes, strict=True)}
     return Chooser(
-        problem, sample_of(split.train, SAMPLE), sample_of(split.validation, SAMPLE), kept, levels, tuple(ranges), move
+        problem, subsample(split.train, SAMPLE), subsample(split.validation, SAMPLE), kept, levels, tuple(ranges), move
     )
 
 

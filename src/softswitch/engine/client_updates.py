@@ -20,7 +20,7 @@ from softswitch.methods.round import State
 from softswitch.oracles.base import Oracle
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
-from softswitch.support.arrays import some, weighted_sum
+from softswitch.support.arrays import take_clients, weighted_sum
 
 FOR_DIRECTIONS = 2
 """Folded into a round's key for the rows of clients that are drawn for the second exchange only."""
@@ -75,7 +75,7 @@ def _with_what_clients_keep(
         method.step_size_at(k),
         changes,
     )
-    own = some(state.at_clients, clients)
+    own = take_clients(state.at_clients, clients)
     traffic = None
     if isinstance(way, Compression):
         many = clients.shape[0]

@@ -25,8 +25,8 @@ from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
 from softswitch.results.record import Record
 from softswitch.support.arrays import fingerprint
-from softswitch.support.buffer_donation import once_known
-from softswitch.support.tracing import program_digest, traced_once
+from softswitch.support.buffer_donation import delay_until
+from softswitch.support.tracing import program_digest, trace_once
 
 CHUNK_ROUNDS = 250
 """A chunk is at most so many rounds,"""
@@ -99,7 +99,7 @@ def play(
     full, held_out = ClientSummary.missing(), None
     if program.looks:
         full, held_out = _look_at_all(oracle, method, span, state.params, k, reports)
-        state = state._replace(diverged_at=once_known(state.diverged_at, (full, held_out), state.params))
+        state = state._replace(diverged_at=delay_until(state.diverged_at, (full, held_out), state.params))
     rows = oracle.count_rows(draws)
     twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if told.earlier is not None else None
     seen = RoundView(full, held_out, rows, twice)
@@ -116,7 +116,7 @@ def _look_at_all(
         of_all = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
         return believed_overview(method, *of_all), None if held_out is None else believed_overview(method, *held_out)
 
-    seen, shapes = traced_once(look)
+    seen, shapes = trace_once(look)
     return lax.cond(
         k % span.eval_every == 0,
         seen,
@@ -155,7 +155,7 @@ def chunk(
         state, record = play_one(state, i)
         return state, jax.tree.map(lambda all_rounds, this: all_rounds.at[i].set(this), records, record)
 
-    play_one, (_, shapes) = traced_once(one, state, jnp.int32(0))
+    play_one, (_, shapes) = trace_once(one, state, jnp.int32(0))
     records = jax.tree.map(lambda leaf: jnp.zeros((program.length, *leaf.shape), leaf.dtype), shapes)
     # The number of rounds is traced: rounds beyond the last are not computed, and another number compiles nothing.
     to_play = jnp.minimum(program.length, span.last - span.first).astype(jnp.int32)

@@ -54,7 +54,7 @@ def resolve_sampling(sampling: Sampling | None, method: Method) -> Sampling:
     """Return the sampling of a run: ``Sampling()``, or ``Sampling.automatic()`` for an automatic run."""
     if sampling is None:
         return Sampling.automatic() if method.step_size is None else Sampling()
-    checks.expect("sampling", sampling, Sampling)
+    checks.check_instance("sampling", sampling, Sampling)
     if sampling.is_automatic and method.step_size is not None:
         raise ValueError(
             f"sampling must have given batch sizes for a method with a step size, but is {sampling}; "
@@ -76,9 +76,9 @@ def resolve_options(
 
     An automatic run in ``checkpoints`` keeps what it chose, whatever the number of rounds now.
     """
-    checks.expect("problem", problem, Problem)
+    checks.check_instance("problem", problem, Problem)
     if not isinstance(clients, StreamedData):
-        checks.expect("clients", clients, ClientData)
+        checks.check_instance("clients", clients, ClientData)
     if is_automatic(methods):
         memory, again = _memory_unless_compared(methods, settings.memory), all(m.robust is None for m in methods)
         first_rounds = _rounds_of_first_run(settings.rounds, checkpoints)
@@ -101,7 +101,7 @@ def resolve_for_federation(
     checkpoints: Checkpoints | None = None,
 ) -> Resolved:
     """Fill in the options of runs whose clients are an oracle, which has its own sampling."""
-    checks.expect("federation", federation, Federation)
+    checks.check_instance("federation", federation, Federation)
     oracle, memory = federation.oracle, settings.memory
     all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
     if oracle.supports_client_selection:
@@ -145,7 +145,7 @@ def _rounds_per_evaluation(oracle: Oracle, memory: Memory | None) -> float | Non
 def is_automatic(methods: Sequence[Method]) -> bool:
     """Return whether the settings of these methods are chosen during the run: if they have no step size."""
     for method in methods:
-        checks.expect("method", method, Method)
+        checks.check_instance("method", method, Method)
     kinds = {method.step_size is None for method in methods}
     if len(kinds) > 1:
         raise ValueError("methods must be all automatic or all with given settings if they share their options")

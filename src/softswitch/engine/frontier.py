@@ -27,7 +27,7 @@ from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import ends
+from softswitch.problem.ranges import endpoints
 from softswitch.results.certificate import Certificate, Verdict, is_certified
 from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
 from softswitch.results.status import StatusCode
@@ -88,10 +88,10 @@ def frontier(
         compute: As for ``solve``.
         logging: As for ``solve``.
     """
-    checks.expect("problem", problem, Problem)
-    checks.expect("split", split, DataSplit)
+    checks.check_instance("problem", problem, Problem)
+    checks.check_instance("split", split, DataSplit)
     ordered = checked_bounds("bounds", bounds)
-    checks.probability("confidence", confidence)
+    checks.check_probability("confidence", confidence)
     rule_at = partial(_rule_at, None if method is None else resolve_method(method))
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging}
     methods = [rule_at(bound) for bound in ordered]
@@ -130,7 +130,7 @@ def frontier(
         smallest=smallest,
         confidence=confidence,
         clients=len(split.train),
-        shares=all(of_row is not None and ends(of_row) == (0.0, 1.0) for of_row in look.ranges),
+        shares=all(of_row is not None and endpoints(of_row) == (0.0, 1.0) for of_row in look.ranges),
         approximate=any(of_row is None for of_row in look.ranges),
         certifiability=str(trained[-1].ready.certifiability),
         planned_tests=len(claims),
@@ -142,7 +142,7 @@ def checked_bounds(name: str, bounds: Any) -> list[float]:
     """From the loosest to the tightest, or raise."""
     if np.ndim(bounds) != 1 or not len(bounds):
         raise ValueError(f"{name} must be one or more numbers >= 0, but is {bounds!r}")
-    found = sorted((checks.real_number(name, bound, at_least=0) for bound in bounds), reverse=True)
+    found = sorted((checks.check_real(name, bound, minimum=0) for bound in bounds), reverse=True)
     if len(set(found)) < len(found):
         raise ValueError(f"{name} must not have a number twice, but is {list(bounds)!r}")
     return found
@@ -213,7 +213,7 @@ class _Look:
 
     def __init__(self, problem: Problem, split: DataSplit, move: Move | None, measures: Mapping[str, Measure]) -> None:
         for name, measure in measures.items():
-            checks.function(f"measures[{name!r}]", measure, "(params, clients) -> number")
+            checks.check_callable(f"measures[{name!r}]", measure, "(params, clients) -> number")
         self._problem, self._split, self._move, self._measures = problem, split, move, measures
         self._on_learnt, self._on_others = (
             make_evaluator(problem, split.train),
@@ -296,7 +296,7 @@ class _Look:
         seen, constant = list(self._found), self._constant(method)
         if constant is not None:
             seen.append(_pair(constant))
-        floor = max((0.0 if of_row is None else max(0.0, ends(of_row)[0]) for of_row in self.ranges), default=0.0)
+        floor = max((0.0 if of_row is None else max(0.0, endpoints(of_row)[0]) for of_row in self.ranges), default=0.0)
         if not any(constraint <= floor for constraint, _ in seen):
             warm = replace(self._problem, start=start)
             found = solve_rows(warm, self._split.train, method, settings, seed, sampling, **options)

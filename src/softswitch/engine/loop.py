@@ -26,7 +26,7 @@ from softswitch.results.history import History
 from softswitch.results.record import Record, join
 from softswitch.results.result import Result
 from softswitch.support import distributed as processes
-from softswitch.support.processes import unbroken
+from softswitch.support.processes import defer_interrupts
 
 
 def run(
@@ -38,7 +38,7 @@ def run(
 ) -> Result:
     """Run a request with a method, from its start or from its latest checkpoint."""
     callbacks = check_callbacks(logging.callbacks)
-    first = request.oracle.processes == 1 or processes.is_first()
+    first = request.oracle.processes == 1 or processes.is_first_process()
     with (
         _locked(request, checkpoints),
         ProgressBar(request.rounds, logging.progress if first else False) as bar,
@@ -50,7 +50,7 @@ def _locked(request: Request, checkpoints: Checkpoints | None) -> AbstractContex
     """Within, no other run has the checkpoints' folder; of several processes the first takes it."""
     if checkpoints is None:
         return nullcontext()
-    return checkpoints.lock() if request.oracle.processes == 1 else processes.held_by_first(checkpoints.lock)
+    return checkpoints.lock() if request.oracle.processes == 1 else processes.enter_on_first_process(checkpoints.lock)
 
 
 def _run(
@@ -58,7 +58,7 @@ def _run(
 ) -> Result:
     began = time.perf_counter()
     together = request.oracle.processes > 1
-    first = not together or processes.is_first()
+    first = not together or processes.is_first_process()
     cycles = (
         None
         if method.step_size is not None or request.choice is None
@@ -88,7 +88,7 @@ def _run(
                 break
             span = request.span(done) if cycles is None else cycles.span(request.span(done))
             active = method if cycles is None else cycles.method
-            with unbroken() if request.engine.OVERWRITES else nullcontext():
+            with defer_interrupts() if request.engine.OVERWRITES else nullcontext():
                 after, record = request.engine.run_chunk(request.parts(active), program, span, key, state)
                 record = jax.tree.map(np.asarray, record)  # the device keeps nothing of rounds that are over
                 diverged_at = int(after.diverged_at)
@@ -101,7 +101,7 @@ def _run(
             stopped = first and run_callbacks(callbacks, news)
             late = seconds is not None and time.perf_counter() - began >= seconds
             if together:
-                stopped, late = processes.as_first_says(stopped, late)
+                stopped, late = processes.broadcast_flags(stopped, late)
             if cycles is not None:
                 state = _in_next_cycle(request, cycles, state, records, done, begins=not (stopped or late))
             if kept is not None and kept.due:
@@ -166,7 +166,7 @@ class _RunCheckpoints:
         if self._cycles is not None:
             best, journal = self._cycles.journal()
             standing = standing._replace(best=best, journal=journal)
-        if request.oracle.processes == 1 or processes.is_first():
+        if request.oracle.processes == 1 or processes.is_first_process():
             self._checkpoints.save(standing, self._identity)
         return [joined]
 
@@ -180,7 +180,7 @@ class _RunCheckpoints:
             return shapes
 
         there = self._checkpoints.latest(self._identity, like, self._cycles and state.params)
-        if request.oracle.processes > 1 and not processes.all_same(0 if there is None else there.done):
+        if request.oracle.processes > 1 and not processes.all_equal(0 if there is None else there.done):
             raise ValueError(
                 f"checkpoints must be in a folder that all processes see, but {self._checkpoints.folder} is not the "
                 "same in all of them"

@@ -20,7 +20,7 @@ from softswitch.methods.base import Method
 from softswitch.oracles.options import Logging
 from softswitch.results.callbacks import Chunk, ProgressBar
 from softswitch.results.result import Result
-from softswitch.support.processes import threads
+from softswitch.support.processes import thread_count
 
 THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
     (jax.enable_x64, "jax_enable_x64"),
@@ -76,7 +76,9 @@ def _one_by_one(shares: Sequence[Share], methods: Sequence[Method], bar: Progres
 
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
     compiles = all(share.request.oracle.is_compiled for share in shares)
-    with ThreadPoolExecutor(threads() if compiles else 1) as pool:  # other clients have one model, and one at a time
+    with ThreadPoolExecutor(
+        thread_count() if compiles else 1
+    ) as pool:  # other clients have one model, and one at a time
         waiting = [[pool.submit(one, r, s) for s in range(len(runs))] for r in range(len(methods))]
         try:
             return tuple(tuple(future.result() for future in row) for row in waiting)

@@ -35,7 +35,7 @@ from softswitch.privacy.oracle import PrivateOracle, with_secret
 from softswitch.privacy.releases import SIZE_THRESHOLD, Drawing, NoiseLevels, Releases, count_drawn_rows
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import each_range, ends
+from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientHistory
@@ -123,8 +123,8 @@ def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Resul
         privacy: how rows are kept private.
         result: of the run.
     """
-    ranges = each_range(problem.constraint_range, result.client_constraint.shape[1])
-    known = [ends(bounds) for bounds in ranges if bounds is not None]
+    ranges = expand_ranges(problem.constraint_range, result.client_constraint.shape[1])
+    known = [endpoints(bounds) for bounds in ranges if bounds is not None]
     largest = max((max(map(abs, bounds)) for bounds in known), default=0.0)
     more = []
     if largest > privacy.clip_value:

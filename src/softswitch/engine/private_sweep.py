@@ -15,7 +15,7 @@ from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results.callbacks import ProgressBar
 from softswitch.results.result import Result
-from softswitch.support.text import number
+from softswitch.support.text import format_number
 
 
 class TotalPrivacy(NamedTuple):
@@ -37,7 +37,8 @@ class TotalPrivacy(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"all {self.runs} runs look at the same rows: together ε = {number(self.epsilon)}, δ = {self.delta:.2g}; "
+            f"all {self.runs} runs look at the same rows: together ε = {format_number(self.epsilon)}, δ = "
+            f"{self.delta:.2g}; "
             "whoever chooses among them pays for all of them"
         )
 

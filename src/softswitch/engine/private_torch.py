@@ -115,7 +115,7 @@ def _concerned(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.
 
 def _check(functions: ModuleFunctions, rows: Sequence[TorchRows], privacy: Any) -> None:
     """Raise for what cannot be private."""
-    checks.expect("privacy", privacy, RecordPrivacy)
+    checks.check_instance("privacy", privacy, RecordPrivacy)
     if (why := describe_row_mixing(functions.module)) is not None:
         raise ValueError(why)
     if functions.optimizer is not None:

@@ -32,13 +32,13 @@ from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharding import shard_oracle
 from softswitch.problem.choices import ANSWERS
-from softswitch.problem.domains import Domain, as_argument, check_domain
+from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, structure_and_shapes
-from softswitch.support.tracing import without_addresses
+from softswitch.support.tracing import strip_addresses
 
 KEPT = ("optimizer", "average")
 """What a warm start may keep beside the last iterate."""
@@ -58,11 +58,11 @@ class WarmStart:
     keep_state: Collection[str] = KEPT
 
     def __post_init__(self) -> None:
-        checks.expect("warm_start", self.result, Result)
+        checks.check_instance("warm_start", self.result, Result)
         if isinstance(self.keep_state, str) or not isinstance(self.keep_state, Collection):
             raise TypeError(f"keep_state must be a tuple of words, such as ('optimizer',), but is {self.keep_state!r}")
         for word in self.keep_state:
-            checks.one_of("keep_state", word, KEPT)
+            checks.check_choice("keep_state", word, KEPT)
 
     @property
     def state(self) -> State:
@@ -149,16 +149,16 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if self.rounds is not None:
-            checks.whole_number("rounds", self.rounds, at_least=1)
+            checks.check_integer("rounds", self.rounds, minimum=1)
         if self.average_last is not None:
-            checks.real_number("average_last", self.average_last, above=0, at_most=1)
-        checks.one_of("answer", self.answer, ANSWERS)
+            checks.check_real("average_last", self.average_last, above=0, maximum=1)
+        checks.check_choice("answer", self.answer, ANSWERS)
         if self.eval_every is not None:
-            checks.whole_number("eval_every", self.eval_every, at_least=0)
+            checks.check_integer("eval_every", self.eval_every, minimum=0)
         if self.memory is not None and not isinstance(self.memory, str):
-            checks.expect("memory", self.memory, Memory)
+            checks.check_instance("memory", self.memory, Memory)
         if self.seconds is not None:
-            checks.real_number("seconds", self.seconds, above=0)
+            checks.check_real("seconds", self.seconds, above=0)
 
     @property
     def averaging_from(self) -> int:
@@ -212,7 +212,7 @@ class Request:
     @cached_property
     def domain(self) -> Domain | None:
         """Θ, as a compiled program takes it."""
-        return as_argument(self.federation.domain)
+        return as_pytree(self.federation.domain)
 
     @property
     def engine(self) -> ModuleType:
@@ -258,11 +258,11 @@ class Request:
         program = self.program(1)._replace(looks=False)
         return {
             **({} if self.privacy is None else {"privacy": self.privacy}),
-            "method": without_addresses(str(method)),
+            "method": strip_addresses(str(method)),
             "seed": str(seed),
             "record_clients": str(bool(self.settings.record_clients)),
             "memory": str(self.settings.memory),
-            "domain": without_addresses(repr(self.federation.domain)),
+            "domain": strip_addresses(repr(self.federation.domain)),
             **_static_settings(oracle),
             "numbers": fingerprint((method, self.domain, self.settings.memory)),
             "start": fingerprint(state),
@@ -278,7 +278,7 @@ def _static_settings(oracle: Oracle) -> dict[str, str]:
     # The program's digest covers the functions. The slice size depends on the device's memory.
     excluded = ("losses", "slice_size")
     static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name not in excluded]
-    return {name: without_addresses(repr(getattr(oracle, name))) for name in static}
+    return {name: strip_addresses(repr(getattr(oracle, name))) for name in static}
 
 
 def request(
@@ -321,7 +321,7 @@ def request(
 
 def _rows_of(clients: ClientData | StreamedData) -> Any:
     """How many rows of each client an evaluation takes."""
-    return clients.looked_at if isinstance(clients, StreamedData) else clients.sizes
+    return clients.evaluation_sizes if isinstance(clients, StreamedData) else clients.sizes
 
 
 def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:
@@ -345,10 +345,10 @@ def request_of(
     privacy: str | None = None,
 ) -> Request:
     """Check what there is to check where the clients are given as an oracle."""
-    checks.expect("federation", federation, Federation)
+    checks.check_instance("federation", federation, Federation)
     methods = methods if choice is None else [choice.template(method) for method in methods]
     for method in methods:
-        checks.expect("method", method, Method)
+        checks.check_instance("method", method, Method)
         if method.switches_on == "pooled" and not federation.oracle.has_pooled_constraint:
             raise ValueError(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "

@@ -21,7 +21,7 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.round import State
 from softswitch.oracles.base import Oracle
 from softswitch.results.record import Record
-from softswitch.support.arrays import is_key
+from softswitch.support.arrays import is_random_key
 
 __all__ = [
     "apart",
@@ -91,7 +91,7 @@ def _bound(leaf: Any) -> bool:
 def _copied(leaf: Any) -> Any:
     if isinstance(leaf, jax.core.Tracer):
         return leaf  # only its shape is asked for
-    if is_key(leaf):
+    if is_random_key(leaf):
         data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     return jnp.asarray(np.asarray(leaf))

@@ -90,11 +90,11 @@ def solve(
     Returns:
         A ``Result``. Ctrl-C stops the run early and returns the result so far, with status "stopped".
     """
-    method, seed = resolve_method(method, tolerance), checks.seed("seed", seed)
+    method, seed = resolve_method(method, tolerance), checks.check_seed("seed", seed)
     for name, group, kind in (("output", output, Output), ("compute", compute, Compute), ("logging", logging, Logging)):
-        checks.expect(name, group, kind)
+        checks.check_instance(name, group, kind)
     if checkpoints is not None:
-        checks.expect("checkpoints", checkpoints, Checkpoints)
+        checks.check_instance("checkpoints", checkpoints, Checkpoints)
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": resolve_warm_start(warm_start), "privacy": privacy}
     if rounds is None and compute.engine != "compiled" and method.step_size is None:
@@ -106,7 +106,7 @@ def solve(
         return solve_federation(problem, method, settings, seed, sampling, **options)
     sampling = resolve_sampling(sampling, method)
     settings = RunSettings.from_options(rounds, seconds, sampling, output, logging)
-    checks.expect("problem", problem, Problem)
+    checks.check_instance("problem", problem, Problem)
     if problem.is_torch:
         result: Result = import_module(TORCH_ENGINE).solve_torch(
             problem, clients, method, settings, seed, sampling, **options
@@ -266,7 +266,7 @@ def _diagnose_blocker(result: Result, problem: Problem, clients: ClientData | St
     if isinstance(clients, StreamedData):
         if int(clients.sizes[blocker]) * clients.row_bytes > clients.buffer_bytes:
             return result
-        rows, index = clients.of_client(blocker), 0
+        rows, index = clients.load_client(blocker), 0
     alone = minimise_constraint(problem, cast(ClientData, rows), index, result.params, int(spent))
     finding = describe_infeasibility(clients.names, worst, result.method.tolerance, blocker, alone)
     diagnostics = tuple(finding if one.code == DiagnosticCode.NEVER_FEASIBLE else one for one in result.diagnostics)

@@ -31,7 +31,7 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support import checks
-from softswitch.support.text import as_text, mean_and_spread
+from softswitch.support.text import format_mean_std, render_text
 
 AnyMethod = Method | Automatic
 AnyClients = ClientData | StreamedData | TorchData
@@ -106,13 +106,13 @@ class Sweep:
         for label, results in self:
             table.add_row(
                 escape(label),
-                mean_and_spread([result.worst_objective for result in results]),
-                mean_and_spread([result.worst_constraint for result in results]),
+                format_mean_std([result.worst_objective for result in results]),
+                format_mean_std([result.worst_constraint for result in results]),
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
                 f"{np.mean([result.history.switch_share for result in results]):.0%}",
-                *([] if self.privacy is None else [mean_and_spread([_epsilon(result) for result in results])]),
+                *([] if self.privacy is None else [format_mean_std([_epsilon(result) for result in results])]),
             )
-        return as_text(table) if self.privacy is None else f"{as_text(table)}\n{self.privacy}"
+        return render_text(table) if self.privacy is None else f"{render_text(table)}\n{self.privacy}"
 
 
 def _epsilon(result: Result) -> float:
@@ -268,8 +268,8 @@ def _labelled(methods: Any) -> dict[str, Method]:
 def _numbered(seeds: Any) -> tuple[int, ...]:
     """The seeds, checked."""
     if np.ndim(seeds) == 0:
-        seeds = range(checks.whole_number("seeds", seeds, at_least=1))
-    numbers = tuple(checks.seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
+        seeds = range(checks.check_integer("seeds", seeds, minimum=1))
+    numbers = tuple(checks.check_seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
     if not numbers:
         raise ValueError("seeds must hold at least one seed, but is empty")
     return numbers

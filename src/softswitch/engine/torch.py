@@ -50,7 +50,7 @@ def solve_torch(
     Values are computed in ``eval`` mode, gradients in ``train`` mode. Running means of normalisation layers are the
     mean over the clients that took steps; when parameters are evaluated, they are computed from all clients' rows.
     """
-    checks.expect("clients", clients, TorchData)
+    checks.check_instance("clients", clients, TorchData)
     refused = changed_options(compute) + changed_options(output, "iterate", "average_last", "diagnose_infeasible")
     if refused:
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")

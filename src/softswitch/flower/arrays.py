@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from softswitch.flower.messages import Arrays, to_record
 from softswitch.problem.parameters import Params
-from softswitch.support.arrays import shaped
+from softswitch.support.arrays import unflatten_by_path
 
 
 def initial_arrays(params: Params) -> ArrayRecord:
@@ -38,7 +38,7 @@ def flatten_traced(params: Params) -> dict[str, Any]:
 
 def unflatten_params(arrays: Arrays, like: Params) -> Params:
     """Return arrays by name in the structure of ``like``."""
-    return {name: arrays[name] for name in like} if _is_flat(like) else shaped(arrays, like)
+    return {name: arrays[name] for name in like} if _is_flat(like) else unflatten_by_path(arrays, like)
 
 
 def unflatten_state(state: Any, like: Any, flat_params: Arrays) -> Any:
@@ -50,7 +50,7 @@ def unflatten_state(state: Any, like: Any, flat_params: Arrays) -> Any:
         arrays[jax.tree_util.keystr(path)] = leaf
         if name in flat_params:  # the name is the path within the parameters
             arrays[f"{jax.tree_util.keystr(tuple(outer))}{name}"] = leaf
-    return shaped(arrays, like)
+    return unflatten_by_path(arrays, like)
 
 
 def _is_flat(params: Any) -> bool:

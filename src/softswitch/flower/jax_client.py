@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from softswitch.certification.certify import compute_intervals, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import whole
+from softswitch.data.sampling import all_rows
 from softswitch.engine.auto_tuning import size_of
 from softswitch.flower.arrays import flatten_params, unflatten_params
 from softswitch.flower.local_client import Task, merge_ranges
@@ -273,6 +273,6 @@ def _evaluate(oracle: GradientOracle, params: Params) -> tuple[Any, Any, Any]:
     objective, constraint = oracle.evaluate(params)
     assert oracle.evaluation_plan is not None
     everything = oracle.rows.take(
-        *whole(oracle.rows, jnp.int32(0), oracle.evaluation_plan.widths[0], float_dtype(params))
+        *all_rows(oracle.rows, jnp.int32(0), oracle.evaluation_plan.widths[0], float_dtype(params))
     )
     return objective[0], constraint[0], oracle.losses.statistics(params, everything)

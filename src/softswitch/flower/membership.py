@@ -175,7 +175,7 @@ class AllowedClient:
         object.__setattr__(self, "key", read_public_key(self.key))
         for name in ("rows", "held_out_rows"):
             if getattr(self, name) is not None:
-                checks.whole_number(name, getattr(self, name), at_least=0)
+                checks.check_integer(name, getattr(self, name), minimum=0)
 
     @property
     def identity(self) -> bytes:

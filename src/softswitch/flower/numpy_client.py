@@ -70,10 +70,10 @@ class NumpyClient:
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
-        checks.function("objective", objective, "(params, batch) -> (value, gradient)")
-        checks.function("constraint", constraint, "(params, batch) -> (value, gradient)")
+        checks.check_callable("objective", objective, "(params, batch) -> (value, gradient)")
+        checks.check_callable("constraint", constraint, "(params, batch) -> (value, gradient)")
         if constraint_surrogate is not None:
-            checks.function("constraint_surrogate", constraint_surrogate, "(params, batch) -> (value, gradient)")
+            checks.check_callable("constraint_surrogate", constraint_surrogate, "(params, batch) -> (value, gradient)")
         self._objective, self._constraint, self._surrogate = objective, constraint, constraint_surrogate
         self.has_surrogate = constraint_surrogate is not None
         self.can_repeat_reports = True
@@ -90,9 +90,9 @@ class NumpyClient:
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = len(self._values(self.start, self._data)) - 1
         if constraint_surrogate is not None:
-            from softswitch.problem.problem import check_stand_in
+            from softswitch.problem.problem import check_surrogate_size
 
-            check_stand_in(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
+            check_surrogate_size(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self.classes = RowClasses.from_arguments(
             classes, held_out_classes, (self._data, self._held_out), (self.rows, self.held_out_rows)

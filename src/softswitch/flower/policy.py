@@ -167,12 +167,12 @@ class ClientPolicy:
     counter_file: str | Path | None = None
 
     def __post_init__(self) -> None:
-        checks.expect("secret_batches", self.secret_batches, bool)
+        checks.check_instance("secret_batches", self.secret_batches, bool)
         for name in ("min_rows", "min_class_rows", "min_secure_clients", "max_rounds", "max_evaluations"):
             if getattr(self, name) is not None:
-                checks.whole_number(name, getattr(self, name), at_least=0)
+                checks.check_integer(name, getattr(self, name), minimum=0)
         if self.runs is not None and not callable(self.runs):
-            runs = frozenset(checks.whole_number("runs", run, at_least=0) for run in self.runs)
+            runs = frozenset(checks.check_integer("runs", run, minimum=0) for run in self.runs)
             object.__setattr__(self, "runs", runs)
 
     @classmethod

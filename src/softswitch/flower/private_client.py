@@ -62,7 +62,7 @@ class PrivateClient:
     ) -> None:
         if not isinstance(client, PerRowOracle):
             raise TypeError(f"client must have the methods of PerRowOracle, but is a {type(client).__name__}")
-        checks.expect("privacy", privacy, RecordPrivacy)
+        checks.check_instance("privacy", privacy, RecordPrivacy)
         if (reason := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(reason)
         if getattr(client, "optimizer", None) is not None:
@@ -73,9 +73,9 @@ class PrivateClient:
         self._start = dict(client.start)  # a copy, because a module's parameters change
         planned = Releases.planned(
             privacy,
-            checks.whole_number("rounds", rounds, at_least=1),
-            checks.whole_number("local_steps", local_steps, at_least=1),
-            checks.whole_number("evaluations", evaluations, at_least=1),
+            checks.check_integer("rounds", rounds, minimum=1),
+            checks.check_integer("local_steps", local_steps, minimum=1),
+            checks.check_integer("evaluations", evaluations, minimum=1),
         )
         self.name, self.constraints = client.name, client.constraints
         is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed

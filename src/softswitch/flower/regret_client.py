@@ -36,7 +36,7 @@ class RegretClient:
         if getattr(client, "privacy_report", None) is not None:
             raise ValueError(f"client must not be a PrivateClient, but {client.name!r} is: f_i* would not be private")
         self._client = client
-        self._given = None if client_optimum is None else checks.real_number("client_optimum", client_optimum)
+        self._given = None if client_optimum is None else checks.check_real("client_optimum", client_optimum)
         if client_optimum is None:
             _check_optimum_computable(client)
 

@@ -26,7 +26,7 @@ from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
-from softswitch.problem.ranges import Range, checked_range, each_range, ends, has_two_values
+from softswitch.problem.ranges import Range, check_range, endpoints, expand_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval, IntervalMethod
 from softswitch.results.events import EventLog
 from softswitch.support import checks
@@ -121,9 +121,9 @@ class RemoteClients:
         settings, roster = self._settings, self._roster
         objective_range = settings.objective_range if objective_range is None else objective_range
         constraint_range = settings.constraint_range if constraint_range is None else constraint_range
-        error = 1 - checks.probability("confidence", confidence)
+        error = 1 - checks.check_probability("confidence", confidence)
         functions = 1 + self._constraints
-        ranges = [checked_range("objective_range", objective_range), *each_range(constraint_range, functions - 1)]
+        ranges = [check_range("objective_range", objective_range), *expand_ranges(constraint_range, functions - 1)]
         held_out_rows = {
             i: client.held_out_rows
             for i in roster.included
@@ -137,8 +137,8 @@ class RemoteClients:
                 "error": levels.joint,
                 "marginal": levels.marginal,
                 "tolerance": levels.tolerance,
-                "low": [math.nan if bounds is None else ends(bounds)[0] for bounds in ranges],
-                "high": [math.nan if bounds is None else ends(bounds)[1] for bounds in ranges],
+                "low": [math.nan if bounds is None else endpoints(bounds)[0] for bounds in ranges],
+                "high": [math.nan if bounds is None else endpoints(bounds)[1] for bounds in ranges],
                 "two_values": [float(has_two_values(bounds)) for bounds in ranges],
             }
         )
@@ -275,7 +275,7 @@ class IntervalLimits:
         """Compare with the exact limits of the counts."""
         if not has_two_values(bounds):
             raise wire.InvalidMessageError("its interval is for rows with two values, but its function has more")
-        low, high = ends(bounds)
+        low, high = endpoints(bounds)
         span, rows = high - low, interval.rows
         exact_count = (interval.estimate - low) / span * rows
         count = round(exact_count)
@@ -293,7 +293,7 @@ class IntervalLimits:
 
     def _check_betting(self, interval: Interval, bounds: Range) -> None:
         """Compare with the limits if every row had the value by which a bet gains most."""
-        low, high = ends(bounds)
+        low, high = endpoints(bounds)
         span, rows = high - low, interval.rows
 
         def smallest_upper_limit(error: float) -> float:
@@ -355,7 +355,7 @@ def _check_range(interval: Interval, bounds: Range) -> None:
     for value in (interval.estimate, *limits):
         if not low <= value <= high:
             raise wire.InvalidMessageError(
-                f"its interval contains {value:g}, outside the range {ends(bounds)} of single rows"
+                f"its interval contains {value:g}, outside the range {endpoints(bounds)} of single rows"
             )
 
 

@@ -25,7 +25,7 @@ from softswitch.methods.compressors import Compressor
 from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
 from softswitch.privacy.account import PrivacyAccount
-from softswitch.problem.ranges import Range, each_range, ends, function_ranges
+from softswitch.problem.ranges import Range, endpoints, expand_ranges, function_ranges
 from softswitch.results.certificate import Certificate
 from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome
@@ -59,7 +59,7 @@ def pool_statistics(value: Callable[[Any], Any], sums: Sequence[np.ndarray] | np
 
 
 def _with_slack(bounds: Range) -> tuple[float, float, float]:
-    low, high = ends(bounds)
+    low, high = endpoints(bounds)
     return low, high, RANGE_SLACK * max(high - low, abs(low), abs(high))
 
 
@@ -89,11 +89,11 @@ class ValueLimits:
                 low, high = value_range(bounds)
                 if not low <= value <= high:
                     raise wire.InvalidMessageError(
-                        f"it reports {value:g}, outside the range {ends(bounds)} of single rows"
+                        f"it reports {value:g}, outside the range {endpoints(bounds)} of single rows"
                     )
         if values.statistics is not None and self._statistics_range is not None:
             try:
-                ranges = each_range(self._statistics_range, len(values.statistics), "statistics_range")
+                ranges = expand_ranges(self._statistics_range, len(values.statistics), "statistics_range")
             except ValueError as error:
                 raise wire.InvalidMessageError(str(error)) from error
             for value, bounds in zip(values.statistics, ranges, strict=True):

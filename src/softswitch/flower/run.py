@@ -35,7 +35,7 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.proximal import check_stages
 from softswitch.methods.round import State, check_optimizer
 from softswitch.problem.domains import check_domain
-from softswitch.problem.parameters import Params, checked_start
+from softswitch.problem.parameters import Params, check_start
 from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Snapshot
@@ -45,9 +45,9 @@ from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome, History
 from softswitch.results.record import Record
 from softswitch.results.result import Result
-from softswitch.support.arrays import fingerprint, has_leaves, some
-from softswitch.support.text import few_of
-from softswitch.support.tracing import without_addresses
+from softswitch.support.arrays import fingerprint, has_leaves, take_clients
+from softswitch.support.text import join_first
+from softswitch.support.tracing import strip_addresses
 
 logger = logging.getLogger("softswitch.flower")
 CORRECTED = "corrected"
@@ -128,16 +128,16 @@ class FlowerRun:
             None if isinstance(requested_memory, str) else requested_memory,
         )
         self.identity = {
-            "method": without_addresses(str(method)),
+            "method": strip_addresses(str(method)),
             "seed": str(settings.seed),
             "local_steps": str(settings.local_steps),
             "participation": str(settings.participation),
-            "domain": without_addresses(repr(settings.domain)),
+            "domain": strip_addresses(repr(settings.domain)),
             "min_clients": str(settings.min_clients),
             "memory": str(requested_memory),
             "clip_norm": str(settings.clip_norm),
             "largest_number": str(settings.largest_number),
-            "pooled": without_addresses(repr(settings.pooled)),
+            "pooled": strip_addresses(repr(settings.pooled)),
             "constraints": str(constraints),
             "numbers": fingerprint(numbers),
             "start": fingerprint(params),
@@ -162,7 +162,7 @@ class FlowerRun:
         if not isinstance(settings.memory, str):
             if settings.memory is not None and settings.memory.corrected and (single := self.roster.single_reporters):
                 raise ValueError(
-                    f"memory must not be corrected if clients report at one iterate only, as {few_of(single)} do: "
+                    f"memory must not be corrected if clients report at one iterate only, as {join_first(single)} do: "
                     "private clients, networks with running means, custom clients without can_repeat_reports, and "
                     "clients of an older softswitch; use Memory(smoothing=…)"
                 )
@@ -327,7 +327,7 @@ class FlowerRun:
     @property
     def _unknown_excluded(self) -> str:
         """The excluded names that no known client has."""
-        return few_of([repr(name) for name in self.settings.exclude if not self.roster.is_known(name)], 5)
+        return join_first([repr(name) for name in self.settings.exclude if not self.roster.is_known(name)], 5)
 
     def _excluded_diagnostic(self) -> Diagnostic | None:
         if not self.settings.exclude:
@@ -341,7 +341,7 @@ class FlowerRun:
         unknown = f"; no client is known by the name {self._unknown_excluded}" if self._unknown_excluded else ""
         return Diagnostic(
             DiagnosticCode.EXCLUDED_CLIENTS,
-            f"{few_of([repr(name) for name in self.settings.exclude], 5)} excluded (exclude){before}{unknown}",
+            f"{join_first([repr(name) for name in self.settings.exclude], 5)} excluded (exclude){before}{unknown}",
             "Neither the status nor a certificate covers these clients: state this wherever the model is used",
         )
 
@@ -352,7 +352,7 @@ class FlowerRun:
             return None
         return Diagnostic(
             DiagnosticCode.SUPPRESSED_CLASSES,
-            f"{few_of(names, 5)} left out classes with too few rows, by their own policy",
+            f"{join_first(names, 5)} left out classes with too few rows, by their own policy",
             "Results do not cover these rows, and functions of only these rows count as absent: state this wherever "
             "the model is used",
         )
@@ -383,7 +383,7 @@ def _check(method: Method, settings: StrategySettings, params: Params, rounds: i
 
 def _first_params(initial_arrays: ArrayRecord) -> Params:
     arrays = wire.from_record(initial_arrays)
-    params = checked_start("initial_arrays", arrays)
+    params = check_start("initial_arrays", arrays)
     expected = wire.array_specs(params)
     for name, shape in wire.array_specs(arrays).items():
         if expected[name] != shape:
@@ -403,11 +403,11 @@ def _state_of(state: State, included: list[int]) -> State:
             at = jnp.asarray(known, jnp.int32)
             forecasts = None if memory.forecasts is None else memory.forecasts.of(at)
             order, pass_number = jnp.arange(len(known), dtype=jnp.int32), jnp.int32(-1)
-            kept = some(memory._replace(forecasts=None), at)
+            kept = take_clients(memory._replace(forecasts=None), at)
             memory = kept._replace(forecasts=forecasts, order=order, pass_number=pass_number)
     if consistency is not None:
         at = jnp.asarray([index for index in included if index < len(consistency.value)], jnp.int32)
-        consistency = some(consistency, at)
+        consistency = take_clients(consistency, at)
     return state._replace(memory=memory, consistency=consistency)
 
 

@@ -59,9 +59,9 @@ class SecureAggregation:
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        checks.whole_number("min_clients", self.min_clients, at_least=2)
-        checks.real_number("min_weight", self.min_weight, above=0, at_most=1)
-        checks.real_number("threshold", self.threshold, at_least=0.5)
+        checks.check_integer("min_clients", self.min_clients, minimum=2)
+        checks.check_real("min_weight", self.min_weight, above=0, maximum=1)
+        checks.check_real("threshold", self.threshold, minimum=0.5)
         if self.threshold >= 1:
             raise ValueError(f"threshold must be below 1, but is {self.threshold}")
 

@@ -23,7 +23,7 @@ from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import Automatic, as_method, resolve_method
 from softswitch.methods.base import Method
 from softswitch.problem.parameters import Params
-from softswitch.problem.ranges import Range, checked_range, checked_ranges
+from softswitch.problem.ranges import Range, check_range, check_ranges
 from softswitch.results.certificate import Certificate
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.events import EVENTS
@@ -87,11 +87,11 @@ def server_app(
         settings: Settings of ``SwitchingStrategy``.
         changes: Single settings by name.
     """
-    rounds = checks.whole_number("rounds", rounds, at_least=1)
+    rounds = checks.check_integer("rounds", rounds, minimum=1)
     if confidence is not None:
-        checks.probability("confidence", confidence)
-    checked_range("objective_range", objective_range)
-    checked_ranges(constraint_range)
+        checks.check_probability("confidence", confidence)
+    check_range("objective_range", objective_range)
+    check_ranges(constraint_range)
     ranges = {"objective_range": objective_range, "constraint_range": constraint_range}
     given_ranges = {name: bounds for name, bounds in ranges.items() if bounds is not None}
     base = with_changes(with_changes(settings, changes), given_ranges)

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax import tree_util
 
-from softswitch.data.sampling import choose_clients, words_to_choose
+from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
@@ -51,12 +51,12 @@ from softswitch.methods.round import (
 )
 from softswitch.methods.weight_cap import capped
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.problem.domains import as_argument
+from softswitch.problem.domains import as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.checkpoints import Snapshot
 from softswitch.results.history import ClientOutcome
 from softswitch.results.record import Record, RecordedClients
-from softswitch.support.arrays import some
+from softswitch.support.arrays import take_clients
 from softswitch.support.tracing import program_digest
 
 _decide = jax.jit(robust.decide)
@@ -74,8 +74,8 @@ _surviving_weights = jax.jit(surviving_weights)
 
 @partial(jax.jit, static_argnums=(2, 3))
 def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
-    words = jax.random.bits(jax.random.fold_in(key, k), (words_to_choose(clients, size),), jnp.uint32)
-    return choose_clients(words, clients, size)
+    words = jax.random.bits(jax.random.fold_in(key, k), (client_bit_count(clients, size),), jnp.uint32)
+    return sample_clients(words, clients, size)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -83,7 +83,7 @@ def _choose_by_memory(
     key: jax.Array, k: Any, memory: Remembered, connected: jax.Array, places: Places, rest: Any
 ) -> jax.Array:
     order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
-    available = some(memory._replace(forecasts=None), connected)
+    available = take_clients(memory._replace(forecasts=None), connected)
     return connected[ask(available, turn(order, k, places), places, k, rest)]
 
 
@@ -116,7 +116,7 @@ class ServerState:
         self._participation = settings.participation
         self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)
-        self._domain = as_argument(settings.domain)
+        self._domain = as_pytree(settings.domain)
         self._min_clients = settings.min_clients
         self._max_weight = None if settings.secure is None else settings.secure.max_weight
         self._pooled = settings.pooled

@@ -14,7 +14,7 @@ from softswitch.flower.secure_protocol import SecureAggregation
 from softswitch.methods.memory import Memory
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain
-from softswitch.problem.ranges import Range, checked_range, checked_ranges
+from softswitch.problem.ranges import Range, check_range, check_ranges
 from softswitch.results.callbacks import Callback, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.support import checks
@@ -109,27 +109,27 @@ class StrategySettings:
         optional = {"robust": 0, "constraints": 1, "statistics": 1}
         for name, limit in {**smallest, **optional}.items():
             if name in smallest or getattr(self, name) is not None:
-                checks.whole_number(name, getattr(self, name), at_least=limit)
+                checks.check_integer(name, getattr(self, name), minimum=limit)
         for name in ("report_timeout", "update_timeout", "largest_number", "clip_norm"):
             if name != "clip_norm" or self.clip_norm is not None:
-                checks.real_number(name, getattr(self, name), above=0)
+                checks.check_real(name, getattr(self, name), above=0)
         for name in ("participation", "average_last"):
             if name == "participation" or self.average_last is not None:
-                checks.real_number(name, getattr(self, name), above=0, at_most=1)
-        checks.real_number("wait", self.wait, at_least=0)
-        checks.seed("seed", self.seed)
-        checks.one_of("answer", self.answer, ANSWERS)
-        checked_range("objective_range", self.objective_range)
-        checked_ranges(self.constraint_range)
-        checked_ranges(self.statistics_range, "statistics_range")
+                checks.check_real(name, getattr(self, name), above=0, maximum=1)
+        checks.check_real("wait", self.wait, minimum=0)
+        checks.check_seed("seed", self.seed)
+        checks.check_choice("answer", self.answer, ANSWERS)
+        check_range("objective_range", self.objective_range)
+        check_ranges(self.constraint_range)
+        check_ranges(self.statistics_range, "statistics_range")
         if self.quorum is not None and not (isinstance(self.quorum, float) and 0 < self.quorum < 1):
-            checks.whole_number("quorum", self.quorum, at_least=1)
+            checks.check_integer("quorum", self.quorum, minimum=1)
         if self.checkpoints is not None:
-            checks.expect("checkpoints", self.checkpoints, Checkpoints)
+            checks.check_instance("checkpoints", self.checkpoints, Checkpoints)
         if self.memory not in (None, "auto"):
-            checks.expect("memory", self.memory, Memory)
+            checks.check_instance("memory", self.memory, Memory)
         if self.pooled is not None:
-            checks.function("pooled", self.pooled, "(summed statistics) -> scalar or vector")
+            checks.check_callable("pooled", self.pooled, "(summed statistics) -> scalar or vector")
         if self.domain is not None and not isinstance(self.domain, Domain):
             raise TypeError(f"domain must be a Ball, a Box, an object with project(params), or None: {self.domain!r}")
         for name in ("names", "exclude"):
@@ -141,7 +141,7 @@ class StrategySettings:
         if self.names and self.clients:
             raise ValueError("names must be empty if clients is set: clients has all names, in the wanted order")
         if self.secure is not None:
-            checks.expect("secure", self.secure, SecureAggregation)
+            checks.check_instance("secure", self.secure, SecureAggregation)
             self._check_secure(self.secure)
 
     def _check_secure(self, secure: SecureAggregation) -> None:
@@ -186,7 +186,7 @@ class StrategySettings:
 def with_changes(settings: StrategySettings | None, changes: Mapping[str, Any]) -> StrategySettings:
     """Return the settings with some changed, or raise if a name is unknown."""
     if settings is not None:
-        checks.expect("settings", settings, StrategySettings)
+        checks.check_instance("settings", settings, StrategySettings)
     known = [entry.name for entry in fields(StrategySettings)]
     for name in changes:
         if name not in known:

@@ -125,9 +125,9 @@ class SwitchingStrategy(Strategy):
                 raise ValueError(f"{name} must be empty: settings are arguments of SwitchingStrategy; but is {config}")
         settings = self.settings
         if timeout is not None:
-            limit = checks.real_number("timeout", timeout, above=0)
+            limit = checks.check_real("timeout", timeout, above=0)
             settings = replace(settings, report_timeout=limit, update_timeout=limit)
-        rounds = checks.whole_number("num_rounds", num_rounds, at_least=1)
+        rounds = checks.check_integer("num_rounds", num_rounds, minimum=1)
         if settings.secure is not None:
             settings = replace(settings, min_clients=max(settings.min_clients, settings.secure.min_clients))
         if self.method.robust is not None:

@@ -42,7 +42,7 @@ class Agnostic(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("dual_step_size", checks.real_number("dual_step_size", self.dual_step_size, above=0))
+        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
         if not isinstance(self.draws, bool):
             raise TypeError(f"draws must be True or False, but is {self.draws!r}")
 

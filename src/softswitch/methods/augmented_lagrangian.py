@@ -42,10 +42,10 @@ class AugmentedLagrangian(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
-        self._set("dual_step_size", checks.real_number("dual_step_size", self.dual_step_size, above=0))
-        self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
-        self._check("alpha", at_least=0)
+        self._set("penalty", checks.check_real("penalty", self.penalty, minimum=0))
+        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
+        self._set("multiplier", checks.check_real("multiplier", self.multiplier, minimum=0))
+        self._check("alpha", minimum=0)
 
     def begin(self, clients: int, constraints: int) -> Float[Array, "n c"]:
         """Return μ_0 for every client."""

@@ -121,26 +121,26 @@ class Method(ABC):
                 f"but is a finished transformation; pass optax.adam, not optax.adam(0.001). Got {self.optimizer!r}"
             )
         if self.optimizer is not None:
-            checks.function("optimizer", self.optimizer, "from a step size to an optax transformation")
+            checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
         for name in ("step_size", "local_step_size"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                self._set(name, checks.real_number(name, value, above=0))
-        self._set("tolerance", checks.real_number("tolerance", self.tolerance, at_least=0))
+                self._set(name, checks.check_real(name, value, above=0))
+        self._set("tolerance", checks.check_real("tolerance", self.tolerance, minimum=0))
         if self.slack is not None:
-            self._set("slack", checks.real_number("slack", self.slack, at_least=1))
+            self._set("slack", checks.check_real("slack", self.slack, minimum=1))
         if self.threshold is not None:
-            self._set("threshold", checks.real_number("threshold", self.threshold))
+            self._set("threshold", checks.check_real("threshold", self.threshold))
         if self.criterion is not None:
-            checks.one_of("criterion", self.criterion, CRITERIA)
+            checks.check_choice("criterion", self.criterion, CRITERIA)
         if self.direction is not None:
-            checks.expect("direction", self.direction, Direction)
+            checks.check_instance("direction", self.direction, Direction)
         if self.at_clients is not None:
-            checks.expect("at_clients", self.at_clients, AtClients)
+            checks.check_instance("at_clients", self.at_clients, AtClients)
         if self.proximal is not None:
             self._check_proximal(self.proximal)
         if self.robust is not None and not checks.is_array(self.robust):  # an array was checked when it was a number
-            liars = checks.whole_number("robust", self.robust, at_least=0)
+            liars = checks.check_integer("robust", self.robust, minimum=0)
             object.__setattr__(self, "robust", liars or None)
             if liars and self.switches_on == "pooled":
                 raise ValueError(
@@ -155,11 +155,11 @@ class Method(ABC):
         """Raise unless a setting is a number within these bounds, or None."""
         value = getattr(self, name)
         if value is not None:
-            self._set(name, checks.real_number(name, value, **bounds))
+            self._set(name, checks.check_real(name, value, **bounds))
 
     def _check_proximal(self, proximal: Any) -> None:
         """Raise where there can be no proximal centre."""
-        checks.expect("proximal", proximal, Proximal)
+        checks.check_instance("proximal", proximal, Proximal)
         if not (self.switches or getattr(self, "soft", None) is not None):
             raise ValueError(
                 f"proximal must be None for {type(self).__name__}, but is {proximal!r}: it bounds g + (ρ/2)‖w − c‖² by "

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.methods.memory import Places, Remembered
-from softswitch.support.arrays import largest
+from softswitch.support.arrays import top_k_indices
 
 FOR_TURNS = 0x7FFFFFFF
 """Number folded into a run's key for the order of turns; no round has this number."""
@@ -83,7 +83,7 @@ def ask(
             least = jnp.finfo(scores.dtype).min  # unknown and resting clients rank above the selected ones
             known = jnp.where(remembered.heard & ~is_resting, jnp.maximum(scores, least), least)
             urgency = jnp.where(chosen, -jnp.inf, jnp.where(new, jnp.inf, known))
-            selected.append(largest(urgency, count))
+            selected.append(top_k_indices(urgency, count))
             chosen = chosen.at[selected[-1]].set(True)
     # Clients that are not selected already come first, in their order.
     free = jnp.argsort(chosen[in_turn], stable=True)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.arrays import beside, weighted_sum
+from softswitch.support.arrays import expand_like, weighted_sum
 from softswitch.support.traced_settings import traced_settings
 
 MOST_BYTES = 4 * 2**30
@@ -124,7 +124,7 @@ class Consensus(AtClients):
     pull: float = 1.0  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pull", checks.real_number("pull", self.pull, above=0))
+        object.__setattr__(self, "pull", checks.check_real("pull", self.pull, above=0))
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return dual variables of 0."""
@@ -180,7 +180,7 @@ class ControlVariates(AtClients):
         weights = jnp.where(known, asked.weights, 0)
         total = weights.sum()
         average = weighted_sum(mean, weights / jnp.where(total > 0, total, 1))
-        return jax.tree.map(lambda c, total: jnp.where(beside(known, c), total - c, 0), mean, average)
+        return jax.tree.map(lambda c, total: jnp.where(expand_like(known, c), total - c, 0), mean, average)
 
     def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """Return the directions, and c_i as the directions minus the shift."""

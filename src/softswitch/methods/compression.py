@@ -71,7 +71,7 @@ class Compression(AtClients):
     def __post_init__(self) -> None:
         for name in ("up", "down"):
             if getattr(self, name) is not None:
-                checks.expect(name, getattr(self, name), Compressor)
+                checks.check_instance(name, getattr(self, name), Compressor)
         if self.up is None and self.down is None:
             raise ValueError("up or down must be a compressor such as TopK(share=0.01), but both are None")
 

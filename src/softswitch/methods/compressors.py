@@ -112,7 +112,7 @@ def library_of(array: Any) -> Any:
 
 def checked_bits(bits: Any) -> int:
     """Return the number of bits, or raise an error."""
-    number = checks.whole_number("bits", bits, at_least=1)
+    number = checks.check_integer("bits", bits, minimum=1)
     if number > MOST_BITS:
         raise ValueError(f"bits must be a whole number from 1 to {MOST_BITS}, but is {bits!r}")
     return number
@@ -197,7 +197,7 @@ class Quantised(Compressor):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", checked_bits(self.bits))
-        if checks.whole_number("block", self.block, at_least=1) > LARGEST_BLOCK:
+        if checks.check_integer("block", self.block, minimum=1) > LARGEST_BLOCK:
             raise ValueError(f"block must be a whole number from 1 to {LARGEST_BLOCK:,}, but is {self.block!r}")
 
     def __call__(self, vector: Any) -> Any:
@@ -254,7 +254,7 @@ class TopK(Compressor):
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "share", checks.real_number("share", self.share, above=0, at_most=1))
+        object.__setattr__(self, "share", checks.check_real("share", self.share, above=0, maximum=1))
         if self.bits is not None:
             object.__setattr__(self, "bits", checked_bits(self.bits))
 

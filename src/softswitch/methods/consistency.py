@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.messages import LocalLoss, Reports
 from softswitch.problem.parameters import Params
-from softswitch.support.arrays import some, with_more
+from softswitch.support.arrays import append_clients, take_clients
 
 
 class Consistency(NamedTuple):
@@ -56,7 +56,7 @@ def widened(known: Consistency, clients: int) -> Consistency:
     """Return the statistics extended to more clients."""
     had, constraints = known.loss.constraint.shape
     more = nothing_compared(clients - had, constraints, known.value.dtype)
-    return with_more(known, more)
+    return append_clients(known, more)
 
 
 def elsewhere(known: Consistency) -> Consistency:
@@ -94,7 +94,7 @@ def compared(
         returned: Whether each of them returned a direction.
         step: w_{k+1} − w_k.
     """
-    before = some(known, clients)
+    before = take_clients(known, clients)
     now = minimised(reports, before.loss)
     change = now - before.value
     counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)

@@ -125,7 +125,7 @@ class Optimistic(Direction):
     carry: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "carry", checks.real_number("carry", self.carry, at_least=0))
+        object.__setattr__(self, "carry", checks.check_real("carry", self.carry, minimum=0))
 
     def init(self, params: Params) -> Any:
         """Return the state without a direction."""
@@ -155,9 +155,9 @@ class Spider(Direction):
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checks.one_of("anchor", self.anchor, ("all", "batch"))
+        checks.check_choice("anchor", self.anchor, ("all", "batch"))
         if not checks.is_array(self.every):  # a traced value was checked before
-            object.__setattr__(self, "every", checks.whole_number("every", self.every, at_least=1))
+            object.__setattr__(self, "every", checks.check_integer("every", self.every, minimum=1))
 
     def init(self, params: Params) -> Any:
         """Return the state without a direction."""

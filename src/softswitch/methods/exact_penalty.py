@@ -41,8 +41,8 @@ class ExactPenalty(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
-        self._check("alpha", at_least=0)
+        self._set("penalty", checks.check_real("penalty", self.penalty, minimum=0))
+        self._check("alpha", minimum=0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weight the objective and, if the constraint is violated, the penalty."""

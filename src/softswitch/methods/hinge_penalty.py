@@ -53,9 +53,9 @@ class HingePenalty(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
-        self._set("share", checks.real_number("share", self.share, above=0, at_most=1))
-        self._check("alpha", at_least=0)
+        self._set("penalty", checks.check_real("penalty", self.penalty, minimum=0))
+        self._set("share", checks.check_real("share", self.share, above=0, maximum=1))
+        self._check("alpha", minimum=0)
 
     def begin(self, clients: int, constraints: int) -> Estimates:
         """Return empty estimates."""

@@ -18,7 +18,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.drift_correction import Forecasts, corrected, known, nothing_foreseen
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support import checks
-from softswitch.support.arrays import some, with_more
+from softswitch.support.arrays import append_clients, take_clients
 from softswitch.support.traced_settings import traced_settings
 
 
@@ -60,16 +60,16 @@ class Memory:
     corrected: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "smoothing", checks.share_below_one("smoothing", self.smoothing))
-        checks.expect("corrected", self.corrected, bool)
+        object.__setattr__(self, "smoothing", checks.check_fraction("smoothing", self.smoothing))
+        checks.check_instance("corrected", self.corrected, bool)
         if self.corrected and self.smoothing:
             raise ValueError(
                 f"smoothing must be 0 where memory is corrected, which finds its own, but is {self.smoothing:g}"
             )
-        share = checks.real_number("worst_share", self.worst_share, at_least=0, at_most=1)
+        share = checks.check_real("worst_share", self.worst_share, minimum=0, maximum=1)
         object.__setattr__(self, "worst_share", share)
         if self.rest is not None and not checks.is_array(self.rest):  # an array was checked when it was a number
-            object.__setattr__(self, "rest", checks.whole_number("rest", self.rest, at_least=0))
+            object.__setattr__(self, "rest", checks.check_integer("rest", self.rest, minimum=0))
 
     @property
     def values_a_report(self) -> int:
@@ -176,7 +176,7 @@ def hear(
     memory: Memory, remembered: Remembered, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports
 ) -> Remembered:
     """Remember a round's reports. A client that was asked and lost stays as it was, and grows older."""
-    before = some(remembered._replace(forecasts=None), clients)
+    before = take_clients(remembered._replace(forecasts=None), clients)
     mask, known = reports.mask, before.heard
     after = remembered._replace(
         heard_at=remembered.heard_at.at[clients].set(jnp.where(mask, k, before.heard_at)),
@@ -312,7 +312,7 @@ def widened(remembered: Remembered, clients: int) -> Remembered:
     statistics = None if remembered.sums is None else remembered.sums.shape[1]
     more = nothing_remembered(clients - known, remembered.constraint.shape[1], statistics, remembered.objective.dtype)
     foreseen = remembered.forecasts
-    wide = with_more(remembered._replace(forecasts=None), more)
+    wide = append_clients(remembered._replace(forecasts=None), more)
     return wide._replace(forecasts=None if foreseen is None else foreseen.widened(clients))
 
 

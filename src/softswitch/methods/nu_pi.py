@@ -58,11 +58,11 @@ class NuPI(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
-        self._set("integral", checks.real_number("integral", self.integral, above=0))
-        self._set("proportional", checks.real_number("proportional", self.proportional, at_least=0))
-        self._set("smoothing", checks.share_below_one("smoothing", self.smoothing))
-        self._check("alpha", at_least=0)
+        self._set("multiplier", checks.check_real("multiplier", self.multiplier, minimum=0))
+        self._set("integral", checks.check_real("integral", self.integral, above=0))
+        self._set("proportional", checks.check_real("proportional", self.proportional, minimum=0))
+        self._set("smoothing", checks.check_fraction("smoothing", self.smoothing))
+        self._check("alpha", minimum=0)
 
     def begin(self, clients: int, constraints: int) -> Controlled:
         """Return μ_0 for every client."""

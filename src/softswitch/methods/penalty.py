@@ -31,7 +31,7 @@ class Penalty(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("penalty", checks.real_number("penalty", self.penalty, at_least=0))
+        self._set("penalty", checks.check_real("penalty", self.penalty, minimum=0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Average the clients' penalised losses."""

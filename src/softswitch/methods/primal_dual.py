@@ -36,8 +36,8 @@ class PrimalDual(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
-        self._set("dual_step_size", checks.real_number("dual_step_size", self.dual_step_size, above=0))
+        self._set("multiplier", checks.check_real("multiplier", self.multiplier, minimum=0))
+        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
 
     def init(self, constraints: int) -> Any:
         """Return μ_0 for each constraint."""

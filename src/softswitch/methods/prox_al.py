@@ -58,10 +58,10 @@ class ProxAL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("penalty", checks.real_number("penalty", self.penalty, above=0))
-        self._set("multiplier", checks.real_number("multiplier", self.multiplier, at_least=0))
+        self._set("penalty", checks.check_real("penalty", self.penalty, above=0))
+        self._set("multiplier", checks.check_real("multiplier", self.multiplier, minimum=0))
         if not checks.is_array(self.inner):  # a traced value was checked before
-            object.__setattr__(self, "inner", checks.whole_number("inner", self.inner, at_least=1))
+            object.__setattr__(self, "inner", checks.check_integer("inner", self.inner, minimum=1))
 
     def begin(self, clients: int, constraints: int) -> Outer:
         """Return μ_0 for every client."""

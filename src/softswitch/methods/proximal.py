@@ -47,11 +47,11 @@ class Proximal:
     average_last: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", checks.real_number("strength", self.strength, above=0))
-        share = checks.real_number("average_last", self.average_last, above=0, at_most=1)
+        object.__setattr__(self, "strength", checks.check_real("strength", self.strength, above=0))
+        share = checks.check_real("average_last", self.average_last, above=0, maximum=1)
         object.__setattr__(self, "average_last", share)
         if not checks.is_array(self.rounds):  # a traced value was checked before
-            object.__setattr__(self, "rounds", checks.whole_number("rounds", self.rounds, at_least=1))
+            object.__setattr__(self, "rounds", checks.check_integer("rounds", self.rounds, minimum=1))
 
     def extra(self, params: Params, centre: Params) -> Float[Array, ""]:
         """Return (ρ/2)‖w − c‖²."""

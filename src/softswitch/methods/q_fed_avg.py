@@ -39,7 +39,7 @@ class QFedAvg(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("power", checks.real_number("power", self.power, at_least=0))
+        self._set("power", checks.check_real("power", self.power, minimum=0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weight all clients equally; ``combine`` applies the powers."""

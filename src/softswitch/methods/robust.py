@@ -21,7 +21,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weight_cap import capped
 from softswitch.problem.parameters import Params
-from softswitch.support.arrays import beside, weighted_sum
+from softswitch.support.arrays import expand_like, weighted_sum
 
 STEPS_TO_THE_MIDDLE = 8
 """Of Weiszfeld's iteration: more change nothing that a step of the server would show."""
@@ -141,7 +141,7 @@ def _shortened(directions: Params, most: Float[Array, ""]) -> Params:
     """Directions none of which is longer."""
     of_each = lengths(directions)
     factor = jnp.where(of_each > most, most / _or_one(of_each), 1)
-    return jax.tree.map(lambda leaf: leaf * beside(factor, leaf).astype(leaf.dtype), directions)
+    return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), directions)
 
 
 def _less(directions: Params, middle: Params) -> Params:

@@ -21,7 +21,7 @@ from softswitch.methods.proximal import Stages
 from softswitch.methods.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.support.buffer_donation import changed_where, is_large, once_known, select
+from softswitch.support.buffer_donation import delay_until, is_large, select, update_if
 
 
 class Average(NamedTuple):
@@ -47,7 +47,7 @@ class Average(NamedTuple):
             return Average(total, lost, so_far.rounds + 1)
 
         if is_large(self.total):
-            return changed_where(joins, added, self)
+            return update_if(joins, added, self)
         new = added(self)
         return Average(
             select(joins, new.total, self.total),
@@ -92,7 +92,7 @@ class BestSeen(NamedTuple):
             return params, select(better, score, so_far[1])
 
         if is_large(self.params):
-            kept, best = changed_where(takes, taken, (self.params, self.score))
+            kept, best = update_if(takes, taken, (self.params, self.score))
         else:
             kept, best = select(takes, params, self.params), select(better, score, self.score)
         return BestSeen(kept, best, select(nearer, criterion, self.criterion))
@@ -296,7 +296,7 @@ def advance(
     worst = maximum(reports.objective, reports.mask)
     best = state.best.offer(state.params, worst, joins, decision.criterion, counts)
     read = (average.rounds, best.score, () if went is None else went.travelled)
-    moves = once_known(counts & stepped, read, state.params)
+    moves = delay_until(counts & stepped, read, state.params)
     stages = state.stages
     if method.proximal is not None and stages is not None:
         after, ends = stages.after(method.proximal, params, average.mean(), average.rounds)

@@ -57,8 +57,8 @@ class ScaffPD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("dual_step_size", checks.real_number("dual_step_size", self.dual_step_size, above=0))
-        self._set("carry", checks.real_number("carry", self.carry, at_least=0))
+        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
+        self._set("carry", checks.check_real("carry", self.carry, minimum=0))
 
     def begin(self, clients: int, constraints: int) -> Weighed:
         """Return equal weights."""

@@ -96,11 +96,11 @@ class SoftmaxSGM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("alpha", at_least=0, at_most=MOST_ALPHA)
+        self._check("alpha", minimum=0, maximum=MOST_ALPHA)
         if self.constraint_alpha is not None:
-            alpha = checks.real_number("constraint_alpha", self.constraint_alpha, at_least=0, at_most=MOST_ALPHA)
+            alpha = checks.check_real("constraint_alpha", self.constraint_alpha, minimum=0, maximum=MOST_ALPHA)
             self._set("constraint_alpha", alpha)
-        checks.one_of("alpha_scale", self.alpha_scale, ALPHA_SCALES)
+        checks.check_choice("alpha_scale", self.alpha_scale, ALPHA_SCALES)
 
     @classmethod
     def from_plan(cls, plan: Planned, **changes: Any) -> SoftmaxSGM:

@@ -30,7 +30,7 @@ class TERM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("tilt", checks.real_number("tilt", self.tilt, at_least=0))
+        self._set("tilt", checks.check_real("tilt", self.tilt, minimum=0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weight by the softmax of the objectives."""

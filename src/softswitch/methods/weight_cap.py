@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
-from softswitch.support.arrays import beside
+from softswitch.support.arrays import expand_like
 
 
 def capped(method: Method, state: Any, reports: Reports, decision: Decision, most: Float[Array, ""]) -> Decision:
@@ -39,7 +39,7 @@ def capped(method: Method, state: Any, reports: Reports, decision: Decision, mos
         rest = jnp.maximum(1 - most * is_capped.sum(), 0)
         weights = jnp.where(is_capped, most, rest * again.weights).astype(weights.dtype)
         own = jax.tree.map(
-            lambda kept, new: jnp.where(beside(is_capped, kept), kept, new).astype(kept.dtype),
+            lambda kept, new: jnp.where(expand_like(is_capped, kept), kept, new).astype(kept.dtype),
             own,
             again.local_loss.own,
         )

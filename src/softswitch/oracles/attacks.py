@@ -19,7 +19,7 @@ from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.federation import Federation
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.arrays import beside, weighted_sum
+from softswitch.support.arrays import expand_like, weighted_sum
 
 HUGE = 1e6
 MARGIN = 1e-3
@@ -50,7 +50,7 @@ class AttackContext(NamedTuple):
 
     def replace_byzantine(self, honest: Array, forged: Array) -> Array:
         """Return ``forged`` for the Byzantine clients and ``honest`` for all others."""
-        return jnp.where(beside(self.byzantine, honest), forged, honest).astype(honest.dtype)
+        return jnp.where(expand_like(self.byzantine, honest), forged, honest).astype(honest.dtype)
 
     def honest_mean(self, directions: Params) -> Params:
         """Return the weighted mean direction of the honest clients."""
@@ -105,7 +105,7 @@ def _shift_by_deviations(context: AttackContext, directions: Params) -> Params:
     """Return a direction 1.5 standard deviations from the honest mean ("a little is enough")."""
 
     def shift(leaf: Array) -> Array:
-        honest = jnp.broadcast_to(~beside(context.byzantine, leaf), leaf.shape)
+        honest = jnp.broadcast_to(~expand_like(context.byzantine, leaf), leaf.shape)
         return jnp.zeros_like(leaf) + leaf.mean(axis=0, where=honest) - 1.5 * leaf.std(axis=0, where=honest)
 
     return jax.tree.map(shift, directions)
@@ -115,7 +115,7 @@ def _rescale_to_honest(context: AttackContext, directions: Params, forged: Param
     """Rescale forged directions to the median length of the honest ones."""
     median = jnp.nanmedian(jnp.where(context.byzantine, jnp.nan, lengths(directions)))
     factor = median / jnp.maximum(lengths(forged), 1e-30)
-    return jax.tree.map(lambda leaf: leaf * beside(factor, leaf).astype(leaf.dtype), forged)
+    return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), forged)
 
 
 class Attack(NamedTuple):
@@ -258,8 +258,8 @@ def with_attack(federation: Federation, byzantine: Collection[Any], attack: str)
         byzantine: Labels of the Byzantine clients.
         attack: Name of the attack, a key of ``softswitch.testing.ATTACKS``.
     """
-    checks.expect("federation", federation, Federation)
-    checks.one_of("attack", attack, tuple(ATTACKS))
+    checks.check_instance("federation", federation, Federation)
+    checks.check_choice("attack", attack, tuple(ATTACKS))
     if not federation.oracle.is_compiled:
         raise ValueError(
             f"federation must have a compiled oracle, but {type(federation.oracle).__name__} runs on the host"

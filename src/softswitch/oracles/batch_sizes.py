@@ -48,7 +48,7 @@ def choose_batches(
         if given is None or given == "auto":
             size = None if given is None else automatic[name]
         else:
-            size = checks.whole_number(name, given, at_least=1)
+            size = checks.check_integer(name, given, minimum=1)
             if replace is False and size > rows:
                 raise ValueError(f"{name} = {size} without replacement must be at most the number of rows, {rows}")
         takes_all = size is not None and size >= rows and (given == "auto" or not replace)

@@ -13,15 +13,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import whole
+from softswitch.data.sampling import all_rows
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.client_batches import full_data_slice_size, map_slices, slice_size
 from softswitch.oracles.losses import Losses
-from softswitch.problem.losses import mean_over
-from softswitch.problem.parameters import Batch, Params, checked_params, float_dtype
+from softswitch.problem.losses import weighted_mean
+from softswitch.problem.parameters import Batch, Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch.support.row_blocks import by_blocks, bytes_computed
+from softswitch.support.row_blocks import apply_in_blocks, estimate_activation_bytes
 
 MAX_WIDTHS = 64
 """Maximum number of client sizes for functions that ignore row weights: each size is compiled separately."""
@@ -58,7 +58,7 @@ def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n
 
     def mean(values: Array) -> Array:
         defined = ~jnp.isneginf(values)
-        return mean_over(jnp.where(defined, values, 0), defined.astype(values.dtype))
+        return weighted_mean(jnp.where(defined, values, 0), defined.astype(values.dtype))
 
     return ClientSummary(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
 
@@ -96,12 +96,12 @@ class EvaluationPlan:
         for clients, width in zip(self.groups, self.widths, strict=True):
             together, block = clients_together(len(clients), width * self.row_bytes), width
             if together * width > FEW_ROWS:
-                computed = bytes_computed(function, rows.batch_shapes(width, dtype))
+                computed = estimate_activation_bytes(function, rows.batch_shapes(width, dtype))
                 together = min(together, slice_size(len(clients), computed))
                 block = slice_size(width, computed // width)
 
             def one(client: Array, width: int = width, block: int = block) -> Any:
-                return by_blocks(function, rows.take(*whole(rows, client, width, dtype)), block)
+                return apply_in_blocks(function, rows.take(*all_rows(rows, client, width, dtype)), block)
 
             parts.append(map_slices(one, clients, together))
         return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
@@ -149,9 +149,9 @@ def make_evaluator(problem: Problem, clients: ClientData) -> Evaluator:
 
 def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
     """Return f_i (one entry a client) and g_i (clients × constraints) on all rows of the clients."""
-    checks.expect("problem", problem, Problem)
-    checks.expect("clients", clients, ClientData)
-    params = checked_params("params", params)
+    checks.check_instance("problem", problem, Problem)
+    checks.check_instance("clients", clients, ClientData)
+    params = check_params("params", params)
     plan = plan_evaluation(clients, functions_ignoring_weights(problem, clients, params))
     objective, constraint = compiled_values(plan, clients.rows, params, Losses.of(problem))
     return np.asarray(objective), np.asarray(constraint)

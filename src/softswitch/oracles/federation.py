@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import Batching, batching
+from softswitch.data.sampling import Batching, make_batching
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.client_batches import slice_size
 from softswitch.oracles.evaluation import EvaluationPlan, plan_evaluation
@@ -16,10 +16,10 @@ from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.domains import Domain, check_domain
-from softswitch.problem.parameters import Params, checked_start, float_dtype
+from softswitch.problem.parameters import Params, check_start, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch.support.row_blocks import bytes_computed
+from softswitch.support.row_blocks import estimate_activation_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Federation:
     def __post_init__(self) -> None:
         if not isinstance(self.oracle, Oracle):
             raise TypeError(f"oracle must be a subclass of softswitch.oracles.base.Oracle, but is {self.oracle!r}")
-        object.__setattr__(self, "start", checked_start("start", self.start))
+        object.__setattr__(self, "start", check_start("start", self.start))
         check_domain(self.domain, self.start)
         object.__setattr__(self, "names", tuple(self.names))
         if len(self.names) != self.oracle.client_count:
@@ -63,8 +63,8 @@ def make_gradient_oracle(
 ) -> GradientOracle:
     """Check a problem and its clients, and return their oracle."""
     compute = compute or Compute()
-    checks.expect("problem", problem, Problem)
-    checks.expect("clients", clients, ClientData)
+    checks.check_instance("problem", problem, Problem)
+    checks.check_instance("clients", clients, ClientData)
     dtype = float_dtype(problem.start)
     report, update = _make_batchings(sampling, clients, sampling.replace)
     traced = problem.trace(clients.batch_shapes(report.width, dtype))
@@ -88,7 +88,7 @@ def make_gradient_oracle(
         # E > 1 its iterate, gradient and their sum.
         iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start)) if sampling.local_steps > 1 else 0
         width = max(report.width, update.width)
-        activations = bytes_computed(
+        activations = estimate_activation_bytes(
             lambda batch: losses.objective(problem.start, batch) + losses.constraints(problem.start, batch),
             clients.batch_shapes(width, dtype),
         )
@@ -107,7 +107,7 @@ def make_gradient_oracle(
         held_out=None if held_out is None else _plan_held_out(held_out, clients, ignoring),
         by_size=compute.group_by_size and not (losses.is_random or losses.has_pooled_constraint or ignoring),
         compute_dtype=compute.dtype,
-        all_rows=batching(None, None, clients.stratum_sizes),
+        all_rows=make_batching(None, None, clients.stratum_sizes),
     )
 
 
@@ -130,12 +130,14 @@ def _make_batchings(sampling: Sampling, clients: ClientData, replace: bool | Non
     batch_size, value_batch_size = sampling.batch_size, sampling.value_batch_size
     if batch_size == "auto" or value_batch_size == "auto":
         raise ValueError("batch_size and value_batch_size must be numbers or None here, but one is 'auto'")
-    update = batching(batch_size, replace, clients.stratum_sizes)
-    return update if value_batch_size == "same" else batching(value_batch_size, replace, clients.stratum_sizes), update
+    update = make_batching(batch_size, replace, clients.stratum_sizes)
+    return update if value_batch_size == "same" else make_batching(
+        value_batch_size, replace, clients.stratum_sizes
+    ), update
 
 
 def _plan_held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, EvaluationPlan]:
-    checks.expect("held_out", held_out, ClientData)
+    checks.check_instance("held_out", held_out, ClientData)
     given, expected = (
         {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
         for data in (held_out, clients)

@@ -13,14 +13,14 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from softswitch.data.client_data import Rows
-from softswitch.data.sampling import Batching, choose_clients, whole, words_to_choose
+from softswitch.data.sampling import Batching, all_rows, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation, Oracle
 from softswitch.oracles.client_batches import map_slices, slice_size, sum_slices
 from softswitch.oracles.evaluation import EvaluationPlan, client_values, evaluate_clients
 from softswitch.oracles.losses import Loss, Losses
 from softswitch.problem.parameters import CLIENT_OPTIMUM, WEIGHT, Batch, Params, float_dtype
-from softswitch.support.arrays import some, weighted_sum
+from softswitch.support.arrays import take_clients, weighted_sum
 
 FUNCTION_STREAM = 1
 """Folded into a round's key for functions that take a random key."""
@@ -105,10 +105,10 @@ class GradientOracle(Oracle):
     def draw(self, key: Array) -> RowDraws:
         """Draw I_k and the rows of its members from one block of random words."""
         n, m = self.client_count, self.participants
-        client_words = words_to_choose(n, m)
+        client_words = client_bit_count(n, m)
         words = jax.random.bits(key, (client_words + self._row_words,), jnp.uint32)
         for_clients, for_rows = jnp.split(words, (client_words,))
-        return self.draw_for(choose_clients(for_clients, n, m), (for_rows, self._keys(key)))
+        return self.draw_for(sample_clients(for_clients, n, m), (for_rows, self._keys(key)))
 
     def draw_randomness(self, key: Array) -> tuple[UInt32[Array, " words"], Key[Array, "m e"] | None]:
         """Draw the random words for rows, and the keys for functions that take one."""
@@ -117,7 +117,7 @@ class GradientOracle(Oracle):
     def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
         """Draw the rows of given participants."""
         words, keys = randomness
-        report, update = jnp.split(words, (self.report_batching.words(self.participants, 1),))
+        report, update = jnp.split(words, (self.report_batching.bit_count(self.participants, 1),))
         return RowDraws(
             clients,
             self.report_batching.draw(report, self.rows, clients, 1)[0],
@@ -128,7 +128,7 @@ class GradientOracle(Oracle):
     @property
     def _row_words(self) -> int:
         m = self.participants
-        return self.report_batching.words(m, 1) + self.update_batching.words(m, self.local_steps)
+        return self.report_batching.bit_count(m, 1) + self.update_batching.bit_count(m, self.local_steps)
 
     def _keys(self, key: Array) -> Key[Array, "m e"] | None:
         if not self.losses.is_random:
@@ -263,14 +263,14 @@ class GradientOracle(Oracle):
             def in_slice(part: tuple[Array, Array, Any], width: int = width) -> Params:
                 def weighted(params: Params) -> Array:
                     def one(client: Array, mix: Any) -> Array:
-                        batch = self.rows.take(*whole(self.rows, client, width, float_dtype(params)))
+                        batch = self.rows.take(*all_rows(self.rows, client, width, float_dtype(params)))
                         return loss(params, batch, decision.local_loss.with_own(mix), None)
 
                     return jnp.dot(part[1], jax.vmap(one)(part[0], part[2]))
 
                 return jax.grad(weighted)(params)
 
-            group = (clients, decision.weights[clients], some(decision.local_loss.own, clients))
+            group = (clients, decision.weights[clients], take_clients(decision.local_loss.own, clients))
             together = slice_size(len(clients), 4 * width * self.evaluation_plan.row_bytes)
             total = jax.tree.map(jnp.add, total, sum_slices(in_slice, group, together))
         return total

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from softswitch.data.sampling import choose_clients, words_to_choose
+from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.problem.parameters import Params
@@ -116,5 +116,5 @@ def _draw_words(key: Array) -> Array:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _draw(key: Array, clients: int, participants: int) -> tuple[Array, Array]:
-    words = jax.random.bits(key, (words_to_choose(clients, participants),), jnp.uint32)
-    return choose_clients(words, clients, participants), _draw_words(key)
+    words = jax.random.bits(key, (client_bit_count(clients, participants),), jnp.uint32)
+    return sample_clients(words, clients, participants), _draw_words(key)

@@ -14,8 +14,8 @@ from softswitch.methods.messages import LocalLoss
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
-from softswitch.problem.random_keys import call, takes_key
-from softswitch.support.function_equality import Alike
+from softswitch.problem.random_keys import call_with_key, takes_key
+from softswitch.support.function_equality import ComparableFunction
 
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
 """Local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""
@@ -36,8 +36,12 @@ class Losses:
         return hash(self._key)
 
     @cached_property
-    def _key(self) -> tuple[Alike, ...]:
-        return Alike(self.objective_function), Alike(self.constraint_function), Alike(self.surrogate_function)
+    def _key(self) -> tuple[ComparableFunction, ...]:
+        return (
+            ComparableFunction(self.objective_function),
+            ComparableFunction(self.constraint_function),
+            ComparableFunction(self.surrogate_function),
+        )
 
     @classmethod
     def of(cls, problem: Problem) -> Losses:
@@ -66,17 +70,17 @@ class Losses:
 
     def objective(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, ""]:
         """Return f."""
-        value: Array = call(self.objective_function, params, batch, key)
+        value: Array = call_with_key(self.objective_function, params, batch, key)
         return value
 
     def constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
         """Return g as a vector."""
-        return jnp.atleast_1d(call(self.constraint_function, params, batch, key))
+        return jnp.atleast_1d(call_with_key(self.constraint_function, params, batch, key))
 
     def differentiable_constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
         """Return the surrogate of g if there is one, else g."""
         function = self.constraint_function if self.surrogate_function is None else self.surrogate_function
-        return jnp.atleast_1d(call(function, params, batch, key))
+        return jnp.atleast_1d(call_with_key(function, params, batch, key))
 
     def values(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
         """Return f followed by g."""
@@ -86,7 +90,7 @@ class Losses:
         """Return the additive statistics of a pooled constraint; None for a plain one."""
         if not isinstance(self.constraint_function, PooledConstraint):
             return None
-        statistics: Array = call(self.constraint_function.statistics, params, batch, None)
+        statistics: Array = call_with_key(self.constraint_function.statistics, params, batch, None)
         return statistics
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:

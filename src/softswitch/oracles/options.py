@@ -55,14 +55,14 @@ class Sampling:
     memory: Memory | str | None = "auto"
 
     def __post_init__(self) -> None:
-        checks.whole_number("local_steps", self.local_steps, at_least=1)
-        checks.real_number("participation", self.participation, above=0, at_most=1)
+        checks.check_integer("local_steps", self.local_steps, minimum=1)
+        checks.check_real("participation", self.participation, above=0, maximum=1)
         for name, words in (("batch_size", ("auto",)), ("value_batch_size", ("same", "auto"))):
             value = getattr(self, name)
             if value is not None and value not in words:
-                checks.whole_number(name, value, at_least=1)
+                checks.check_integer(name, value, minimum=1)
         if self.memory is not None and self.memory != "auto":
-            checks.expect("memory", self.memory, Memory)
+            checks.check_instance("memory", self.memory, Memory)
 
     @classmethod
     def automatic(cls, **given: Any) -> Sampling:
@@ -116,11 +116,11 @@ class Compute:
     group_by_size: bool = False
 
     def __post_init__(self) -> None:
-        checks.one_of("engine", self.engine, ENGINES)
+        checks.check_choice("engine", self.engine, ENGINES)
         if self.client_batch_size is not None:
-            checks.whole_number("client_batch_size", self.client_batch_size, at_least=1)
+            checks.check_integer("client_batch_size", self.client_batch_size, minimum=1)
         if self.dtype is not None:
-            checks.one_of("dtype", self.dtype, NARROW_DTYPES)
+            checks.check_choice("dtype", self.dtype, NARROW_DTYPES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class Logging:
 
     def __post_init__(self) -> None:
         if self.eval_every is not None:
-            checks.whole_number("eval_every", self.eval_every, at_least=0)
+            checks.check_integer("eval_every", self.eval_every, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +170,9 @@ class Output:
     diagnose_infeasible: bool = True
 
     def __post_init__(self) -> None:
-        checks.one_of("iterate", self.iterate, ANSWERS)
+        checks.check_choice("iterate", self.iterate, ANSWERS)
         if self.average_last is not None:
-            checks.real_number("average_last", self.average_last, above=0, at_most=1)
+            checks.check_real("average_last", self.average_last, above=0, maximum=1)
 
 
 def changed_options(given: Any, *allowed: str) -> list[str]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.row_reader import RowShape
-from softswitch.data.streamed_data import Outline, StreamedData
+from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
@@ -51,7 +51,7 @@ class OutOfCoreOracle(Oracle):
         compute: Compute | None = None,
         held_out: Any = None,
     ) -> None:
-        outline = Outline(data)
+        outline = DataOutline(data)
         self.drawing: GradientOracle = make_gradient_oracle(problem, outline, sampling, compute).without_evaluation()
         self.feed = RowFeed(data, self.drawing)
         self._data = data
@@ -134,7 +134,7 @@ def _held_out_evaluator(problem: Problem, held_out: Any, data: StreamedData, los
     if isinstance(held_out, StreamedData):
         columns = held_out.columns
     else:
-        checks.expect("held_out", held_out, ClientData)
+        checks.check_instance("held_out", held_out, ClientData)
         columns = {key: RowShape(column.shape[1:], column.dtype) for key, column in held_out.rows.columns.items()}
     expected, given = (
         {key: (tuple(row.shape), jnp.dtype(row.dtype).name) for key, row in shapes.items()}
@@ -144,5 +144,7 @@ def _held_out_evaluator(problem: Problem, held_out: Any, data: StreamedData, los
         raise ValueError(f"held_out must have the clients' columns {expected}, but has {given}")
     if isinstance(held_out, ClientData):
         return make_evaluator(problem, held_out)
-    ignoring = functions_ignoring_weights(problem, Outline(held_out, np.asarray(held_out.looked_at)[:, None]))
+    ignoring = functions_ignoring_weights(
+        problem, DataOutline(held_out, np.asarray(held_out.evaluation_sizes)[:, None])
+    )
     return BlockEvaluator(held_out, losses, ignoring, problem.start).evaluate

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.streamed_data import Outline, StreamedData
+from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.oracles import evaluation
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.client_batches import full_data_slice_size
 from softswitch.oracles.evaluation import EvaluationPlan, compiled_values, plan_evaluation
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.row_feed import PrefetchThread, make_store
-from softswitch.problem.parameters import WEIGHT, Batch, Params, checked_params, float_dtype
+from softswitch.problem.parameters import WEIGHT, Batch, Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
@@ -106,7 +106,7 @@ class BlockEvaluator:
     ) -> None:
         self._data, self._losses, self._ignoring, self._may_prefetch = data, losses, ignoring, may_prefetch
         self._thread, self._half = PrefetchThread(), data.buffer_bytes // 2
-        self._plan = plan_evaluation(Outline(data, data.looked_at[:, None]), ignoring)
+        self._plan = plan_evaluation(DataOutline(data, data.evaluation_sizes[:, None]), ignoring)
         large = next((block for block in self._blocks() if block.part is not None), None)
         if large is not None:
             self._check_means(int(large.clients[0]), start)
@@ -136,7 +136,7 @@ class BlockEvaluator:
                     result[block.clients] = value
                 continue
             client = int(block.clients[0])
-            share = (block.part[1] - block.part[0]) / int(self._data.looked_at[client])
+            share = (block.part[1] - block.part[0]) / int(self._data.evaluation_sizes[client])
             totals = sums.setdefault(client, [np.zeros(value.shape[1:]) for value in values])
             for total, value in zip(totals, values, strict=True):
                 total += share * value[0].astype(np.float64)
@@ -151,7 +151,7 @@ class BlockEvaluator:
         row_bytes = self._data.row_bytes
         for group, width in zip(self._plan.groups, self._plan.widths, strict=True):
             clients, client_bytes = np.asarray(group), width * row_bytes
-            if int(self._data.looked_at[clients].max()) * row_bytes > self._half:
+            if int(self._data.evaluation_sizes[clients].max()) * row_bytes > self._half:
                 for client in clients:
                     yield from self._parts(int(client))
                 continue
@@ -162,7 +162,7 @@ class BlockEvaluator:
                 yield RowBlock(clients[first : first + count], width)
 
     def _parts(self, client: int) -> Iterator[RowBlock]:
-        rows = int(self._data.looked_at[client])
+        rows = int(self._data.evaluation_sizes[client])
         width = min(rows, max(1, self._half // self._data.row_bytes))
         if width == rows:
             yield RowBlock(np.asarray([client]), rows)
@@ -179,12 +179,12 @@ class BlockEvaluator:
                 yield block, self._read(block)
 
     def _read(self, block: RowBlock) -> Rows:
-        sizes = self._data.looked_at[block.clients]
+        sizes = self._data.evaluation_sizes[block.clients]
         if block.part is not None:
             sizes = np.asarray([block.part[1] - block.part[0]])
         store, first = make_store(self._data, len(block.clients) * block.width), 0
         for clients, part in _split_indices(block, sizes):
-            rows = self._data.rows_looked_at(clients, part)
+            rows = self._data.evaluation_rows(clients, part)
             self._data.read(rows, store, first)
             first += len(rows)
         columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
@@ -196,10 +196,11 @@ class BlockEvaluator:
         wrong = [name for name, is_mean in means.items() if not is_mean]
         if wrong:
             raise ValueError(
-                f"client {self._data.names[client]!r} has {int(self._data.looked_at[client]):,} rows to evaluate, more "
+                f"client {self._data.names[client]!r} has {int(self._data.evaluation_sizes[client]):,} rows to "
+                "evaluate, more "
                 f"than fit into half of buffer_bytes = {self._data.buffer_bytes:,}; they can be evaluated in parts "
                 f"only if {' and '.join(wrong)} is a mean over rows, and it is not: raise buffer_bytes, or evaluate "
-                "fewer rows (judge_rows)"
+                "fewer rows (max_evaluation_rows)"
             )
 
 
@@ -236,13 +237,13 @@ def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Param
 
     Args:
         problem: Objective and constraint.
-        clients: Training or held-out data. With ``StreamedData(judge_rows=...)`` only these rows are used.
+        clients: Training or held-out data. With ``StreamedData(max_evaluation_rows=...)`` only these rows are used.
         params: Parameters, any tree of floating arrays.
     """
     if not isinstance(clients, StreamedData):
         return evaluation.evaluate(problem, clients, params)
-    checks.expect("problem", problem, Problem)
-    params = checked_params("params", params)
-    ignoring = evaluation.functions_ignoring_weights(problem, Outline(clients), params)
+    checks.check_instance("problem", problem, Problem)
+    params = check_params("params", params)
+    ignoring = evaluation.functions_ignoring_weights(problem, DataOutline(clients), params)
     values = BlockEvaluator(clients, Losses.of(problem), ignoring, params).evaluate(params)
     return values.objective, values.constraint

@@ -61,7 +61,7 @@ class RegretTask(NamedTuple):
 
     def transform(self, data: ClientData) -> ClientData:
         """Return other rows of the same clients with f_i* in a column."""
-        checks.expect("held_out", data, ClientData)
+        checks.check_instance("held_out", data, ClientData)
         optima = dict(zip(self.clients.names, self.client_optimum, strict=True))
         unknown = next((name for name in data.names if name not in optima), None)
         if unknown is not None:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from softswitch.data.client_data import Rows
-from softswitch.data.sampling import choose_clients, words_to_choose
+from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.evaluation import EvaluationPlan
@@ -97,11 +97,11 @@ class ShardedOracle(GradientOracle):
 
     @property
     def _client_words(self) -> int:
-        return words_to_choose(self.client_count, self.participants)
+        return client_bit_count(self.client_count, self.participants)
 
     def _choose(self, key: Array) -> Int[Array, " m"]:
         words = words_at(key, jnp.arange(self._client_words, dtype=jnp.uint32))
-        return choose_clients(words, self.client_count, self.participants)
+        return sample_clients(words, self.client_count, self.participants)
 
     def draw_randomness(self, key: Array) -> Any:
         """Return the key for rows, or their random words."""
@@ -212,7 +212,7 @@ def _device_draws(oracle: DeviceOracle, draws: Any) -> Any:
         return draws
     clients, key, offset, keys = draws
     report, update = oracle.report_batching, oracle.update_batching
-    update_offset = offset + jnp.uint32(report.words(oracle.participants, 1))
+    update_offset = offset + jnp.uint32(report.bit_count(oracle.participants, 1))
     return DeviceDraws(
         clients,
         LazyRows(report, oracle.rows, clients, key, offset, None),

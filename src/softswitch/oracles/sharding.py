@@ -105,14 +105,14 @@ def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
     """Return the given devices; raise if they cannot be used for this number of clients."""
     available = jax.devices()
     if isinstance(devices, str):
-        checks.one_of("devices", devices, ("all",))
+        checks.check_choice("devices", devices, ("all",))
         chosen = tuple(available)
     elif isinstance(devices, Sequence):
         chosen = tuple(devices)
         if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
             raise TypeError(f"devices must be 'all', a number, or some of jax.devices(), but is {devices!r}")
     else:
-        count = checks.whole_number("devices", devices, at_least=1)
+        count = checks.check_integer("devices", devices, minimum=1)
         if count > len(available):
             raise ValueError(f"devices must be at most {len(available)}, the number that JAX has, but is {count}")
         chosen = tuple(available[:count])
@@ -122,8 +122,10 @@ def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
         raise ValueError(f"devices must be of one kind, but is {devices!r}")
     if len(chosen) > clients:
         raise ValueError(f"devices must be at most as many as clients ({clients}), but there are {len(chosen)}")
-    if processes.count() > 1 and len({device.process_index for device in chosen}) < processes.count():
-        raise ValueError(f"devices must include some of each of {processes.count()} processes, but is {devices!r}")
+    if processes.process_count() > 1 and len({device.process_index for device in chosen}) < processes.process_count():
+        raise ValueError(
+            f"devices must include some of each of {processes.process_count()} processes, but is {devices!r}"
+        )
     return chosen
 
 
@@ -146,7 +148,7 @@ def shard_oracle(
     """
     chosen = check_devices(devices, len(clients))
     mesh = Mesh(np.array(chosen), (AXIS,))
-    processes.refuse_other("clients", *(data.stratum_sizes for data in (clients, held_out) if data is not None))
+    processes.check_equal("clients", *(data.stratum_sizes for data in (clients, held_out) if data is not None))
     placement = place_clients(clients.stratum_sizes, len(chosen))
     rows, plan, dummy = _put_data(clients, oracle.evaluation_plan, placement, mesh)
     held_out_shards = None

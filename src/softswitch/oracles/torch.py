@@ -17,7 +17,7 @@ from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFuncti
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.support.function_equality import function_digest
-from softswitch.support.tracing import without_addresses
+from softswitch.support.tracing import strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2
 """Random streams: rows of reports, rows of gradients, and layers such as dropout."""
@@ -233,7 +233,7 @@ class TorchOracle(HostOracle):
             fixed,
         )
         return {
-            "module": without_addresses(repr(functions.module)),
+            "module": strip_addresses(repr(functions.module)),
             "local_steps": str(self.local_steps),
             "participants": str(self.participants),
             "batches": f"{tuple(self._batches)}, replace={self._replace}",

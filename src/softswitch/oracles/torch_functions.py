@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.problem import check_stand_in
+from softswitch.problem.problem import check_surrogate_size
 from softswitch.support import checks
 
 Function = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -42,13 +42,13 @@ class ModuleFunctions:
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, but is {module!r}")
-        checks.function("objective", objective, "(module, batch) -> scalar")
-        checks.function("constraint", constraint, "(module, batch) -> scalar or vector")
+        checks.check_callable("objective", objective, "(module, batch) -> scalar")
+        checks.check_callable("constraint", constraint, "(module, batch) -> scalar or vector")
         if surrogate is not None:
-            checks.function("constraint_surrogate", surrogate, "(module, batch) -> scalar or vector")
+            checks.check_callable("constraint_surrogate", surrogate, "(module, batch) -> scalar or vector")
         self.module, self.objective, self.constraint, self.surrogate = module, objective, constraint, surrogate
         if optimizer is not None:
-            checks.function("optimizer", optimizer, "(parameters, lr=step size) -> torch.optim.Optimizer")
+            checks.check_callable("optimizer", optimizer, "(parameters, lr=step size) -> torch.optim.Optimizer")
         self.optimizer = optimizer
         if not self.trained:
             raise ValueError("module must have at least one parameter that requires a gradient, but has none")
@@ -64,7 +64,7 @@ class ModuleFunctions:
         if self.surrogate is not None:
             self.module.eval()
             with torch.no_grad():
-                check_stand_in(self._vector(self.surrogate, batch).numel(), count)
+                check_surrogate_size(self._vector(self.surrogate, batch).numel(), count)
         return count
 
     def load(self, params: Mapping[str, Any]) -> None:

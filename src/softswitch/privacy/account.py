@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from softswitch.privacy.releases import NoiseLevels, Releases
-from softswitch.support.text import number
+from softswitch.support.text import format_number
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ class PrivacyAccount:
         return f"values {clients} are computed on clipped rows, with {noise}"
 
     def __str__(self) -> str:
-        budget = "" if self.budget is None else f" of a budget of {number(self.budget)}"
+        budget = "" if self.budget is None else f" of a budget of {format_number(self.budget)}"
         text = (
-            f"every row has (ε, δ)-differential privacy with ε = {number(self.worst_epsilon)}{budget} at the client "
+            f"every row has (ε, δ)-differential privacy with ε = {format_number(self.worst_epsilon)}{budget} at the "
+            "client "
             f"with the largest ε, and δ = {self.delta:.2g}; neighbouring data sets: {self.neighbours}"
         )
         if self.public_sizes is not None:

@@ -73,7 +73,7 @@ def refuse_options(given: Mapping[str, Any]) -> None:
 
 def check_private(clients: Any, privacy: Any, engine: str) -> None:
     """Raise unless these clients can be private in this engine."""
-    checks.expect("privacy", privacy, RecordPrivacy)
+    checks.check_instance("privacy", privacy, RecordPrivacy)
     if not isinstance(clients, ClientData):
         raise ValueError(
             f"clients must be a ClientData with privacy, but are {type(clients).__name__}: rows are drawn and clipped "

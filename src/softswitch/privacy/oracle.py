@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from softswitch.data.client_data import Rows
-from softswitch.data.sampling import choose_clients, words_to_choose
+from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.client_batches import map_slices, sum_slices
@@ -93,8 +93,8 @@ class PrivateOracle(NoisyOracle):
     def draw(self, key: Array) -> PrivateDraws:
         """Draw I_k and the random numbers of its members."""
         n, m = self.client_count, self.participants
-        words = jax.random.bits(jax.random.fold_in(key, 0), (words_to_choose(n, m),), jnp.uint32)
-        return self.draw_for(choose_clients(words, n, m), self.draw_randomness(key))
+        words = jax.random.bits(jax.random.fold_in(key, 0), (client_bit_count(n, m),), jnp.uint32)
+        return self.draw_for(sample_clients(words, n, m), self.draw_randomness(key))
 
     def draw_randomness(self, key: Array) -> PrivateRandomness:
         """Draw noise and keys for all participants at once."""

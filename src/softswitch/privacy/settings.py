@@ -53,18 +53,18 @@ class RecordPrivacy:
     def __post_init__(self) -> None:
         for name, minimum in (("epsilon", MIN_EPSILON), ("noise", MIN_NOISE)):
             if getattr(self, name) is not None:
-                self._set(name, at_least=minimum)
+                self._set(name, minimum=minimum)
         if self.epsilon is None and self.noise is None:
             raise ValueError(
                 "RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier), but has neither"
             )
-        object.__setattr__(self, "delta", checks.probability("delta", self.delta))
+        object.__setattr__(self, "delta", checks.check_probability("delta", self.delta))
         for name in ("clip_value", "clip_gradient"):
             self._set(name, above=0)
-        self._set("rate", above=0, at_most=1)
+        self._set("rate", above=0, maximum=1)
         for name in ("report_share", "evaluation_share", "sizes_share"):
-            object.__setattr__(self, name, checks.probability(name, getattr(self, name)))
-        checks.one_of("sampling", self.sampling, SAMPLING)
+            object.__setattr__(self, name, checks.check_probability(name, getattr(self, name)))
+        checks.check_choice("sampling", self.sampling, SAMPLING)
         if not isinstance(self.public_sizes, bool):
             raise TypeError(f"public_sizes must be True or False, but is {self.public_sizes!r}")
         if self.sampling == "fixed" and not self.public_sizes:
@@ -79,7 +79,7 @@ class RecordPrivacy:
             )
 
     def _set(self, name: str, **bounds: float) -> None:
-        object.__setattr__(self, name, checks.real_number(name, getattr(self, name), **bounds))
+        object.__setattr__(self, name, checks.check_real(name, getattr(self, name), **bounds))
 
     @property
     def step_share(self) -> float:

@@ -1,4 +1,4 @@
-"""Domains Θ to keep the iterates in: a ball, a box, or one of your own. The default is no domain at all."""
+"""Domains Θ that contain the iterates: a ball, a box, or a custom class. The default is no domain."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from softswitch.support.traced_settings import traced_settings
 
 @runtime_checkable
 class Domain(Protocol):
-    """A convex set Θ: anything that can be projected onto. Plans by the theorems are for ``Ball`` and ``Box``."""
+    """A convex set Θ with a projection. Plans by the theorems support ``Ball`` and ``Box`` only."""
 
     def project(self, params: Params) -> Params:
-        """The nearest point of Θ, in JAX: it is part of the compiled round.
+        """Return the nearest point of Θ. This is part of the compiled round, so it must use JAX.
 
         Args:
-            params: parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
         ...
 
@@ -34,22 +34,22 @@ class Ball:
     """All parameters within Euclidean distance ``radius`` of the origin, over the whole pytree.
 
     Attributes:
-        radius: half the diameter D of the theorems; > 0.
+        radius: Half the diameter D of the theorems; > 0.
     """
 
     radius: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.real_number("radius", self.radius, above=0))
+        object.__setattr__(self, "radius", checks.check_real("radius", self.radius, above=0))
 
     def project(self, params: Params) -> Params:
-        """w · min(1, radius/‖w‖).
+        """Return w · min(1, radius/‖w‖).
 
         Args:
-            params: parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
         leaves = jax.tree.leaves(params)
-        # Measured in units of the largest entry, whose square may overflow.
+        # The norm is computed relative to the largest entry, whose square may overflow.
         dtype = jnp.promote_types(jnp.result_type(*leaves), jnp.float32)
         largest = jnp.maximum(jnp.stack([jnp.abs(leaf).max().astype(dtype) for leaf in leaves]).max(), 1e-30)
         squares = sum(((leaf / largest) ** 2).sum() for leaf in leaves)
@@ -57,10 +57,10 @@ class Ball:
         return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)
 
     def diameter(self, params: Params) -> float:
-        """2 · radius.
+        """Return 2 · radius.
 
         Args:
-            params: parameters of the shape in question; their values do not matter.
+            params: Not used.
         """
         return 2 * self.radius
 
@@ -71,38 +71,38 @@ class Box:
     """All parameters with ``lower`` <= every entry <= ``upper``.
 
     Attributes:
-        lower: the smallest value an entry may take.
-        upper: the largest; > ``lower``.
+        lower: Smallest value of an entry.
+        upper: Largest value of an entry; > ``lower``.
     """
 
     lower: float
     upper: float
 
     def __post_init__(self) -> None:
-        lower = checks.real_number("lower", self.lower)
+        lower = checks.check_real("lower", self.lower)
         object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", checks.real_number("upper", self.upper, above=lower))
+        object.__setattr__(self, "upper", checks.check_real("upper", self.upper, above=lower))
 
     def project(self, params: Params) -> Params:
-        """Each entry clipped to [lower, upper].
+        """Return the parameters with each entry clipped to [lower, upper].
 
         Args:
-            params: parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
         return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), params)
 
     def diameter(self, params: Params) -> float:
-        """(upper − lower) · √(number of entries).
+        """Return (upper − lower) · √(number of entries).
 
         Args:
-            params: parameters of the shape in question; their values do not matter.
+            params: Parameters, for the number of entries only.
         """
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         return float(np.sqrt(entries) * (self.upper - self.lower))
 
 
 def check_domain(domain: Any, start: Params) -> None:
-    """Raise unless ``domain`` is one, and holds the start; None is no domain."""
+    """Raise unless ``domain`` is None, or a domain that contains ``start``."""
     if domain is None:
         return
     if not isinstance(domain, Domain) or isinstance(domain, type):
@@ -113,30 +113,30 @@ def check_domain(domain: Any, start: Params) -> None:
         raise TypeError(f"domain.project must compute in JAX, but {domain!r} uses NumPy on its argument") from error
     projected = domain.project(start)
     if structure_and_shapes(projected) != structure_and_shapes(start):
-        raise ValueError(f"domain.project must give parameters of the start's shapes, but gives {projected!r}")
+        raise ValueError(f"domain.project must return parameters of the start's shapes, but returns {projected!r}")
     moved = jax.tree.map(jnp.subtract, projected, start)
     if any(not np.allclose(leaf, 0, atol=1e-5) for leaf in jax.tree.leaves(moved)):
         raise ValueError(f"start must lie in the domain {domain!r}, but does not")
 
 
-def as_argument(domain: Domain | None) -> Domain | None:
-    """The domain as a compiled program takes it: a pytree as it is, any other object as part of the program."""
-    return domain if domain is None or has_leaves(domain) else OwnDomain(domain)
+def as_pytree(domain: Domain | None) -> Domain | None:
+    """Return the domain as an argument of a compiled program; one that is not a pytree becomes static."""
+    return domain if domain is None or has_leaves(domain) else StaticDomain(domain)
 
 
 @jax.tree_util.register_static
-class OwnDomain:
-    """A domain of a user's own class, the same as itself only: what it holds is compiled in."""
+class StaticDomain:
+    """A custom domain that is compiled in. It is compared by identity."""
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
 
     def project(self, params: Params) -> Params:
-        """As the domain does."""
+        """Project by the custom domain."""
         return self.domain.project(params)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnDomain) and other.domain is self.domain
+        return isinstance(other, StaticDomain) and other.domain is self.domain
 
     def __hash__(self) -> int:
         return id(self.domain)

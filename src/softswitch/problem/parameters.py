@@ -1,4 +1,4 @@
-"""Parameters and batches: what a user's functions are given."""
+"""Parameters and batches: the arguments of a user's functions."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import jax
 import jax.numpy as jnp
 
 Params = Any
-"""A model's parameters: a pytree of floating arrays, such as an array, a dict or list of arrays, or a Flax model's."""
+"""Model parameters: a pytree of floating arrays, such as an array, a dict or list of arrays, or a Flax model's."""
 Batch = dict[str, Any]
-"""Some rows of a client: the data's columns by name, and the rows' weights under ``"weight"``."""
+"""Rows of a client: the data columns by name, and the row weights under ``"weight"``."""
 
 WEIGHT = "weight"
-"""The key under which every batch carries its row weights."""
+"""Key of the row weights in a batch."""
 CLIENT_OPTIMUM = "client_optimum"
-"""The column with the client's own best objective, where regrets are minimised."""
+"""Key of the client's optimal objective, if regrets are minimised."""
 
 
 def float_dtype(params: Params) -> Any:
-    """The dtype to compute weights, reports and averages in: that of the parameters, and float32 at least."""
+    """Return the dtype of weights, reports and averages: that of the parameters, but at least float32."""
     return jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32)
 
 
-def checked_params(argument: str, params: Params) -> Params:
-    """The parameters as floating arrays, all finite, or raise."""
+def check_params(argument: str, params: Params) -> Params:
+    """Return the parameters as finite floating arrays, or raise."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
         raise ValueError(f"{argument} must hold at least one floating array, but is {params!r}")
@@ -43,14 +43,14 @@ def checked_params(argument: str, params: Params) -> Params:
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=jnp.asarray(leaf).dtype), params)
 
 
-def checked_start(argument: str, params: Params) -> Params:
-    """Parameters to train from: as ``checked_params``, and wide enough that a small step is not lost in rounding."""
-    start = checked_params(argument, params)
+def check_start(argument: str, params: Params) -> Params:
+    """Return parameters to train from: as ``check_params``, and at least float32, so that small steps have effect."""
+    start = check_params(argument, params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(start):
         if jnp.finfo(leaf.dtype).bits < 32:
             raise TypeError(
-                f"{argument}{jax.tree_util.keystr(path)} must be float32 or float64, but has dtype {leaf.dtype}: a "
-                "step smaller than its rounding would leave it where it is. Keep it in float32, and compute in "
+                f"{argument}{jax.tree_util.keystr(path)} must be float32 or float64, but has dtype {leaf.dtype}, which "
+                "would round small steps to 0. Keep it in float32, and compute in "
                 f"{leaf.dtype} inside your functions: w.astype(jnp.{leaf.dtype})"
             )
     return start

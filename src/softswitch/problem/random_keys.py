@@ -1,4 +1,4 @@
-"""Functions that want a random key: dropout, augmentation, a sampled latent."""
+"""Functions that take a random key, for dropout, augmentation or sampling."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 KEY = "key"
-"""The name of the argument by which a function asks for one."""
+"""Name of the argument that receives the random key."""
 
 
 @lru_cache
 def takes_key(function: Callable[..., Any]) -> bool:
-    """Whether a function asks for a random key: by an argument ``key`` after params and batch, without a value or None.
+    """Return whether a function has an argument ``key`` after params and batch, without a default or with None.
 
-    An argument of that name with a value of its own, in the function or by ``functools.partial``, is not asking.
+    An argument of that name with another default, in the function or by ``functools.partial``, does not count.
     """
     try:
         arguments = inspect.signature(function, follow_wrapped=False).parameters
@@ -24,10 +24,10 @@ def takes_key(function: Callable[..., Any]) -> bool:
     if KEY not in arguments or KEY in list(arguments)[:2]:
         return False
     key = arguments[KEY]
-    by_name = key.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return by_name and (key.default is inspect.Parameter.empty or key.default is None)
+    accepts_keyword = key.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return accepts_keyword and (key.default is inspect.Parameter.empty or key.default is None)
 
 
-def call(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> Any:
-    """A user's function on a batch, with the key where it takes one."""
+def call_with_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> Any:
+    """Call a user's function on a batch, with the key if it takes one."""
     return function(params, batch, key=key) if takes_key(function) else function(params, batch)

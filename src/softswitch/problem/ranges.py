@@ -1,4 +1,4 @@
-"""Ranges of a function on a single row: what makes a promise of a bound on its mean possible."""
+"""Ranges of a function on a single row. Certificates use them to bound its mean."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 Range = tuple[float, float] | frozenset[float]
-"""(low, high): every row's value lies between them. {low, high}, a set: it is one of the two, wrong or right, say."""
+"""(low, high) if every row's value lies between them; a set {low, high} if every row has one of the two values."""
 ZERO_ONE: Range = frozenset((0.0, 1.0))
-"""Of a rate: every row counts or does not."""
+"""The range of a rate."""
 
 
-def ends(bounds: Range) -> tuple[float, float]:
-    """The smallest and the largest value."""
+def endpoints(bounds: Range) -> tuple[float, float]:
+    """Return the smallest and the largest value."""
     return min(bounds), max(bounds)
 
 
 def has_two_values(bounds: Range | None) -> bool:
-    """Whether every row has one of two values."""
+    """Return whether every row has one of two values."""
     return isinstance(bounds, frozenset)
 
 
-def checked_range(name: str, bounds: Any) -> Range | None:
-    """A range with floats as its ends, or None; raise where it is neither."""
+def check_range(name: str, bounds: Any) -> Range | None:
+    """Return a range with float endpoints, or None; raise ValueError if ``bounds`` is neither."""
     if bounds is None:
         return None
     if isinstance(bounds, set | frozenset):
@@ -36,32 +36,30 @@ def checked_range(name: str, bounds: Any) -> Range | None:
     return float(bounds[0]), float(bounds[1])
 
 
-def each_range(bounds: Any, count: int, name: str = "constraint_range") -> list[Range | None]:
-    """One range a constraint, from one for all of them or from one each; ``name``: what they were given as."""
-    if _is_one(bounds):
-        return [checked_range(name, bounds)] * count
+def expand_ranges(bounds: Any, count: int, name: str = "constraint_range") -> list[Range | None]:
+    """Return one range per constraint, from a single range or one for each."""
+    if _is_single(bounds):
+        return [check_range(name, bounds)] * count
     if len(bounds) != count:
-        what = name.removesuffix("_range") + ("s" if name == "constraint_range" else "")
-        raise ValueError(f"{name} must be one range, or one for each of {count} {what}, but is {bounds!r}")
-    return [checked_range(name, one) for one in bounds]
+        counted = name.removesuffix("_range") + ("s" if name == "constraint_range" else "")
+        raise ValueError(f"{name} must be one range, or one for each of {count} {counted}, but is {bounds!r}")
+    return [check_range(name, each) for each in bounds]
 
 
 def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[Range | None]:
-    """The ranges of a row's values: the objective's, then each constraint's."""
-    return [checked_range("objective_range", objective), *each_range(constraint, constraints)]
+    """Return the row ranges of the objective and of each constraint, in this order."""
+    return [check_range("objective_range", objective), *expand_ranges(constraint, constraints)]
 
 
-def checked_ranges(bounds: Any, name: str = "constraint_range") -> Range | tuple[Range | None, ...] | None:
-    """One range, one each or None, as they were given; raise where they are wrong. ``name``: of the argument."""
-    if _is_one(bounds):
-        return checked_range(name, bounds)
-    return tuple(each_range(bounds, len(bounds), name))
+def check_ranges(bounds: Any, name: str = "constraint_range") -> Range | tuple[Range | None, ...] | None:
+    """Return a single range, a tuple of ranges or None, as given; raise ValueError if invalid."""
+    return check_range(name, bounds) if _is_single(bounds) else tuple(expand_ranges(bounds, len(bounds), name))
 
 
-def _is_one(bounds: Any) -> bool:
+def _is_single(bounds: Any) -> bool:
     if bounds is None or isinstance(bounds, set | frozenset):
         return True
-    return isinstance(bounds, Sequence | np.ndarray) and len(bounds) == 2 and all(_is_number(end) for end in bounds)
+    return isinstance(bounds, Sequence | np.ndarray) and len(bounds) == 2 and all(map(_is_number, bounds))
 
 
 def _is_number(end: Any) -> bool:

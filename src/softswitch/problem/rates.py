@@ -1,17 +1,17 @@
-"""Rates of decisions: misses, false alarms, errors, and gaps between two groups' decisions.
+"""Error rates and decision gaps between groups, with surrogates for their gradients.
 
-A row is decided positive where its score is above 0, its probability above one half. A rate of such decisions moves in
-jumps and has no gradient, so each comes with a stand-in to descend on; the switch, reports, verdicts and certificates
-read the rate itself:
+A row is predicted positive if its score is above 0, its probability above one half. A rate of such decisions is a step
+function without a gradient, so each rate has a surrogate to descend on. The switch, reports, evaluations and
+certificates use the rate itself:
 
     rate = miss_rate(score)
-    Problem(objective, rate.constraint, start, constraint_surrogate=rate.stand_in)
+    Problem(objective, rate.constraint, start, constraint_surrogate=rate.surrogate)
 
-``score(params, batch)`` gives every row's score, its log-odds. A batch has the rows' labels ``y`` (1 for the positive
-class) and, for gaps, ``group`` (1 for the protected one). Where a client has no such rows there is no rate: −∞.
+``score(params, batch)`` returns every row's score, its log-odds. A batch has labels ``y`` (1 for the positive class)
+and, for gaps, ``group`` (1 for the protected group). A client without such rows has the value −∞.
 
 Rates are exact: a client with 5 misses among 100 has 0.05, and meets a tolerance of 0.05. So are gaps between groups of
-up to some 40,000 rows a client.
+up to about 40,000 rows per client.
 """
 
 from __future__ import annotations
@@ -26,116 +26,115 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float
 
-from softswitch.problem.fairness import gap_of_sums, sums_by_group
-from softswitch.problem.losses import in_units, rounded_down, share_over
+from softswitch.problem.fairness import gap_from_sums, group_sums
+from softswitch.problem.losses import event_rate, round_down, scale_to_max
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.support import checks
 
 Score = Callable[[Params, Batch], Any]
-REACH = 0.1
-"""How far beyond the first wrong row others still count, as a share of how far wrong rows lie off on average."""
-GAP_TEMPERATURE, FAR = 0.1, 0.001
-"""How smooth the step is that stands for a decision in a gap, in log-odds, and how much rows far from the threshold
-count beside it. All three came out best on public tables (``python -m benchmarks.rates stand-ins``)."""
-MOST_PRODUCTS = 2.0**31
-"""Whole numbers below this are multiplied exactly."""
+NEIGHBOURHOOD = 0.1
+"""Length scale beyond the nearest wrong row over which rows count, relative to the mean distance of wrong rows."""
+GAP_TEMPERATURE = 0.1
+"""Temperature of the sigmoid that replaces a decision in a gap, in log-odds."""
+FAR_WEIGHT = 0.001
+"""Weight of the unscaled sigmoid, which gives rows far from the threshold a gradient."""
+MAX_EXACT_PRODUCT = 2.0**31
+"""Products of integers below this are exact."""
 
 
 class Rate(NamedTuple):
-    """A rate, and what is descended on in its place: a problem's ``constraint`` and ``constraint_surrogate``."""
+    """A rate and its surrogate: the ``constraint`` and ``constraint_surrogate`` of a problem."""
 
     constraint: Callable[..., Any]
-    stand_in: Callable[..., Any]
+    surrogate: Callable[..., Any]
 
 
-def decided(score: Float[Array, " rows"]) -> Bool[Array, " rows"]:
-    """Which rows are decided positive: those whose probability is above one half."""
+def is_positive(score: Float[Array, " rows"]) -> Bool[Array, " rows"]:
+    """Return which rows are predicted positive: those with a probability above one half."""
     return score > 0
 
 
 def miss_rate(score: Score) -> Rate:
-    """The share of the positive rows that are decided negative."""
-    return _wrong_among(_checked(score), 1)
+    """Return the share of positive rows that are predicted negative (false negative rate)."""
+    return _error_rate(_check_score(score), 1)
 
 
 def false_alarm_rate(score: Score) -> Rate:
-    """The share of the negative rows that are decided positive."""
-    return _wrong_among(_checked(score), 0)
+    """Return the share of negative rows that are predicted positive (false positive rate)."""
+    return _error_rate(_check_score(score), 0)
 
 
 def error_rate(score: Score) -> Rate:
-    """The share of all rows that are decided wrongly."""
-    return _wrong_among(_checked(score), None)
+    """Return the share of all rows that are misclassified."""
+    return _error_rate(_check_score(score), None)
 
 
 def decision_parity(score: Score) -> Rate:
-    """The gap between the two groups' shares of rows that are decided positive."""
-    return _gap(_checked(score), None)
+    """Return the gap between the two groups' shares of rows that are predicted positive."""
+    return _gap(_check_score(score), None)
 
 
 def decision_opportunity(score: Score) -> Rate:
-    """The same among positive rows: the gap between the groups' hit rates."""
-    return _gap(_checked(score), 1)
+    """Return the gap between the two groups' true positive rates."""
+    return _gap(_check_score(score), 1)
 
 
-def _checked(score: Any) -> Score:
-    checks.function("score", score, "(params, batch) -> one score a row")
+def _check_score(score: Any) -> Score:
+    checks.check_callable("score", score, "(params, batch) -> one score per row")
     function: Score = score
     return function
 
 
 @lru_cache
-def _wrong_among(score: Score, label: int | None) -> Rate:
-    """The rate of wrong decisions among the rows of a class, or among all."""
+def _error_rate(score: Score, label: int | None) -> Rate:
+    """Return the error rate among the rows of a class, or among all."""
 
-    def wrongly(values: Array, batch: Batch) -> Array:
-        return decided(values) != (batch["y"] == 1)
+    def is_wrong(values: Array, batch: Batch) -> Array:
+        return is_positive(values) != (batch["y"] == 1)
 
     def constraint(params: Params, batch: Batch) -> Array:
-        return share_over(wrongly(score(params, batch), batch), _weights(batch, label))
+        return event_rate(is_wrong(score(params, batch), batch), _class_weights(batch, label))
 
-    def stand_in(params: Params, batch: Batch) -> Array:
+    def surrogate(params: Params, batch: Batch) -> Array:
         values = score(params, batch)
         margin = jnp.where(batch["y"] == 1, values, -values)
-        return first_to_mend(margin, wrongly(values, batch), _weights(batch, label))
+        return nearest_error_loss(margin, is_wrong(values, batch), _class_weights(batch, label))
 
-    return Rate(constraint, stand_in)
+    return Rate(constraint, surrogate)
 
 
-def first_to_mend(
+def nearest_error_loss(
     margin: Float[Array, " rows"], wrong: Bool[Array, " rows"], weights: Float[Array, " rows"]
 ) -> Float[Array, ""]:
-    """How far off the wrong rows are that lie nearest to the threshold; what stands in for a rate of wrong decisions.
+    """Return the mean distance of the wrong rows nearest to the threshold: the surrogate of an error rate.
 
-    Where a rate is just above its bound, it comes back by the nearest wrong row alone: the bound's edge is where that
-    row's score is 0, and the way back across it is that row's gradient. A smooth step over all rows points elsewhere,
-    and a run that goes to and fro across the edge then comes to rest at a wrong place. Rows about as near as the first
-    count too, in units of how far wrong rows are off, so that the scale of the scores does not matter. Where no row is
-    wrong, those count that would be the first.
+    A rate just above its bound becomes feasible when the nearest wrong row crosses the threshold, and the gradient of
+    that row's score points there. Rows at a similar distance count too, relative to the mean distance of wrong rows,
+    so that the scale of the scores does not matter. If no row is wrong, all rows are used.
 
     Args:
-        margin: how far each row's score is on the right side.
-        wrong: which rows are decided wrongly.
-        weights: of the rows; those of weight 0 do not count.
+        margin: Signed distance of each row's score to the threshold; positive if correct.
+        wrong: Which rows are misclassified.
+        weights: Row weights; rows of weight 0 do not count.
     """
     known = weights.sum() > 0
     rows = jnp.where((wrong & (weights > 0)).any(), weights * wrong, weights)
-    off = jnp.abs(stop_gradient(margin))
-    nearest = jnp.where(rows > 0, off, jnp.inf).min(initial=jnp.inf)
-    reach = REACH * _mean(off, rows)
-    beyond = jnp.where(rows > 0, off - nearest, 0) / jnp.where(reach > 0, reach, 1)
-    return jnp.where(known, -_mean(margin, rows * jnp.exp(-beyond)), -jnp.inf)
+    distance = jnp.abs(stop_gradient(margin))
+    nearest = jnp.where(rows > 0, distance, jnp.inf).min(initial=jnp.inf)
+    scale = NEIGHBOURHOOD * _mean(distance, rows)
+    excess = jnp.where(rows > 0, distance - nearest, 0) / jnp.where(scale > 0, scale, 1)
+    return jnp.where(known, -_mean(margin, rows * jnp.exp(-excess)), -jnp.inf)
 
 
-def nearly_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:
-    """What stands in for "decided positive" where two groups are compared."""
-    return jax.nn.sigmoid(score / GAP_TEMPERATURE) + FAR * jax.nn.sigmoid(score)
+def soft_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:
+    """Return a smooth version of ``is_positive`` for the surrogate of a gap."""
+    return jax.nn.sigmoid(score / GAP_TEMPERATURE) + FAR_WEIGHT * jax.nn.sigmoid(score)
 
 
 @dataclass(frozen=True)
 class _ExactGap(PooledConstraint):
-    """A gap of one client by whole numbers, and of many put together by their statistics."""
+    """A gap that is computed with integers for one client, and from statistics for pooled clients."""
 
     exact: Callable[[Params, Batch], Any] = field(kw_only=True)
 
@@ -145,36 +144,35 @@ class _ExactGap(PooledConstraint):
 
 @lru_cache
 def _gap(score: Score, label: int | None) -> Rate:
-    """The gap between the groups' rates of positive decisions, among the rows of a class or among all."""
+    """Return the gap between the groups' rates of positive decisions, among the rows of a class or among all."""
 
     def statistics(params: Params, batch: Batch) -> Array:
-        weights = _weights(batch, label)
-        return sums_by_group(decided(score(params, batch)).astype(weights.dtype), weights, batch)
+        weights = _class_weights(batch, label)
+        return group_sums(is_positive(score(params, batch)).astype(weights.dtype), weights, batch)
 
     def exact(params: Params, batch: Batch) -> Array:
-        return _exact_gap(decided(score(params, batch)), _weights(batch, label), batch["group"] == 1)
+        return _exact_gap(is_positive(score(params, batch)), _class_weights(batch, label), batch["group"] == 1)
 
-    def stand_in(params: Params, batch: Batch) -> Array:
-        """A smooth gap with the sign of the decisions' gap: its own may be the other way."""
-        values, weights, protected = score(params, batch), _weights(batch, label), batch["group"] == 1
-        parts = weights * protected, weights * ~protected
-        ahead, behind = (share_over(decided(values), part) for part in parts)
-        smooth = [_mean(nearly_positive(values), part) for part in parts]
-        known = (parts[0].sum() > 0) & (parts[1].sum() > 0)
-        sign = stop_gradient(jnp.sign(jnp.where(known, ahead - behind, 0)))
+    def surrogate(params: Params, batch: Batch) -> Array:
+        """Return a smooth gap with the sign of the exact one."""
+        values, weights, protected = score(params, batch), _class_weights(batch, label), batch["group"] == 1
+        groups = weights * protected, weights * ~protected
+        first, second = (event_rate(is_positive(values), group) for group in groups)
+        smooth = [_mean(soft_positive(values), group) for group in groups]
+        known = (groups[0].sum() > 0) & (groups[1].sum() > 0)
+        sign = stop_gradient(jnp.sign(jnp.where(known, first - second, 0)))
         return jnp.where(known, sign * (smooth[0] - smooth[1]), -jnp.inf)
 
-    return Rate(_ExactGap(statistics, gap_of_sums, gaps=True, exact=exact), stand_in)
+    return Rate(_ExactGap(statistics, gap_from_sums, gaps=True, exact=exact), surrogate)
 
 
-def _weights(batch: Batch, label: int | None) -> Float[Array, " rows"]:
-    """Of the rows that count."""
+def _class_weights(batch: Batch, label: int | None) -> Float[Array, " rows"]:
     weights: Array = batch["weight"]
     return weights if label is None else weights * ((batch["y"] == 1) == (label == 1))
 
 
 def _mean(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> Float[Array, ""]:
-    """As ``mean_over``, but 0 where there are no rows."""
+    """Return the weighted mean, or 0 if there are no rows."""
     total = weights.sum()
     return (weights * values).sum() / jnp.where(total > 0, total, 1)
 
@@ -182,21 +180,21 @@ def _mean(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> Floa
 def _exact_gap(
     events: Bool[Array, " rows"], weights: Float[Array, " rows"], protected: Bool[Array, " rows"]
 ) -> Float[Array, ""]:
-    """|k/n − l/m| of k events among n protected rows and l among m others; −∞ where either has no rows.
+    """Return |k/n − l/m| of k events among n protected rows and l among m others, or −∞ if a group has no rows.
 
-    Where rows weigh the same it is |k·m − l·n|/(n·m) in whole numbers, rounded down.
+    If all rows weigh the same it is |k·m − l·n|/(n·m), computed with integers and rounded down.
     """
-    rows = in_units(weights)
-    own, others = rows * protected, rows * ~protected
-    sizes, many = (own.sum(), others.sum()), [jnp.where(events, part, 0).sum() for part in (own, others)]
+    rows = scale_to_max(weights)
+    groups = rows * protected, rows * ~protected
+    sizes, counts = [group.sum() for group in groups], [jnp.where(events, group, 0).sum() for group in groups]
     known = (sizes[0] > 0) & (sizes[1] > 0)
-    pairs = jnp.where(known, sizes[0] * sizes[1], 1)
-    counted = ((rows == 0) | (rows == 1)).all() & (pairs < MOST_PRODUCTS)
+    product = jnp.where(known, sizes[0] * sizes[1], 1)
+    is_exact = ((rows == 0) | (rows == 1)).all() & (product < MAX_EXACT_PRODUCT)
     first, second = (
-        jnp.where(counted, number, 0).astype(jnp.int32) * jnp.where(counted, size, 0).astype(jnp.int32)
-        for number, size in zip(many, reversed(sizes), strict=True)
+        jnp.where(is_exact, count, 0).astype(jnp.int32) * jnp.where(is_exact, size, 0).astype(jnp.int32)
+        for count, size in zip(counts, reversed(sizes), strict=True)
     )
-    apart = jnp.abs(first - second).astype(rows.dtype) / pairs
-    exact = jnp.where(apart < 1, rounded_down(apart), apart)
-    plain = jnp.abs(many[0] / jnp.where(known, sizes[0], 1) - many[1] / jnp.where(known, sizes[1], 1))
-    return jnp.where(known, jnp.where(counted, exact, plain), -jnp.inf)
+    gap = jnp.abs(first - second).astype(rows.dtype) / product
+    exact = jnp.where(gap < 1, round_down(gap), gap)
+    inexact = jnp.abs(counts[0] / jnp.where(known, sizes[0], 1) - counts[1] / jnp.where(known, sizes[1], 1))
+    return jnp.where(known, jnp.where(is_exact, exact, inexact), -jnp.inf)

@@ -15,7 +15,7 @@ from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.json_numbers import nan_if_none, replace_non_finite
-from softswitch.support.text import in_words, number
+from softswitch.support.text import format_number, format_value
 
 START = "the start"
 CONSTANT = "best constant prediction"
@@ -94,7 +94,7 @@ def tabulate_baselines(answer: Baseline, others: Sequence[Baseline], clients: in
     """Return the lines of a table of an answer and its baselines."""
     rows = [["", "F", "mean", "G", "clients violating"]]
     for model in (answer, *others):
-        numbers = map(number, (model.objective, model.mean_objective, model.constraint))
+        numbers = map(format_number, (model.objective, model.mean_objective, model.constraint))
         rows.append([model.name, *numbers, f"{model.violating:,} of {clients:,}"])
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
@@ -121,8 +121,8 @@ def compare_with_trivial(
         diagnostics.append(
             Diagnostic(
                 DiagnosticCode.NO_BETTER_THAN_START,
-                f"the start is feasible and has F = {in_words(start.objective)}, the answer "
-                f"{in_words(answer.objective)}",
+                f"the start is feasible and has F = {format_value(start.objective)}, the answer "
+                f"{format_value(answer.objective)}",
                 "Run longer, or omit step_size to have it chosen automatically",
                 suggests_more_rounds=True,
             )
@@ -134,8 +134,8 @@ def compare_with_trivial(
             diagnostics.append(
                 Diagnostic(
                     DiagnosticCode.NO_BETTER_THAN_CONSTANT,
-                    f"a constant prediction is feasible and has {metric} {in_words(trivial)}, the answer "
-                    f"{in_words(value)}",
+                    f"a constant prediction is feasible and has {metric} {format_value(trivial)}, the answer "
+                    f"{format_value(value)}",
                     "Run longer or omit step_size; if that does not help, raise the tolerance, or check that the "
                     "features predict the label",
                     suggests_more_rounds=True,

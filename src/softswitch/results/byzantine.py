@@ -13,7 +13,7 @@ from softswitch.methods.trimming import largest_few, worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
-from softswitch.support.text import few_of, in_words
+from softswitch.support.text import format_value, join_first
 
 MIN_ROUNDS = 12  # fewest compared rounds of a client for a diagnostic
 MIN_DEVIATIONS = 4.0  # a client disagrees if it is this many standard deviations above the usual rate
@@ -89,7 +89,7 @@ def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: i
     suspicious = np.flatnonzero(enough & (excess >= MIN_DEVIATIONS)).tolist()
     if not suspicious:
         return None
-    listed = few_of([f"{names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in suspicious])
+    listed = join_first([f"{names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in suspicious])
     return Diagnostic(
         DiagnosticCode.INCONSISTENT_UPDATES,
         f"a client's update predicts that a step increases its loss, but it then reports a decrease: {listed}; no "
@@ -110,7 +110,7 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
     suspicious = np.flatnonzero((ratio > MAX_SCALE_RATIO * usual) | (ratio < usual / MAX_SCALE_RATIO)).tolist()
     if not suspicious:
         return None
-    listed = few_of([f"{names[i]!r} ({ratio[i]:.2g} times)" for i in suspicious])
+    listed = join_first([f"{names[i]!r} ({ratio[i]:.2g} times)" for i in suspicious])
     return Diagnostic(
         DiagnosticCode.UPDATE_SCALE_MISMATCH,
         f"the median client's reports change by {usual:.2g} times what its updates predict; those of {listed}",
@@ -120,4 +120,4 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
 
 
 def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:
-    return few_of([f"{names[i]!r} ({in_words(float(values[i]))})" for i in clients])
+    return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])

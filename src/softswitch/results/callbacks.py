@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from softswitch.methods.round import State
 from softswitch.results.history import History
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class ProgressBar:
             return
         self.update(
             chunk.round,
-            f"{chunk.round / chunk.seconds:,.0f}/s  F {in_words(chunk.history.objective[-1])}  "
-            f"G {in_words(chunk.history.constraint[-1])}  feasible {chunk.switch_share:.0%}",
+            f"{chunk.round / chunk.seconds:,.0f}/s  F {format_value(chunk.history.objective[-1])}  "
+            f"G {format_value(chunk.history.constraint[-1])}  feasible {chunk.switch_share:.0%}",
         )
 
     def update(self, completed: int, numbers: str) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from softswitch.results.json_numbers import replace_non_finite
-from softswitch.support.text import as_text, few_of, number
+from softswitch.support.text import format_number, join_first, render_text
 
 MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20
 """A table of more clients than the first number shows only this many of the worst."""
@@ -87,7 +87,7 @@ class Interval:
 
     def __str__(self) -> str:
         is_marked = self.approximate and math.isfinite(self.upper)
-        return f"{'≈ ' if is_marked else ''}{number(self.upper)}"
+        return f"{'≈ ' if is_marked else ''}{format_number(self.upper)}"
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Certificate:
             more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"
             if client.rows_needed == 0:
                 more = " (depends on other clients)"
-            rows, estimate = f"{client.worst.rows:,}", number(client.worst.estimate)
+            rows, estimate = f"{client.worst.rows:,}", format_number(client.worst.estimate)
             table.add_row(name, rows, str(client.objective), estimate, str(client.worst), f"{client.verdict}{more}")
         return table
 
@@ -236,7 +236,7 @@ class Certificate:
         """Notes for readers of the table."""
         worst = {"constraint": self.worst_constraint, "objective": self.worst_objective}
         limits = [
-            f"the worst client's {name} is at most {number(value)}"
+            f"the worst client's {name} is at most {format_number(value)}"
             for name, value in worst.items()
             if math.isfinite(value)
         ]
@@ -254,7 +254,7 @@ class Certificate:
         if self.epsilon is not None:
             notes.append(
                 "Only noisy sums of held-out rows were used, and the limits include the noise: every row is "
-                f"(ε, δ)-private with ε = {number(self.epsilon)}, δ = {self.delta:.2g}."
+                f"(ε, δ)-private with ε = {format_number(self.epsilon)}, δ = {self.delta:.2g}."
             )
             if self.approximate_objective:
                 notes.append("The objective is not shown: its range is unknown.")
@@ -263,7 +263,7 @@ class Certificate:
         return notes
 
     def __str__(self) -> str:
-        return as_text(self.table(), width=80)
+        return render_text(self.table(), width=80)
 
 
 def _worst_first(client: ClientCertificate) -> tuple[float, ...]:
@@ -307,7 +307,7 @@ def describe_certification(certificate: Certificate | None) -> str:
         failing = [_describe_client(client) for client in certificate.clients if client.verdict is verdict]
         if failing:
             verb = singular if len(failing) == 1 else plural
-            sentences.append(f"{len(failing)} {verb} {what}: {few_of(failing)}.")
+            sentences.append(f"{len(failing)} {verb} {what}: {join_first(failing)}.")
     if math.isfinite(certificate.worst_constraint):
         about = "about " if certificate.approximate else ""
         smallest = f"{about}{_round_up(certificate.worst_constraint)}"

@@ -18,10 +18,10 @@ from safetensors.numpy import save
 from softswitch.methods.round import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.arrays import fingerprint, named, shaped
-from softswitch.support.files import TENSORS, check_size, or_damaged, write_atomically
-from softswitch.support.json_schema import Each, check_shape
-from softswitch.support.processes import sole_use
+from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by_path
+from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors, write_atomically
+from softswitch.support.json_schema import MapOf, check_schema
+from softswitch.support.processes import lock_folder
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 6"
 SUFFIX = ".safetensors"
@@ -108,11 +108,11 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self.folder = Path(self.folder)
-        self.every = checks.real_number("every", self.every, at_least=0)
+        self.every = checks.check_real("every", self.every, minimum=0)
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the folder against other runs, or raise an error if another run uses it."""
-        return sole_use(Path(self.folder))
+        return lock_folder(Path(self.folder))
 
     def is_due(self) -> bool:
         """Return whether enough time has passed for another checkpoint."""
@@ -127,7 +127,7 @@ class Checkpoints:
         """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = named((snapshot.state, snapshot.record, snapshot.best))
+        arrays = flatten_by_path((snapshot.state, snapshot.record, snapshot.best))
         metadata = {
             "format": FORMAT,
             "identity": json.dumps(identity),
@@ -161,8 +161,8 @@ class Checkpoints:
         """
         for file, metadata, arrays in self._intact():
             _check_identity(file, _read_identity(file, metadata), identity)
-            with or_damaged(file):
-                state, record, best = shaped(arrays, (*like(), best))
+            with wrap_read_errors(file):
+                state, record, best = unflatten_by_path(arrays, (*like(), best))
                 return Snapshot(
                     state,
                     record,
@@ -202,9 +202,9 @@ class _DamagedError(Exception):
 
 
 def _read_identity(file: Path, metadata: Mapping[str, str]) -> dict[str, str]:
-    with or_damaged(file):
+    with wrap_read_errors(file):
         identity = json.loads(metadata["identity"])
-        check_shape(identity, Each(str), "identity")
+        check_schema(identity, MapOf(str), "identity")
     return dict(identity)
 
 
@@ -226,7 +226,7 @@ def _digest(metadata: Mapping[str, str]) -> str:
 
 
 def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    check_size(file, TENSORS)
+    check_size(file, MAX_TENSOR_BYTES)
     with safe_open(file, framework="numpy") as opened:
         metadata = opened.metadata() or {}
         if metadata.get("format", "").startswith(KIND) and metadata["format"] != FORMAT:

@@ -9,7 +9,7 @@ import numpy as np
 
 from softswitch.results.history import History
 from softswitch.results.restart import Restart
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
 LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4
 """A gain above these shares of the last F and of the first F, together, justifies more rounds."""
@@ -38,7 +38,7 @@ class Improvement(NamedTuple):
         return self.significant and self.before - self.after > noticeable
 
     def __str__(self) -> str:
-        return f"{self.period} brought F from {in_words(self.before)} to {in_words(self.after)}"
+        return f"{self.period} brought F from {format_value(self.before)} to {format_value(self.after)}"
 
 
 def measure_improvement(history: History, restarts: Sequence[Restart], tolerance: float) -> Improvement | None:

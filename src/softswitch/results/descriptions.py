@@ -27,9 +27,9 @@ class ConstraintDescription:
 
     def write(self, value: float | None) -> str:
         """Return a value of the constraint as text."""
-        from softswitch.support.text import number, share  # NumPy would slow down the command line
+        from softswitch.support.text import format_number, format_percent  # NumPy would slow down the command line
 
-        return share(value) if self.is_share else number(value)
+        return format_percent(value) if self.is_share else format_number(value)
 
 
 def read_description(about: Mapping[str, Any]) -> ConstraintDescription:

@@ -21,7 +21,7 @@ from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientOutcome, History
 from softswitch.results.infeasibility import diagnose_no_feasible_round
 from softswitch.results.restart import Restart
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
 MIN_ROUNDS = 20  # fewest rounds for a trend, an average or a share
 MIN_AVERAGED_SHARE = 0.05  # smallest share of the rounds that could join the average
@@ -220,7 +220,7 @@ def unstable_objective(history: History, evaluation: Evaluation, step: float) ->
     return Diagnostic(
         DiagnosticCode.UNSTABLE_OBJECTIVE,
         f"one round in ten of the second half changes F by {change:.3g} or more, and the answer has F = "
-        f"{in_words(worst)}",
+        f"{format_value(worst)}",
         f"Lower step_size (now {step:.3g}), or omit it to have it chosen automatically",
     )
 
@@ -245,7 +245,7 @@ def _inactive_constraint(history: History) -> Diagnostic | None:
     return Diagnostic(
         DiagnosticCode.INACTIVE_CONSTRAINT,
         f"{_describe_feasible_share(history)}; the largest reported constraint was "
-        f"{in_words(history.constraint.max())}",
+        f"{format_value(history.constraint.max())}",
         "If that is unexpected, check the sign and the scale of the constraint, and the tolerance",
     )
 

@@ -28,19 +28,19 @@ from softswitch.results.restart import Restart
 from softswitch.results.result import Result
 from softswitch.results.run_schema import check_certificate, check_frontier, check_run, check_settings
 from softswitch.results.saving import read_format, read_history, write_history
-from softswitch.support.arrays import named
+from softswitch.support.arrays import flatten_by_path
 from softswitch.support.files import (
-    SETTINGS,
-    TENSORS,
+    MAX_SETTINGS_BYTES,
+    MAX_TENSOR_BYTES,
     check_size,
-    or_damaged,
-    read_capped,
+    read_bytes,
     read_json,
-    read_words,
+    read_text,
+    wrap_read_errors,
     write_atomically,
     write_json,
 )
-from softswitch.support.text import defused_row, restored, short_numbers
+from softswitch.support.text import escape_row, shorten_numbers, unescape_cell
 
 ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
 PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.json", "encoding.json", "checkpoints"
@@ -90,7 +90,7 @@ def write_result(
     folder.mkdir(parents=True, exist_ok=True)
     write_history(folder / HISTORY, result.history)
     write_atomically(folder / CLIENTS, _clients_csv(result, clients or {}), durable=False)
-    write_atomically(folder / PARAMS, save(named(result.params)), durable=False)
+    write_atomically(folder / PARAMS, save(flatten_by_path(result.params)), durable=False)
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
     else:
@@ -142,8 +142,8 @@ def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
         table["constraint" if len(constraints) == 1 else f"constraint_{i}"] = values
     stream = io.StringIO()
     writer = csv.writer(stream)
-    writer.writerow(defused_row(table))
-    writer.writerows(map(defused_row, zip(*table.values(), strict=True)))
+    writer.writerow(escape_row(table))
+    writer.writerows(map(escape_row, zip(*table.values(), strict=True)))
     return stream.getvalue().encode()
 
 
@@ -181,8 +181,8 @@ class Run:
         file = self.folder / CONFIG
         if not file.exists():
             return {"seed": self.about.get("seed")}
-        with or_damaged(file):
-            settings = flatten_settings(read_words(file, SETTINGS))
+        with wrap_read_errors(file):
+            settings = flatten_settings(read_text(file, MAX_SETTINGS_BYTES))
             check_settings(settings)
         digest = self.about.get("data", {}).get("sha256")
         return settings if digest is None else settings | {"data.sha256": digest[:12]}
@@ -190,7 +190,7 @@ class Run:
     @property
     def restarts(self) -> list[Restart]:
         """The restarts of an auto-tuned run."""
-        with or_damaged(self.folder / ABOUT):
+        with wrap_read_errors(self.folder / ABOUT):
             return [Restart.from_dict(values) for values in self.about.get("restarts", ())]
 
     @cached_property
@@ -202,11 +202,11 @@ class Run:
     def clients(self) -> dict[str, list[Any]]:
         """The table of clients, by column."""
         file = self.folder / CLIENTS
-        with or_damaged(file):
-            text = read_capped(file).decode("utf-8")
+        with wrap_read_errors(file):
+            text = read_bytes(file).decode("utf-8")
             header, *rows = csv.reader(io.StringIO(text, newline=""))
-            columns = dict(zip(map(restored, header), zip(*rows, strict=True), strict=True))
-            convert = {"client": restored}
+            columns = dict(zip(map(unescape_cell, header), zip(*rows, strict=True), strict=True))
+            convert = {"client": unescape_cell}
             table: dict[str, list[Any]] = {
                 name: [convert.get(name, float)(cell) for cell in column] for name, column in columns.items()
             }
@@ -221,8 +221,8 @@ class Run:
     def params(self) -> dict[str, np.ndarray]:
         """The model's arrays by path."""
         file = self.folder / PARAMS
-        check_size(file, TENSORS)
-        with or_damaged(file):
+        check_size(file, MAX_TENSOR_BYTES)
+        with wrap_read_errors(file):
             return load_file(file)
 
     @cached_property
@@ -236,7 +236,7 @@ class Run:
         file = self.folder / CERTIFICATE
         if not file.exists():
             return None
-        with or_damaged(file):
+        with wrap_read_errors(file):
             content: dict[str, Any] = read_json(file)
             check_certificate(content)
         return content
@@ -249,7 +249,7 @@ def open_run(folder: str | Path) -> Run:
     if not file.exists():
         raise ValueError(f"{str(path)!r} must be the folder of a run, but has no {ABOUT}")
     about = read_format(file, FORMAT)
-    with or_damaged(file):
+    with wrap_read_errors(file):
         check_run(about)
     return Run(path, about)
 
@@ -290,7 +290,7 @@ def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     """Return the settings that differ between runs, by section.name; unset values are empty strings."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     values = {name: tuple(str(run.settings.get(name, "")) for run in runs) for name in names}
-    return {name: tuple(map(short_numbers, texts)) for name, texts in values.items() if len(set(texts)) > 1}
+    return {name: tuple(map(shorten_numbers, texts)) for name, texts in values.items() if len(set(texts)) > 1}
 
 
 def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -> None:
@@ -313,6 +313,6 @@ def read_frontier(folder: str | Path) -> Frontier:
     """Read the frontier of a folder. Its models have separate folders."""
     file = Path(folder) / FRONTIER
     content = read_format(file, FRONTIER_FORMAT)
-    with or_damaged(file):
+    with wrap_read_errors(file):
         check_frontier(content)
         return Frontier.from_dict(content)

@@ -15,7 +15,7 @@ from rich.table import Table
 from softswitch.results.certificate import Certificate
 from softswitch.results.json_numbers import nan_if_none, replace_non_finite
 from softswitch.results.result import Result
-from softswitch.support.text import as_text, defused_row, few_of
+from softswitch.support.text import escape_row, join_first, render_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -227,7 +227,7 @@ class Frontier:
             sentences.append(f"{models} {'was' if tests == 1 else 'were'} tested, the most promising first: {outcome}.")
         for point in self.points:
             if point.outcome is BoundOutcome.FAILED:
-                failing = f" Failing clients: {few_of(point.failing_clients)}." if point.failing_clients else ""
+                failing = f" Failing clients: {join_first(point.failing_clients)}." if point.failing_clients else ""
                 sentences.append(f"{self.format_bound(point.bound)} is not certified.{failing}")
         reasons = {
             BoundOutcome.LATER: "not tested",
@@ -331,12 +331,12 @@ class Frontier:
         names = self._measure_names()
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(defused_row(["bound", *NUMBERS, *names, "outcome", "model"]))
+        writer.writerow(escape_row(["bound", *NUMBERS, *names, "outcome", "model"]))
         for point in self.points:
             values = point.to_dict()
             cells = [values["bound"], *(values[name] for name in NUMBERS), *(values["measures"].get(n) for n in names)]
             plain = ("" if cell is None else cell for cell in cells)
-            writer.writerow(defused_row([*plain, str(point.outcome), point.model]))
+            writer.writerow(escape_row([*plain, str(point.outcome), point.model]))
         return stream.getvalue()
 
     def figure(self) -> Figure:
@@ -344,7 +344,7 @@ class Frontier:
         return plot_frontier(self.points, self.smallest, shares=self.shares)
 
     def __str__(self) -> str:
-        return "\n".join([as_text(self.table()), *self.summary])
+        return "\n".join([render_text(self.table()), *self.summary])
 
 
 _SAVED = ("confidence", "clients", "shares", "approximate", "certifiability", "requested", "planned_tests")
@@ -362,10 +362,10 @@ def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint,
     """Plot a frontier in panels that fit a phone. Filled markers are certified."""
     from matplotlib.lines import Line2D
 
-    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, legend, panels
+    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
 
     measures = list(dict.fromkeys(name for point in points for name in point.measures))
-    figure, axes = panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
+    figure, axes = make_panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
     upper, lower = axes[0, 0], axes[-1, 0]
     bounds = [point.bound for point in points]
     least = [point.objective if point.reached else math.nan for point in points]
@@ -382,7 +382,7 @@ def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint,
     for panel in axes[:, 0]:
         _set_bound_ticks(panel, points, smallest, shares=shares)
     lower.set_xlabel("bound on the constraint")
-    legend(figure, list(axes[:, 0]), columns=1)
+    add_legend(figure, list(axes[:, 0]), columns=1)
     kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
     lower.legend(kinds, ["certified", "not certified"], frameon=False, fontsize="small", loc="best")
     return figure

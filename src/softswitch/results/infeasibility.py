@@ -13,16 +13,16 @@ from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import whole
+from softswitch.data.sampling import all_rows
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.losses import Losses
-from softswitch.problem.domains import Domain, as_argument
+from softswitch.problem.domains import Domain, as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.answer import RunEnd
 from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
-from softswitch.support.text import few_of, in_words
+from softswitch.support.text import format_value, join_first
 
 MIN_STEPS, MAX_STEPS = 10, 200  # limits of the steps of ``minimise_constraint``
 
@@ -52,7 +52,7 @@ def minimise_constraint(
     if steps < MIN_STEPS:
         return None
     flat, unravel = ravel_pytree(params)
-    losses, domain = Losses.of(problem), as_argument(problem.domain)
+    losses, domain = Losses.of(problem), as_pytree(problem.domain)
     values: list[float] = []
 
     def step(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -78,7 +78,7 @@ def _descend(
 
     def violation(params: Params) -> tuple[jax.Array, jax.Array]:
         here = params if domain is None else domain.project(params)
-        batch = rows.take(*whole(rows, client, size, float_dtype(here)))
+        batch = rows.take(*all_rows(rows, client, size, float_dtype(here)))
         descended = losses.differentiable_constraints(here, batch).max()
         return descended, losses.constraints(here, batch).max() if losses.has_surrogate else descended
 
@@ -96,8 +96,8 @@ def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_settin
     return Diagnostic(
         DiagnosticCode.SWITCH_NEVER_PASSES,
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
-        f"on all their data, the largest at {in_words(float(worst.max()))}, but no round's criterion was at most "
-        f"{in_words(float(end.method.switch_at))}",
+        f"on all their data, the largest at {format_value(float(worst.max()))}, but no round's criterion was at most "
+        f"{format_value(float(end.method.switch_at))}",
         f"The largest of noisy reports is too large: raise {noise_setting}; or raise the threshold towards the "
         "tolerance, or run longer",
         suggests_more_rounds=True,
@@ -117,12 +117,12 @@ def describe_infeasibility(
         minimum: The result of that minimisation; None if there was none.
     """
     above = np.flatnonzero(~(worst <= tolerance))
-    listed = few_of([f"{names[i]!r} ({in_words(worst[i])})" for i in above[np.argsort(-worst[above])]])
+    listed = join_first([f"{names[i]!r} ({format_value(worst[i])})" for i in above[np.argsort(-worst[above])]])
     evidence = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {listed}"
     name, longer = repr(names[client]), "Run longer, change the step size, or raise the tolerance"
     if minimum is None or not math.isfinite(minimum.smallest):
         return Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, longer, suggests_more_rounds=True)
-    smallest = in_words(minimum.smallest)
+    smallest = format_value(minimum.smallest)
     if minimum.smallest <= tolerance:
         return Diagnostic(
             DiagnosticCode.INCOMPATIBLE_CONSTRAINTS,

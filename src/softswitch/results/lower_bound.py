@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.results.json_numbers import replace_non_finite
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
 _ARRAYS = ("weights", "multipliers")
 MAX_ENTRIES = 10**8  # largest number of clients × constraints in a file
@@ -62,9 +62,9 @@ class LowerBound:
             return f"no bound: {self.reason}"
         kind = f"({'certified' if self.certified else 'estimated'}: {self.reason})"
         if not self.feasible:
-            least = f"the optimum is {'at least' if self.certified else 'about'} {in_words(self.value)} {kind}"
+            least = f"the optimum is {'at least' if self.certified else 'about'} {format_value(self.value)} {kind}"
             reason = "is above the tolerance or outside the domain, and may be below the optimum"
-            return f"{least}; the answer has {in_words(self.objective)}, but {reason}"
+            return f"{least}; the answer has {format_value(self.objective)}, but {reason}"
         gap, share = max(self.gap, 0.0), max(self.relative_gap, 0.0)
         written = f"{gap:.3g}" if share > 10 else f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
         return f"{'at most' if self.certified else 'about'} {written} above the optimum {kind}"

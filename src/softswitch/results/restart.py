@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from softswitch.results.json_numbers import nan_if_none, replace_non_finite
-from softswitch.support.text import in_words
+from softswitch.support.text import format_value
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Restart:
         return cls(**{name: nan_if_none(value) for name, value in fields.items()})
 
     def __str__(self) -> str:
-        step, level = f"{self.step_size:.3g}", in_words(self.threshold)
+        step, level = f"{self.step_size:.3g}", format_value(self.threshold)
         settings = f"rounds {self.begin} to {self.end - 1}, step {step} decaying to 0, λ = {level}"
         if self.diverged:
             return f"{settings}: not finite"
-        outcome = f"F {in_words(self.objective)}, G {in_words(self.constraint)}"
+        outcome = f"F {format_value(self.objective)}, G {format_value(self.constraint)}"
         return f"{settings}: {outcome}{'' if self.better else ', no improvement'}"

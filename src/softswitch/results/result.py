@@ -25,8 +25,8 @@ from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
 from softswitch.results.restart import Restart
 from softswitch.results.status import Status, StatusCode, model_status
-from softswitch.support.files import TENSORS, check_size, or_damaged
-from softswitch.support.text import in_words, number
+from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors
+from softswitch.support.text import format_number, format_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class Result:
 
     def _describe_regret(self) -> str:
         regret, loss = (
-            (self.names[i], number(float(values[i])))
+            (self.names[i], format_number(float(values[i])))
             for values in (self.client_objective, self.client_loss)
             for i in [int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
         )
@@ -200,7 +200,7 @@ class Result:
         lines = [f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}."]
         stages = self.history.stages
         if len(stages):
-            last, first = (number(s) if np.isfinite(s) else "∞ (no feasible round)" for s in stages[[-1, 0]])
+            last, first = (format_number(s) if np.isfinite(s) else "∞ (no feasible round)" for s in stages[[-1, 0]])
             progress = f"{last} in the last of {len(stages)} stages, {first} in the first"
             lines.append(f"Stationarity (move of the proximal centre times its strength): {progress}.")
         if self.baselines:
@@ -209,13 +209,13 @@ class Result:
         if constant is not None and not constant.feasible:
             lines.append("No constant prediction is feasible; the one with the smallest constraint is shown.")
         if self.price is not None:
-            lines.append(f"The constraint costs the worst client {number(self.price)}.")
+            lines.append(f"The constraint costs the worst client {format_number(self.price)}.")
         return lines
 
     def __repr__(self) -> str:
         return (
             f"Result({self.status.code}; worst {'objective' if self.client_optimum is None else 'regret'} "
-            f"{in_words(self.worst_objective)}, worst constraint {in_words(self.worst_constraint)}, "
+            f"{format_value(self.worst_objective)}, worst constraint {format_value(self.worst_constraint)}, "
             f"tolerance {self.method.tolerance:g}; {self.selected})"
         )
 
@@ -256,13 +256,13 @@ class Result:
                 model, for example). Their values do not matter.
         """
         path = Path(folder)
-        with or_damaged(path):
+        with wrap_read_errors(path):
             fields = saving.read_fields(path)
             if method is None:
                 method = saving.restore_method(fields["method"])
             else:
                 saving.check_method(method, fields["method"])
-            check_size(path / saving.ARRAYS, TENSORS)
+            check_size(path / saving.ARRAYS, MAX_TENSOR_BYTES)
             arrays = load_file(path / saving.ARRAYS)
             values = {name: saving.restore_tree(name, fields, arrays, None) for name in _ARRAYS}
             iterates = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softswitch.results.frontier import NUMBERS
-from softswitch.support.json_schema import ANYTHING, Each, check_shape
+from softswitch.support.json_schema import ANY, MapOf, check_schema
 
 _NUMBER = (float, None)
 _RUN = {
@@ -25,7 +25,7 @@ _RUN = {
     },
     "data?": {"file": str, "sha256": str},
     "status?": {"code": str, "message": str},
-    "versions?": Each(str),
+    "versions?": MapOf(str),
     "aim?": (None, {"answered": bool, "words": str}),
 }
 """Entries of every run."""
@@ -34,7 +34,7 @@ _FINISHED_RUN = {
     "answer": str,
     "method": str,
     "tolerance": float,
-    "seed": ANYTHING,
+    "seed": ANY,
     "rounds": int,
     "seconds": float,
     "switch_share": _NUMBER,
@@ -43,17 +43,17 @@ _FINISHED_RUN = {
     "violating": [str],
     "clients": int,
     "diagnostics": [{"code": str, "evidence": str, "advice": str}],
-    "versions": Each(str),
-    "restarts?": [Each((bool, str, float, None))],
+    "versions": MapOf(str),
+    "restarts?": [MapOf((bool, str, float, None))],
     "lower_bound?": (None, {"certified": bool, "value": _NUMBER, "description": str}),
     "oldest_report?": (int, None),
     "price?": _NUMBER,
     "worst_loss?": _NUMBER,
     "stationarity?": [_NUMBER],
     "privacy?": (None, {"description": str, "epsilon": [_NUMBER], "delta": float}),
-    "auto_settings?": Each(ANYTHING),
+    "auto_settings?": MapOf(ANY),
     "constraints?": [str],
-    "groups?": (None, Each(Each(_NUMBER))),
+    "groups?": (None, MapOf(MapOf(_NUMBER))),
     "models?": [
         {
             "name": str,
@@ -89,14 +89,14 @@ _FRONTIER = {
     "certifiability": str,
     "requested": _NUMBER,
     "planned_tests": int,
-    "tested": [[ANYTHING]],
-    "smallest": Each(_NUMBER),
+    "tested": [[ANY]],
+    "smallest": MapOf(_NUMBER),
     "points": [
         {
             "bound": float,
             "outcome": str,
             **dict.fromkeys(NUMBERS, _NUMBER),
-            "measures": Each(_NUMBER),
+            "measures": MapOf(_NUMBER),
             "model": str,
             "failing_clients": [str],
         }
@@ -106,22 +106,22 @@ _FRONTIER = {
 
 def check_run(about: dict[str, Any], *, for_report: bool = False) -> None:
     """Check the content of run.json; ``for_report``: also that it has everything that a report needs."""
-    check_shape(about, _RUN, "run")
+    check_schema(about, _RUN, "run")
     if "finished" in about:
         optional = {n if n in _LISTED else f"{n.removesuffix('?')}?": schema for n, schema in _FINISHED_RUN.items()}
-        check_shape(about, _FINISHED_RUN if for_report else optional, "run")
+        check_schema(about, _FINISHED_RUN if for_report else optional, "run")
 
 
 def check_certificate(content: Any) -> None:
     """Check the content of certificate.json."""
-    check_shape(content, _CERTIFICATE, "certificate")
+    check_schema(content, _CERTIFICATE, "certificate")
     if not all(client["constraints"] for client in content["clients"]):
         raise ValueError("a client has no constraints")
 
 
 def check_frontier(content: Any) -> None:
     """Check the content of frontier.json."""
-    check_shape(content, _FRONTIER, "frontier")
+    check_schema(content, _FRONTIER, "frontier")
     if not content["points"]:
         raise ValueError("frontier.points is empty")
 

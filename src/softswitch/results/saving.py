@@ -17,8 +17,8 @@ from softswitch.methods.proximal import Proximal
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.results.history import History
 from softswitch.support import checks
-from softswitch.support.arrays import from_outline, named, outline, shaped
-from softswitch.support.files import or_damaged, read_json, read_npz, write_atomically, write_json
+from softswitch.support.arrays import decode_structure, encode_structure, flatten_by_path, unflatten_by_path
+from softswitch.support.files import read_json, read_npz, wrap_read_errors, write_atomically, write_json
 
 FIELDS, ARRAYS, HISTORY = "result.json", "arrays.safetensors", "history.npz"
 FORMAT = "softswitch result 2"
@@ -34,9 +34,9 @@ def write(folder: Path, values: dict[str, Any], trees: dict[str, Any], history: 
     arrays: dict[str, np.ndarray] = {}
     outlines: dict[str, Any] = {}
     for name, tree in trees.items():
-        arrays |= {f"{name}:{path}": array for path, array in named(tree).items()}
+        arrays |= {f"{name}:{path}": array for path, array in flatten_by_path(tree).items()}
         try:
-            outlines[name] = outline(tree)
+            outlines[name] = encode_structure(tree)
         except TypeError:
             outlines[name] = CUSTOM_STRUCTURE
     write_atomically(folder / ARRAYS, save(arrays))
@@ -67,12 +67,12 @@ def restore_tree(name: str, values: dict[str, Any], arrays: dict[str, np.ndarray
     leaves = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
     structure = values["outlines"][name]
     if like is not None:
-        return shaped(leaves, like) if structure is not None else None
+        return unflatten_by_path(leaves, like) if structure is not None else None
     if structure == CUSTOM_STRUCTURE:
         raise ValueError(
             f"{name} is not made of dicts, lists and tuples; pass like=…, parameters of the same structure"
         )
-    return from_outline(structure, leaves)
+    return decode_structure(structure, leaves)
 
 
 def write_history(file: Path, history: History) -> None:
@@ -85,7 +85,7 @@ def write_history(file: Path, history: History) -> None:
 def read_history(file: Path) -> History:
     """Read a history and check that its arrays have consistent shapes."""
     arrays = read_npz(file)
-    with or_damaged(file):
+    with wrap_read_errors(file):
         history = History.from_arrays(arrays)
         _check_shapes(history)
     return history
@@ -135,7 +135,7 @@ def restore_method(described: dict[str, Any]) -> Method:
 
 def check_method(method: Method, described: dict[str, Any]) -> None:
     """Raise an error if a method differs from a description, except for its custom functions."""
-    checks.expect("method", method, Method)
+    checks.check_instance("method", method, Method)
     given = describe_method(method)
     if given["kind"] != described["kind"]:
         raise ValueError(f"method must be a {described['kind']}, as was saved, but is {method!r}")

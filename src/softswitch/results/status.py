@@ -13,7 +13,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.results.answer import RunEnd, smallest_criterion
-from softswitch.support.text import few_of, in_words
+from softswitch.support.text import format_value, join_first
 
 
 class StatusCode(StrEnum):
@@ -120,16 +120,16 @@ class _Answer:
         """Return whether the constraint on the clients' pooled data meets the tolerance, and a message."""
         within = level <= self.tolerance
         message = (
-            f"the constraint on the pooled data is {in_words(level)}, {'within' if within else 'above'} the "
+            f"the constraint on the pooled data is {format_value(level)}, {'within' if within else 'above'} the "
             f"tolerance {self.tolerance:g}; individually, {self.above} it; {self}"
         )
         return within and not self.unknown, message
 
     def __str__(self) -> str:
-        largest = f"the largest constraint is {in_words(self.largest)}, at client {self.client!r}"
+        largest = f"the largest constraint is {format_value(self.largest)}, at client {self.client!r}"
         if not self.unknown:
             return largest
-        unknown = f"nothing is known of {few_of(list(map(repr, self.unknown)))}, which counts as a violation"
+        unknown = f"nothing is known of {join_first(list(map(repr, self.unknown)))}, which counts as a violation"
         return unknown if len(self.unknown) == self.clients else f"{largest}; {unknown}"
 
 
@@ -164,14 +164,14 @@ def _all_rounds_void(end: RunEnd) -> str:
 
 def _never_feasible(end: RunEnd, answer: _Answer) -> Status:
     smallest, when = float(end.state.best.criterion), smallest_criterion(end.history)
-    reason = f"client {answer.client!r} has the largest constraint, {in_words(answer.largest)}"
+    reason = f"client {answer.client!r} has the largest constraint, {format_value(answer.largest)}"
     if answer.is_feasible:
         reason = (
             f"{answer.within} the tolerance {answer.tolerance:g} on their data "
-            f"(the largest is {in_words(answer.largest)}, at {answer.client!r}), which no round's reports showed"
+            f"(the largest is {format_value(answer.largest)}, at {answer.client!r}), which no round's reports showed"
         )
     message = (
-        f"none of {len(end.history)} rounds had a criterion <= {in_words(float(end.method.switch_at))}; the "
-        f"smallest was {in_words(smallest)} in round {when}, where {reason}"
+        f"none of {len(end.history)} rounds had a criterion <= {format_value(float(end.method.switch_at))}; the "
+        f"smallest was {format_value(smallest)} in round {when}, where {reason}"
     )
     return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, answer.client, smallest)

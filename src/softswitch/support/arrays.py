@@ -18,12 +18,12 @@ BLOCK_BYTES = 1 << 26
 _ALIGNMENT = 64  # bytes
 
 
-def named(tree: Any) -> dict[str, np.ndarray]:
+def flatten_by_path(tree: Any) -> dict[str, np.ndarray]:
     """The leaves by their paths."""
     return {name: np.asarray(_numbers(leaf), order="C") for name, leaf in _leaves(tree)}
 
 
-def shaped(arrays: Mapping[str, Any], like: Any) -> Any:
+def unflatten_by_path(arrays: Mapping[str, Any], like: Any) -> Any:
     """Arrays by their paths as a tree again, in the structure of ``like``."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = [_like(arrays[jax.tree_util.keystr(path)], leaf) for path, leaf in paths]
@@ -32,19 +32,19 @@ def shaped(arrays: Mapping[str, Any], like: Any) -> Any:
 
 def _numbers(leaf: Any) -> Any:
     """An array that NumPy knows: of a random key its data."""
-    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if is_random_key(leaf) else leaf
 
 
 def _like(array: Any, leaf: Any) -> Any:
-    return jax.random.wrap_key_data(jnp.asarray(array)) if is_key(leaf) and not is_key(array) else array
+    return jax.random.wrap_key_data(jnp.asarray(array)) if is_random_key(leaf) and not is_random_key(array) else array
 
 
-def is_key(leaf: Any) -> bool:
+def is_random_key(leaf: Any) -> bool:
     """Whether an array holds random keys, which NumPy does not know."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def outline(tree: Any) -> Any:
+def encode_structure(tree: Any) -> Any:
     """The structure of nested dicts, lists and tuples, for JSON; each array's place holds its path.
 
     Raises:
@@ -65,7 +65,7 @@ def outline(tree: Any) -> Any:
     return part(tree, "")
 
 
-def from_outline(outlined: Any, arrays: Mapping[str, Any]) -> Any:
+def decode_structure(outlined: Any, arrays: Mapping[str, Any]) -> Any:
     """Arrays by their paths as a tree again, in the structure that ``outline`` gave."""
     if outlined is None:
         return None
@@ -73,8 +73,8 @@ def from_outline(outlined: Any, arrays: Mapping[str, Any]) -> Any:
         return arrays[outlined]
     ((kind, parts),) = outlined.items()
     if kind == "dict":
-        return {name: from_outline(part, arrays) for name, part in parts.items()}
-    made = [from_outline(part, arrays) for part in parts]
+        return {name: decode_structure(part, arrays) for name, part in parts.items()}
+    made = [decode_structure(part, arrays) for part in parts]
     return made if kind == "list" else tuple(made)
 
 
@@ -142,13 +142,13 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 Tree = TypeVar("Tree")
 
 
-def some(tree: Tree, clients: Any) -> Tree:
+def take_clients(tree: Tree, clients: Any) -> Tree:
     """What it holds of some clients, by their indices."""
     found: Tree = jax.tree.map(lambda every: every if every.ndim == 0 else every[clients], tree)
     return found
 
 
-def with_more(tree: Tree, more: Tree) -> Tree:
+def append_clients(tree: Tree, more: Tree) -> Tree:
     """The same with further clients after those that it has; single numbers stay."""
     found: Tree = jax.tree.map(lambda old, new: old if old.ndim == 0 else jnp.concatenate([old, new]), tree, more)
     return found
@@ -160,16 +160,16 @@ def weighted_sum(tree: Tree, weights: jax.Array) -> Tree:
     return found
 
 
-def beside(values: jax.Array, leaf: jax.Array) -> jax.Array:
+def expand_like(values: jax.Array, leaf: jax.Array) -> jax.Array:
     """One value a client, in a shape that goes with an array of theirs."""
     return values.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
-NARROWEST = 4
+MIN_BLOCK_WIDTH = 4
 """Blocks of fewer numbers are not worth the second search."""
 
 
-def largest(values: Float[Array, " n"], many: int) -> Int[Array, " many"]:
+def top_k_indices(values: Float[Array, " n"], many: int) -> Int[Array, " many"]:
     """The places of the ``many`` largest, in falling order; of equals the first: exactly ``lax.top_k``'s, and sooner.
 
     Only the ``many`` blocks with the largest maxima are searched. A number elsewhere has at least that many before it:
@@ -177,7 +177,7 @@ def largest(values: Float[Array, " n"], many: int) -> Int[Array, " many"]:
     """
     n = values.shape[0]
     width = math.isqrt(n // max(1, many))  # both searches are then among √(n·many) numbers
-    if width < NARROWEST:
+    if width < MIN_BLOCK_WIDTH:
         return lax.top_k(values, many)[1].astype(jnp.int32)
     blocks = -(-n // width)
     split = jnp.pad(values, (0, blocks * width - n), constant_values=-jnp.inf).reshape(blocks, width)

@@ -15,20 +15,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool
 
-LARGE = 2**16
+LARGE_SIZE = 2**16
 """From so many numbers on a tree is large."""
 
 Tree = TypeVar("Tree")
 
 
-def numbers_in(tree: Any) -> int:
+def count_entries(tree: Any) -> int:
     """How many numbers a tree of arrays holds."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def is_large(tree: Any) -> bool:
     """Whether copies of the tree are worth avoiding, and the compiler would make them."""
-    return jax.default_backend() == "cpu" and numbers_in(tree) >= LARGE
+    return jax.default_backend() == "cpu" and count_entries(tree) >= LARGE_SIZE
 
 
 def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
@@ -36,7 +36,7 @@ def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), chosen, otherwise)
 
 
-def changed_where(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
+def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
     """``change(tree)`` where the condition holds, else the tree, for a large one.
 
     It goes through a loop of one turn or none: what a loop carries always has one place, while the branch of a ``cond``
@@ -48,7 +48,7 @@ def changed_where(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tr
     return found
 
 
-def once_known(value: Array, others: Any, overwritten: Any) -> Array:
+def delay_until(value: Array, others: Any, overwritten: Any) -> Array:
     """The value, which has to wait for the others, where the tree that is overwritten by it is large.
 
     So what the others are computed from is read before. A number equals itself or does not; the compiler, which would

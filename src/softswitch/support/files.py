@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic writes, and reads that limit the size of a file and report damaged content as ValueError."""
 
 from __future__ import annotations
 
@@ -15,248 +15,222 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any, NoReturn
-from zipfile import BadZipFile
+from typing import Any, NoReturn
 
 import numpy as np
 from safetensors import SafetensorError
 
-from softswitch.support.text import byte_size
+from softswitch.support.text import format_bytes
+
+MAX_BYTES_VARIABLE = "SOFTSWITCH_MAX_FILE_BYTES"
+"""The environment variable that overrides every size limit."""
+MAX_SETTINGS_BYTES = 1 << 20
+"""Size limit of a settings file."""
+MAX_TEXT_BYTES = 1 << 28
+"""Size limit of a text file in a run folder."""
+MAX_ARCHIVE_BYTES = 1 << 31
+"""Size limit of an archive of arrays, uncompressed."""
+MAX_TENSOR_BYTES = 1 << 34
+"""Size limit of a file of uncompressed arrays."""
+MAX_MEMBERS = 10_000
+"""Maximum number of files in an archive."""
+MAX_COMPRESSION_RATIO = 200
+"""Archives with a larger compression ratio are rejected as decompression bombs."""
+SAFE_BYTES = 1 << 26
+"""Archives of at most this uncompressed size may have any compression ratio."""
+NUMERIC_KINDS = "biufc"
+"""NumPy kinds of arrays that are read. Object arrays would be pickles."""
+
+_READ_ERRORS = (
+    *(LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError, EOFError, ValueError),
+    *(NotImplementedError, struct.error, zlib.error, csv.Error, zipfile.BadZipFile, SafetensorError),
+    *(SyntaxError, TokenError),
+)
+"""Exceptions that damaged or malicious files may raise."""
 
 
 def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file so that it is whole or not there, come what may; ``durable``: even a power cut."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    """Write a file atomically; ``durable`` also flushes it to disk, to survive a power failure."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             stream.write(content)
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
-        beside.replace(file)
+        temporary.replace(file)
     finally:
-        beside.unlink(missing_ok=True)
-    if not durable:
-        return
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        temporary.unlink(missing_ok=True)
+    if durable:
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
-def write_json(file: Path, told: Any) -> None:
-    """Write JSON, whole or not at all."""
-    text = json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+def write_json(file: Path, content: Any) -> None:
+    """Write JSON atomically. NumPy scalars become numbers, other unknown objects text."""
+
+    def convert(value: Any) -> Any:
+        return value.item() if isinstance(value, np.generic) else str(value)
+
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=convert)
     write_atomically(file, (text + "\n").encode(), durable=False)
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's; anything else as text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
-
-
-MOST_BYTES = "SOFTSWITCH_MOST_BYTES"
-"""The environment variable that stands for every cap, where it is set."""
-SETTINGS = 1 << 20
-"""Caps, in bytes: of a file of settings,"""
-WORDS = 1 << 28
-"""of a text in a run's folder,"""
-ARRAYS = 1 << 31
-"""of packed arrays there, unpacked,"""
-TENSORS = 1 << 34
-"""and of arrays that are not packed, which take no more memory than their file has bytes."""
-
-_ODD = (
-    *(LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError, EOFError, ValueError),
-    *(NotImplementedError, struct.error, zlib.error, csv.Error, BadZipFile, SafetensorError, SyntaxError, TokenError),
-)
-"""What reading something damaged, or made to do harm, may raise."""
-
-
-def cap(default: int) -> int:
-    """The cap: ``default`` bytes, unless the environment says another."""
-    told = os.environ.get(MOST_BYTES)
-    if not told:
+def size_limit(default: int) -> int:
+    """Return the size limit in bytes: ``default``, unless the environment variable overrides it."""
+    value = os.environ.get(MAX_BYTES_VARIABLE)
+    if not value:
         return default
     try:
-        most = float(told)
+        limit = float(value)
     except ValueError:
-        most = math.nan
-    if not (1 <= most < math.inf):
-        raise ValueError(f"{MOST_BYTES} must be a number of bytes, such as 2e9, but is {told!r}")
-    return int(most)
+        limit = math.nan
+    if not (1 <= limit < math.inf):
+        raise ValueError(f"{MAX_BYTES_VARIABLE} must be a number of bytes, such as 2e9, but is {value!r}")
+    return int(limit)
 
 
-def refuse_size(file: object, size: int, most: int, what: str = "") -> NoReturn:
-    """Say that a file is larger than its cap, and how to have it read all the same."""
-    from softswitch.support.text import byte_size  # it needs NumPy, which a help text does without
-
+def raise_too_large(file: object, size: int, limit: int, suffix: str = "") -> NoReturn:
+    """Raise ValueError because a file is larger than its limit."""
     raise ValueError(
-        f"{file} has {byte_size(size)}{f' {what}' if what else ''}, but at most {byte_size(most)} are read; where you "
-        f"know it, and it is meant to be so large: set {MOST_BYTES}={size} in the environment"
+        f"{file} has {format_bytes(size)}{suffix and ' '}{suffix}, but the limit is {format_bytes(limit)}; if you "
+        f"trust the file, set {MAX_BYTES_VARIABLE}={size} in the environment"
     )
 
 
 def check_size(file: Path, default: int) -> None:
-    """Raise where a file is larger than its cap, or is no plain file (a pipe or a device, say)."""
-    found = file.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{file} must be a plain file, but is a {'folder' if file.is_dir() else 'pipe or a device'}")
-    if found.st_size > (most := cap(default)):
-        refuse_size(file, found.st_size, most)
+    """Raise ValueError if a file is larger than its limit, or is not a regular file."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{file} must be a regular file, but is a {'folder' if file.is_dir() else 'pipe or a device'}")
+    if status.st_size > (limit := size_limit(default)):
+        raise_too_large(file, status.st_size, limit)
 
 
-def read_capped(file: Path, default: int = WORDS) -> bytes:
-    """The file's bytes, or raise where they are more than the cap."""
+def read_bytes(file: Path, default: int = MAX_TEXT_BYTES) -> bytes:
+    """Return a file's bytes; raise ValueError if there are more than the limit."""
     check_size(file, default)
-    most = cap(default)
+    limit = size_limit(default)
     with file.open("rb") as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        refuse_size(file, len(content), most, "or more")
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise_too_large(file, len(content), limit, "or more")
     return content
 
 
-def read_words(file: Path, default: int = WORDS) -> str:
-    """The file's text."""
+def read_text(file: Path, default: int = MAX_TEXT_BYTES) -> str:
+    """Return the text of a UTF-8 file."""
     try:
-        return read_capped(file, default).decode("utf-8")
+        return read_bytes(file, default).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def read_json(file: Path, default: int = WORDS) -> Any:
-    """What a JSON file says: finite numbers only."""
-    with or_damaged(file):
-        return json.loads(read_words(file, default), parse_constant=_refuse_number, parse_float=_finite)
+def read_json(file: Path, default: int = MAX_TEXT_BYTES) -> Any:
+    """Return the content of a JSON file; raise ValueError if it has numbers that are not finite."""
+
+    def parse_constant(text: str) -> NoReturn:
+        raise ValueError(f"{text} is not a valid JSON number")
+
+    def parse_float(digits: str) -> float:
+        value = float(digits)
+        if not math.isfinite(value):
+            raise ValueError(f"the number {digits[:20]} is too large")
+        return value
+
+    with wrap_read_errors(file):
+        return json.loads(read_text(file, default), parse_constant=parse_constant, parse_float=parse_float)
 
 
-def read_toml(file: Path, default: int = SETTINGS) -> dict[str, Any]:
-    """What a TOML file says."""
-    text = read_words(file, default)
+def read_toml(file: Path, default: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
+    """Return the content of a TOML file."""
+    text = read_text(file, default)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError, ArithmeticError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"{file} is not TOML: {why}") from error
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{file} is not TOML: {reason}") from error
 
 
 @contextmanager
-def or_damaged(what: object) -> Iterator[None]:
-    """Within, whatever reading raises is told as one clear error; what is clear already stays."""
+def wrap_read_errors(source: object) -> Iterator[None]:
+    """Raise any error of the block as ValueError that names ``source``."""
     try:
         yield
-    except _ODD as error:
-        if type(error) is ValueError and str(what) in str(error):
+    except _READ_ERRORS as error:
+        if type(error) is ValueError and str(source) in str(error):
             raise
-        raise ValueError(f"{what} is damaged, or was not written by softswitch: {_told(error)}") from error
+        raise ValueError(f"{source} is damaged, or was not written by softswitch: {_reason(error)}") from error
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
-        return "it asks for more memory than there is"
-    said = str(error).partition("\n")[0][:200]
+        return "it needs more memory than is available"
+    message = str(error).partition("\n")[0][:200]
     if isinstance(error, KeyError):
-        return f"{said} is missing"
-    return said if type(error) is ValueError and said else f"{type(error).__name__} {said}".rstrip()
-
-
-def _refuse_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number that JSON knows")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(f"{digits[:20]} is too large a number")
-    return value
-
-
-PLAIN = "biufc"
-"""Kinds of numbers: truth values, whole and real ones. Objects would be pickles."""
-MOST_MEMBERS = 10_000
-LIKELY = 200
-"""An archive that unpacks to more than this many times its size is taken for a trap,"""
-HARMLESS = 1 << 26
-"""unless it has no more than so many bytes unpacked."""
+        return f"{message} is missing"
+    return message if type(error) is ValueError and message else f"{type(error).__name__} {message}".rstrip()
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; sizes are looked at before anything is unpacked.
+    """Return the arrays of an .npz file by name. Sizes are checked before anything is uncompressed.
 
     Raises:
-        ValueError: the file is damaged, or its arrays are larger than the cap, or are no numbers.
+        ValueError: The file is damaged, too large, or has arrays that are not numeric.
     """
-    check_size(file, ARRAYS)
-    with or_damaged(file), zipfile.ZipFile(file) as archive:
-        check_members(file, archive.infolist(), ARRAYS)
-        return {one.filename.removesuffix(".npy"): _array(archive, one) for one in archive.infolist()}
+    check_size(file, MAX_ARCHIVE_BYTES)
+    with wrap_read_errors(file), zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        check_archive(file, members, MAX_ARCHIVE_BYTES)
+        return {member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members}
 
 
-def check_members(file: Path, members: list[zipfile.ZipInfo], default: int, harmless: int = HARMLESS) -> None:
-    """Raise where an archive says that it unpacks to more than its cap, or to suspiciously much.
-
-    Args:
-        file: the archive.
-        members: what it says is in it. Nothing more than that can be read of it.
-        default: the cap in bytes of all together, unless the environment says another.
-        harmless: so many bytes unpacked are nothing to speak of.
-    """
-    if len(members) > MOST_MEMBERS:
-        raise ValueError(f"{file} must hold at most {MOST_MEMBERS:,} files, but holds {len(members):,}")
-    odd = [one for one in members if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
-    if odd or any(one.flag_bits & 1 for one in members):
-        raise ValueError(f"{file} is packed in a way that is not read: only plain and deflated, without a password")
-    unpacked, most = sum(one.file_size for one in members), cap(default)
-    if unpacked > most:
-        refuse_size(file, unpacked, most, "unpacked")
-    refuse_trap(file, unpacked, file.stat().st_size, most, default, harmless)
+def check_archive(file: Path, members: list[zipfile.ZipInfo], default: int, safe_bytes: int = SAFE_BYTES) -> None:
+    """Raise ValueError if an archive is too large uncompressed, encrypted, or has a suspicious compression ratio."""
+    if len(members) > MAX_MEMBERS:
+        raise ValueError(f"{file} must hold at most {MAX_MEMBERS:,} files, but holds {len(members):,}")
+    supported = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if any(member.compress_type not in supported or member.flag_bits & 1 for member in members):
+        raise ValueError(f"{file} must be stored or deflated and not encrypted, but is not")
+    uncompressed, limit = sum(member.file_size for member in members), size_limit(default)
+    if uncompressed > limit:
+        raise_too_large(file, uncompressed, limit, "uncompressed")
+    check_compression_ratio(file, uncompressed, file.stat().st_size, limit, default, safe_bytes)
 
 
-def refuse_trap(file: Path, unpacked: int, packed: int, most: int, default: int, harmless: int) -> None:
-    """Raise where few bytes become very many, which hardly any honest file does; a cap of one's own allows it.
-
-    Args:
-        file: its name.
-        unpacked: how many bytes there are, or so far are, unpacked,
-        packed: and packed.
-        most: the cap,
-        default: and what it is where nobody has set it.
-        harmless: so many bytes unpacked are nothing to speak of.
-    """
-    if most == default and unpacked > harmless and unpacked > LIKELY * packed:
+def check_compression_ratio(
+    file: Path, uncompressed: int, compressed: int, limit: int, default: int, safe_bytes: int
+) -> None:
+    """Raise ValueError if the compression ratio is suspicious, unless the user has set the size limit."""
+    if limit == default and uncompressed > safe_bytes and uncompressed > MAX_COMPRESSION_RATIO * compressed:
         raise ValueError(
-            f"{file} has {byte_size(packed)} and unpacks to {byte_size(unpacked)} or more, over {LIKELY} times as "
-            f"much, as files made to do harm do; where you know it: set {MOST_BYTES} in the environment to as many "
-            "bytes as may be unpacked"
+            f"{file} has {format_bytes(compressed)} and {format_bytes(uncompressed)} or more uncompressed, over "
+            f"{MAX_COMPRESSION_RATIO} times as much, like a decompression bomb; if you trust the file, set "
+            f"{MAX_BYTES_VARIABLE} in the environment to the number of bytes that may be uncompressed"
         )
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """An array, if its own header and the archive agree on its size."""
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Return an array if its header agrees with the archive on its size."""
     with archive.open(member) as stream:
-        shape, by_columns, dtype = _header(stream)
-        told = math.prod(shape) * dtype.itemsize
-        there = member.file_size - stream.tell()
-        if told != there:
-            raise ValueError(f"{member.filename} says that it has {told:,} bytes, but has {there:,}")
-        content = stream.read(told)
-    if len(content) != told:
-        raise ValueError(f"{member.filename} ends early")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C").copy()
-
-
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(stream)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"its format {version} is not known")
-    shape, by_columns, dtype = readers[version](stream)
-    if dtype.kind not in PLAIN:
-        raise ValueError(f"it holds {dtype}, which are no numbers")
-    if not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError(f"its shape {shape} is none")
-    return shape, by_columns, dtype
+        version = np.lib.format.read_magic(stream)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in readers:
+            raise ValueError(f"{member.filename} has the unknown format version {version}")
+        shape, is_fortran, dtype = readers[version](stream)
+        if dtype.kind not in NUMERIC_KINDS:
+            raise ValueError(f"{member.filename} must hold numbers, but has dtype {dtype}")
+        if not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError(f"{member.filename} has the invalid shape {shape}")
+        size, available = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+        if size != available:
+            raise ValueError(f"{member.filename} must have {size:,} bytes by its header, but has {available:,}")
+        content = stream.read(size)
+    if len(content) != size:
+        raise ValueError(f"{member.filename} is truncated")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C").copy()

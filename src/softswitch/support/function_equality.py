@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from softswitch.support.tracing import without_addresses
+from softswitch.support.tracing import strip_addresses
 
 
 def function_digest(*functions: Any) -> str:
@@ -38,7 +38,7 @@ def _add(digest: Any, value: Any, seen: dict[int, Any]) -> None:
         digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes())
         return
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | ModuleType | type):
-        digest.update(without_addresses(repr(value)).encode())
+        digest.update(strip_addresses(repr(value)).encode())
         return
     if id(value) in seen:
         return
@@ -67,11 +67,11 @@ def _parts(value: Any) -> Iterable[Any]:
     if is_dataclass(value):
         return [getattr(value, entry.name) for entry in fields(value)]
     if hasattr(value, "state_dict"):  # a module with weights
-        return [without_addresses(repr(value)), value.state_dict()]
+        return [strip_addresses(repr(value)), value.state_dict()]
     own_call = type(value).__call__ if callable(value) else None
     called = [own_call] if isinstance(own_call, FunctionType) else []
     described = any("__repr__" in vars(kind) for kind in type(value).__mro__[:-1])
-    return [*called, without_addresses(repr(value)) if described or not hasattr(value, "__dict__") else vars(value)]
+    return [*called, strip_addresses(repr(value)) if described or not hasattr(value, "__dict__") else vars(value)]
 
 
 def _is_array(value: Any) -> bool:
@@ -107,7 +107,7 @@ def _surroundings(function: FunctionType) -> list[Any]:
         except ValueError:  # not yet filled
             continue
     own = function.__globals__
-    for name in sorted(names_in(function.__code__) & set(own)):
+    for name in sorted(referenced_names(function.__code__) & set(own)):
         value = own[name]
         if isinstance(value, FunctionType) and value.__module__ != function.__module__:
             continue  # a library's
@@ -116,20 +116,20 @@ def _surroundings(function: FunctionType) -> list[Any]:
     return found
 
 
-def names_in(code: CodeType) -> set[str]:
+def referenced_names(code: CodeType) -> set[str]:
     """The names that a function's code looks up, inner functions' and comprehensions' included."""
-    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inner = (referenced_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 
 
 LIBRARIES = {"builtins", "equinox", "flax", "functools", "itertools", "jax", "math", "numpy", "operator", "optax"}
 """Whose names mean the same as long as the process lives."""
 
-MOST_VALUES = 2000
+MAX_VALUES = 2000
 """So many are looked at; a function that refers to more is like itself only."""
 
 
-class Alike:
+class ComparableFunction:
     """A function, equal to every function that is like it.
 
     Attributes:
@@ -143,7 +143,7 @@ class Alike:
         self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Alike) and self._hash == other._hash and self._key == other._key
+        return isinstance(other, ComparableFunction) and self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash
@@ -166,7 +166,7 @@ class _Keys:
     """What values are like; None where that cannot be said."""
 
     def __init__(self) -> None:
-        self._left, self._within = MOST_VALUES, set[int]()
+        self._left, self._within = MAX_VALUES, set[int]()
 
     def of(self, value: Any) -> Hashable | None:
         """Of one value."""
@@ -234,7 +234,7 @@ def _never_changes(value: Any) -> bool:
 def _global_values(function: FunctionType) -> list[Any]:
     """What a function's names mean in its module, those of inner functions included; modules' attributes are not."""
     own = function.__globals__
-    return [pair for name in sorted(names_in(function.__code__)) if name in own for pair in (name, own[name])]
+    return [pair for name in sorted(referenced_names(function.__code__)) if name in own for pair in (name, own[name])]
 
 
 def _known(module: str) -> bool:

@@ -17,13 +17,15 @@ BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A
 METHODS = {"Softmax SGM": BLUE, "Average SGM": VERMILLION, "Penalty": GREEN, "Primal-dual": PURPLE}
 """Each method's colour, the same in all figures."""
 
-NARROW = 7.2
+NARROW_WIDTH = 7.2
 """Inches: a figure of this width can still be read where it is shown 390 pixels wide."""
 NARROW_TITLE, NARROW_HEADING, NARROW_LEGEND = 42, 74, 92
 """How many letters fit: above a panel, above the figure, and in a line of its legend."""
 
 
-def panels(rows: int, columns: int, title: str = "", *, width: float = 4.0, height: float = 3.2) -> tuple[Figure, Any]:
+def make_panels(
+    rows: int, columns: int, title: str = "", *, width: float = 4.0, height: float = 3.2
+) -> tuple[Figure, Any]:
     """A figure with rows × columns panels, and an array of them."""
     figure = Figure(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -44,7 +46,7 @@ class NarrowPanel(Axes):
         return super().set_title(textwrap.fill(label, letters), *given, **{"fontsize": "medium"} | style)
 
 
-def narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2.5) -> tuple[Figure, Any]:
+def make_narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2.5) -> tuple[Figure, Any]:
     """The same for a page as narrow as a phone: two panels side by side at most, the others of a row below them.
 
     Where their number is odd the last one is as wide as two. The array has the shape rows × columns all the same.
@@ -52,7 +54,7 @@ def narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2
     lines = math.ceil(columns / 2)
     shown = "\n".join(textwrap.fill(line, NARROW_HEADING) for line in title.splitlines())
     high = height * rows * lines + 0.25 * len(shown.splitlines()) + 0.4
-    figure = Figure(figsize=(NARROW, high), layout="constrained")
+    figure = Figure(figsize=(NARROW_WIDTH, high), layout="constrained")
     grid = figure.add_gridspec(rows * lines, 2)
     axes = np.empty((rows, columns), dtype=object)
     for row, column in np.ndindex(rows, columns):
@@ -66,12 +68,12 @@ def narrow_panels(rows: int, columns: int, title: str = "", *, height: float = 2
     return figure, axes
 
 
-def ladder(count: int) -> list[Any]:
+def sequential_colours(count: int) -> list[Any]:
     """Colours for an ordered parameter, dark to light, equally far apart for all eyes."""
     return [colormaps["viridis"](x) for x in np.linspace(0, 0.85, count)]
 
 
-def band(axes: Axes, x: Any, curves: Any, colour: Any, label: str | None = None, **style: Any) -> None:
+def plot_band(axes: Axes, x: Any, curves: Any, colour: Any, label: str | None = None, **style: Any) -> None:
     """The mean of the curves (seeds × points), and a band of one standard deviation around it, within their range."""
     curves = np.asarray(curves, dtype=float)
     middle = curves.mean(axis=0)
@@ -82,7 +84,7 @@ def band(axes: Axes, x: Any, curves: Any, colour: Any, label: str | None = None,
         axes.fill_between(x, low, middle + spread, color=colour, alpha=0.15, linewidth=0)
 
 
-def dots(axes: Axes, x: Any, values: Any, colour: Any, label: str | None = None, line: Any = "-") -> None:
+def plot_error_bars(axes: Axes, x: Any, values: Any, colour: Any, label: str | None = None, line: Any = "-") -> None:
     """Mean and standard deviation over seeds (points × seeds): dots with error bars, joined by a line."""
     values = np.asarray(values, dtype=float)
     spread = values.std(axis=1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
@@ -90,7 +92,7 @@ def dots(axes: Axes, x: Any, values: Any, colour: Any, label: str | None = None,
     axes.errorbar(x, middle, spread, color=colour, label=label, linestyle=line, marker="o", markersize=4, capsize=3)
 
 
-def log_values(axes: Axes) -> None:
+def set_log_scale(axes: Axes) -> None:
     """A logarithmic y-axis with plain numbers at 1, 2 and 5."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -98,18 +100,18 @@ def log_values(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def tolerance(axes: Axes, level: float) -> None:
+def plot_tolerance(axes: Axes, level: float) -> None:
     """The tolerance line."""
     axes.axhline(level, color="black", linestyle="--", linewidth=1, label="tolerance")
 
 
-def legend(figure: Figure, sources: Sequence[Axes], columns: int = 6) -> None:
+def add_legend(figure: Figure, sources: Sequence[Axes], columns: int = 6) -> None:
     """One legend for the whole figure, below it, where it hides nothing; each label once."""
     found: dict[str, Any] = {}
     for axes in sources:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    if figure.get_figwidth() <= NARROW:
+    if figure.get_figwidth() <= NARROW_WIDTH:
         # An entry's line takes about eight letters beside its words.
         columns = min(columns, max(1, NARROW_LEGEND // (8 + max(map(len, found)))))
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)

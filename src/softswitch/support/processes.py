@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from softswitch.support.files import read_json
 
 
-def threads() -> int:
+def thread_count() -> int:
     """As many as XLA has in this process: ``NPROC`` where it is set, and else one a core."""
     told = os.environ.get("NPROC", "")
     return int(told) if told.isdigit() and int(told) else os.cpu_count() or 1
@@ -30,7 +30,7 @@ MOST = 10_000
 
 
 @contextmanager
-def sole_use(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Within, nobody else has this folder: neither another process nor another call in this one.
 
     The system lets go of the lock when its process ends, however it ends: none is ever left behind by a kill.
@@ -64,12 +64,12 @@ def _owner(folder: Path) -> str:
         return ""
 
 
-PATIENCE = 2
+MAX_DEFERRED = 2
 """How many times it is only noted."""
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Within it Ctrl-C is only noted, and told afterwards; a third one comes through, should there be no end.
 
     In other threads than the main one it never comes.
@@ -81,7 +81,7 @@ def unbroken() -> Iterator[None]:
 
     def note(number: int, frame: Any) -> None:
         noted.append(number)
-        if len(noted) > PATIENCE:
+        if len(noted) > MAX_DEFERRED:
             raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)

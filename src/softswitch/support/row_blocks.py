@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 @dataclass
-class ProgramSteps:
+class Program:
     """A traced function as one list of operations: functions within functions are written out.
 
     Attributes:
@@ -116,14 +116,14 @@ def _inner(equation: Any) -> Any:
     return inner if hasattr(inner, "consts") and len(inner.jaxpr.invars) == len(equation.invars) else None
 
 
-def bytes_computed(function: Callable[[Any], Any], rows: Any) -> int:
+def estimate_activation_bytes(function: Callable[[Any], Any], rows: Any) -> int:
     """About how many bytes a function needs beside its rows: what a network's layers make of them.
 
     Args:
         function: of rows.
         rows: arrays with the rows as their first axis, or their shapes.
     """
-    steps, closed = ProgramSteps(), jax.make_jaxpr(function)(rows)
+    steps, closed = Program(), jax.make_jaxpr(function)(rows)
     steps.add(closed.jaxpr, closed.consts, [steps.number() for _ in closed.jaxpr.invars])
     return COPIES * sum(
         math.prod(array.shape) * array.dtype.itemsize
@@ -133,7 +133,7 @@ def bytes_computed(function: Callable[[Any], Any], rows: Any) -> int:
     )
 
 
-def by_blocks(function: Callable[[Any], Any], rows: Any, at_once: int) -> Any:
+def apply_in_blocks(function: Callable[[Any], Any], rows: Any, at_once: int) -> Any:
     """``function(rows)``, with the part of it that is made of each row by itself computed some rows at a time.
 
     Args:
@@ -146,38 +146,38 @@ def by_blocks(function: Callable[[Any], Any], rows: Any, at_once: int) -> Any:
     if at_once >= many:
         return function(rows)
     closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
-    steps = ProgramSteps()
+    steps = Program()
     given = [steps.number() for _ in columns]
     results = steps.add(closed.jaxpr, closed.consts, given)
-    before, apart, after = parted(steps.every, set(given), many)
+    before, apart, after = partition_steps(steps.every, set(given), many)
     wanted = {one for step in after for one in step.inputs if _is_number(one)}
     wanted |= {one for one in results if _is_number(one)}
     values = dict(zip(given, columns, strict=True)) | steps.known
     for step in before:
-        do(step, values, step.params)
+        evaluate_step(step, values, step.params)
     kept = sorted(one for step in apart for one in step.outputs if one in wanted)
     common = {number: value for number, value in values.items() if number not in given}
 
     def of_some(some: list[Any]) -> list[Any]:
         here = common | dict(zip(given, some, strict=True))
         for step in apart:
-            do(step, here, _narrowed(step, many, some[0].shape[0]))
+            evaluate_step(step, here, _narrowed(step, many, some[0].shape[0]))
         return [here[number] for number in kept]
 
     values |= zip(kept, _mapped(of_some, columns, at_once), strict=True)
     for step in after:
-        do(step, values, step.params)
+        evaluate_step(step, values, step.params)
     leaves = [_value(one, values) for one in results]
     return jax.tree.unflatten(jax.tree.structure(shape), leaves)
 
 
-def parted(steps: Sequence[Step], given: set[int], many: int) -> tuple[list[Step], list[Step], list[Step]]:
+def partition_steps(steps: Sequence[Step], given: set[int], many: int) -> tuple[list[Step], list[Step], list[Step]]:
     """The operations that are of no row, those that are of each row by itself, and those that put rows together."""
     by_row, late = set(given), set[int]()
     before, apart, after = [], [], []
     for step in steps:
         taken = {one for one in step.inputs if _is_number(one)}
-        if not taken & late and row_by_row(step, by_row, many):
+        if not taken & late and is_row_wise(step, by_row, many):
             apart.append(step)
             by_row.update(step.outputs)
         elif taken & (by_row | late):
@@ -188,7 +188,7 @@ def parted(steps: Sequence[Step], given: set[int], many: int) -> tuple[list[Step
     return before, apart, after
 
 
-def row_by_row(step: Step, by_row: set[int], many: int) -> bool:
+def is_row_wise(step: Step, by_row: set[int], many: int) -> bool:
     """Whether an operation makes of each row something by itself, rows being the first axis before and after."""
     rows = [_is_number(one) and one in by_row for one in step.inputs]
     if any(array.shape[:1] != (many,) for array in step.made):
@@ -264,7 +264,7 @@ def _mapped(function: Callable[[list[Any]], list[Any]], columns: list[Any], at_o
     return found
 
 
-def do(step: Step, values: dict[int, Any], params: dict[str, Any]) -> None:
+def evaluate_step(step: Step, values: dict[int, Any], params: dict[str, Any]) -> None:
     """Compute an operation, and write down what it makes."""
     settings = step.primitive.get_bind_params(params)
     functions: Sequence[Any] = ()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console, RenderableType
 
-DASH = "—"
+MISSING = "—"
 """What is shown where there is no number."""
 SMALLEST = 1e-6
 """Numbers nearer to 0 than this are not written out."""
@@ -18,10 +18,10 @@ LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
 """A number with more digits than anyone reads."""
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A number of so many digits, without a power of ten, with commas in thousands; a dash where it is not finite."""
     if value is None or not math.isfinite(value):
-        return DASH
+        return MISSING
     if abs(value) >= 10 ** (digits - 1) or value == 0:
         return f"{value:,.0f}" if round(value) else "0"
     if abs(value) < SMALLEST:
@@ -30,24 +30,24 @@ def number(value: float | None, digits: int = 4) -> str:
     return written.rstrip("0").rstrip(".") if "." in written else written
 
 
-def in_words(value: float) -> str:
+def format_value(value: float) -> str:
     """A number for a sentence: as ``number``, but what is not finite is told as what it is, inf or nan."""
-    return number(value) if math.isfinite(value) else f"{value:g}"
+    return format_number(value) if math.isfinite(value) else f"{value:g}"
 
 
-def share(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """A share in percent: 5%, 4.76%, 0.035%, 33.3%; a dash where it is not finite."""
     if value is None or not math.isfinite(value):
-        return DASH
+        return MISSING
     percent = 100 * value
     size = abs(percent)
     if size < 1:
-        return f"{number(percent, 2)}%"
+        return f"{format_number(percent, 2)}%"
     written = f"{percent:,.{1 if 10 <= size <= 99 else 2}f}"
     return f"{written.rstrip('0').rstrip('.')}%"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """How long something took: 0.4 s, 40 s, 2 min 5 s, 1 h 5 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -60,17 +60,17 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
-def short_numbers(text: str) -> str:
+def shorten_numbers(text: str) -> str:
     """The same text with every number of many digits cut to four: a rule's settings, for people."""
 
     def cut(found: re.Match[str]) -> str:
         value = float(found[0])
-        return number(value) if abs(value) >= SMALLEST else f"{value:.4g}"
+        return format_number(value) if abs(value) >= SMALLEST else f"{value:.4g}"
 
     return LONG.sub(cut, text)
 
 
-def as_text(*parts: RenderableType, width: int = 120) -> str:
+def render_text(*parts: RenderableType, width: int = 120) -> str:
     """What the parts look like printed, one below the other."""
     console = Console(width=width)
     with console.capture() as capture:
@@ -79,19 +79,19 @@ def as_text(*parts: RenderableType, width: int = 120) -> str:
     return capture.get()
 
 
-def few_of(words: Sequence[str], most: int = 5) -> str:
+def join_first(words: Sequence[str], most: int = 5) -> str:
     """The first few of them, and how many more there are."""
     more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 
-def mean_and_spread(values: Sequence[float] | np.ndarray) -> str:
+def format_mean_std(values: Sequence[float] | np.ndarray) -> str:
     """Mean ± standard deviation, for a table."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"
 
 
-def byte_size(many: int) -> str:
+def format_bytes(many: int) -> str:
     """So many bytes as people write them: 900 bytes, 3.2 MB."""
     if many < 1000:
         return f"{many} bytes"
@@ -114,7 +114,7 @@ _NUMBER = re.compile(
 """A number with its sign, or a mark of an empty cell: neither does anything."""
 
 
-def defused(cell: Any) -> Any:
+def escape_cell(cell: Any) -> Any:
     """The cell as a CSV file should have it: text that spreadsheets would compute gets an apostrophe before it.
 
     Numbers stay numbers, also those written as text. ``restored`` undoes it exactly.
@@ -124,13 +124,13 @@ def defused(cell: Any) -> Any:
     return cell
 
 
-def restored(cell: Any) -> Any:
+def unescape_cell(cell: Any) -> Any:
     """What ``defused`` was given."""
     if isinstance(cell, str) and _DEFUSED.match(cell) and not _NUMBER.fullmatch(cell[1:]):
         return cell[1:]
     return cell
 
 
-def defused_row(cells: Iterable[Any]) -> list[Any]:
+def escape_row(cells: Iterable[Any]) -> list[Any]:
     """A line of a CSV file, cell by cell."""
-    return [defused(cell) for cell in cells]
+    return [escape_cell(cell) for cell in cells]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from softswitch.support.function_equality import Alike
+from softswitch.support.function_equality import ComparableFunction
 
 Settings = TypeVar("Settings")
 _TRACED: set[type] = set()
@@ -35,14 +35,18 @@ def traced_settings(cls: type[Settings]) -> type[Settings]:
     def flatten(settings: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         named = [(field.name, getattr(settings, field.name)) for field in fields(settings)]
         numbers = [(name, value) for name, value in named if not _is_static(value)]
-        static = tuple((name, Alike(value) if callable(value) else value) for name, value in named if _is_static(value))
+        static = tuple(
+            (name, ComparableFunction(value) if callable(value) else value)
+            for name, value in named
+            if _is_static(value)
+        )
         return tuple(value for _, value in numbers), (tuple(name for name, _ in numbers), static)
 
     def unflatten(aux: tuple[Any, ...], numbers: Any) -> Any:
         names, static = aux
         settings = object.__new__(cls)
         for name, value in (*zip(names, numbers, strict=True), *static):
-            object.__setattr__(settings, name, value.function if isinstance(value, Alike) else value)
+            object.__setattr__(settings, name, value.function if isinstance(value, ComparableFunction) else value)
         return settings
 
     jax.tree_util.register_pytree_node(cls, flatten, unflatten)

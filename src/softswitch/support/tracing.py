@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from softswitch.support.arrays import is_key
+from softswitch.support.arrays import is_random_key
 
 
 def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
@@ -21,15 +21,15 @@ def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
     bodies differ: both are in the program. What only happens outside of it (a host callback's Python) is not.
     """
     traced = jax.make_jaxpr(function)(*arguments)
-    digest = hashlib.sha256(without_addresses(str(traced)).encode())
+    digest = hashlib.sha256(strip_addresses(str(traced)).encode())
     for constant in _constants(traced):
-        array = np.asarray(jax.random.key_data(constant) if is_key(constant) else constant)
+        array = np.asarray(jax.random.key_data(constant) if is_random_key(constant) else constant)
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def without_addresses(text: str) -> str:
+def strip_addresses(text: str) -> str:
     """A repr that is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
@@ -53,7 +53,7 @@ def _constants(program: Any) -> Iterator[Any]:
 T = TypeVar("T")
 
 
-def traced_once(function: Callable[..., T], *examples: Any) -> tuple[Callable[..., T], T]:
+def trace_once(function: Callable[..., T], *examples: Any) -> tuple[Callable[..., T], T]:
     """The function as it was traced with arguments like these, and the shapes of what it returns.
 
     ``jax.eval_shape`` traces it too, and forgets what it traced: tracing is much of what it takes to compile.

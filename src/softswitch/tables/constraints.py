@@ -117,11 +117,11 @@ class ConstraintKind:
         constraint: str | None = None,
     ) -> str:
         """Return the sentence that states what must hold at every client."""
-        from softswitch.support.text import number
+        from softswitch.support.text import format_number
 
         requirement = self.sentence.format(
             bound=self.description.write(bound),
-            points=f"{number(100 * bound)} percentage point{'s' * (bound != 0.01)}",
+            points=f"{format_number(100 * bound)} percentage point{'s' * (bound != 0.01)}",
             positive=f"a positive {label}" if positive is None else f"{label} = {positive}",
             label=label,
             group=group,
@@ -227,10 +227,16 @@ def build_problem(
 def _binary_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
     def build(options: BuildOptions) -> ProblemFunctions:
         from softswitch.problem import fairness, rates
-        from softswitch.problem.networks import false_alarms, misses, objective, probability, row_scores
+        from softswitch.problem.networks import (
+            batch_scores,
+            false_alarms,
+            logistic_objective,
+            misses,
+            predict_probability,
+        )
         from softswitch.problem.ranges import ZERO_ONE
 
-        miss_rate, false_alarm_rate = rates.miss_rate(row_scores), rates.false_alarm_rate(row_scores)
+        miss_rate, false_alarm_rate = rates.miss_rate(batch_scores), rates.false_alarm_rate(batch_scores)
         if kind == "miss-rate":
             cost = false_alarm_rate.constraint
             return ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, cost, private_surrogate=misses)
@@ -238,19 +244,21 @@ def _binary_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
             cost = miss_rate.constraint
             return ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, cost, private_surrogate=false_alarms)
         if kind == "error-rate":
-            rate = rates.error_rate(row_scores)
-            return ProblemFunctions(objective, *rate, ZERO_ONE, private_surrogate=objective)
+            rate = rates.error_rate(batch_scores)
+            return ProblemFunctions(logistic_objective, *rate, ZERO_ONE, private_surrogate=logistic_objective)
         if kind == "neyman-pearson":
             return ProblemFunctions(false_alarms, misses, is_convex_if_linear=True)
         if kind == "decision-parity":
-            return ProblemFunctions(objective, *rates.decision_parity(row_scores), ZERO_ONE)
+            return ProblemFunctions(logistic_objective, *rates.decision_parity(batch_scores), ZERO_ONE)
         if kind == "decision-opportunity":
-            return ProblemFunctions(objective, *rates.decision_opportunity(row_scores), ZERO_ONE)
+            return ProblemFunctions(logistic_objective, *rates.decision_opportunity(batch_scores), ZERO_ONE)
         if kind == "group-loss":
-            constraint = fairness.bounded_group_loss(probability, 0.0)
-            return ProblemFunctions(objective, constraint, range=fairness.cross_entropy_range())
-        gap = (fairness.demographic_parity if kind == "demographic-parity" else fairness.equal_opportunity)(probability)
-        return ProblemFunctions(objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
+            constraint = fairness.bounded_group_loss(predict_probability, 0.0)
+            return ProblemFunctions(logistic_objective, constraint, range=fairness.cross_entropy_range())
+        gap = (fairness.demographic_parity if kind == "demographic-parity" else fairness.equal_opportunity)(
+            predict_probability
+        )
+        return ProblemFunctions(logistic_objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
 
     return build
 
@@ -292,9 +300,9 @@ def _number_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
         unit, is_coverage = options.label.unit, kind == "coverage"  # type: ignore[attr-defined]
         loss = options.loss or ("quantile" if is_coverage else "squared")
         quantile = options.quantile or (1 - options.bound if is_coverage and options.bound else 0.5)
-        constraint, surrogate, row_range = regression.bounded(kind, unit)
+        constraint, surrogate, row_range = regression.regression_constraint(kind, unit)
         is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
-        objective = regression.loss(loss, unit, quantile)
+        objective = regression.make_loss(loss, unit, quantile)
         return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
 
     return build

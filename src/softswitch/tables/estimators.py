@@ -25,7 +25,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 
 from softswitch.certification.certify import certify
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import DataSplit, part_masks
+from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import solve_certified
 from softswitch.engine.solve import solve
@@ -33,7 +33,7 @@ from softswitch.methods.automatic import as_method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.choices import BINARY, MULTICLASS
-from softswitch.problem.networks import Network, moved_network, outputs
+from softswitch.problem.networks import Network, apply_network, rescale_network
 from softswitch.problem.parameters import WEIGHT, Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.certificate import describe_certification, is_certified
@@ -120,7 +120,7 @@ class FederatedEstimator(BaseEstimator):
         return {}
 
     def _check_kind(self) -> None:
-        checks.one_of("kind", self.kind, kind_names(estimator=type(self).__name__))
+        checks.check_choice("kind", self.kind, kind_names(estimator=type(self).__name__))
 
     def _train(
         self,
@@ -144,7 +144,9 @@ class FederatedEstimator(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         if self.validation and not self.held_out:
             raise ValueError(f"validation = {self.validation!r} needs held_out above 0: rows for the certificate")
-        masks = part_masks(owner, *stratified.values(), choosing=self.validation, held_out=self.held_out, seed=seed)
+        masks = split_masks(
+            owner, *stratified.values(), validation=self.validation, calibration=self.held_out, seed=seed
+        )
         learn, choose, keep = masks
         previous = self.__dict__.get("_fitted") if self.warm_start else None
         label = self._fit_label(y, learn)
@@ -234,7 +236,7 @@ class FederatedEstimator(BaseEstimator):
         ]
         last = previous["label"]
         if isinstance(label, NumberLabel):
-            start = moved_network(start, last.scale / label.scale, (last.mean - label.mean) / label.scale)
+            start = rescale_network(start, last.scale / label.scale, (last.mean - label.mean) / label.scale)
         like = problem.start
         return replace(problem, start=jax.tree.map(lambda value, leaf: jnp.asarray(value, leaf.dtype), start, like))
 
@@ -246,7 +248,7 @@ class FederatedEstimator(BaseEstimator):
                 f"{describe_certification(self.certificate_)} To predict anyway, set allow_uncertified=True"
             )
         X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
-        return np.asarray(outputs(self.params_, jnp.asarray(self._standardise(X))), dtype=float)
+        return np.asarray(apply_network(self.params_, jnp.asarray(self._standardise(X))), dtype=float)
 
     def _linear(self) -> tuple[np.ndarray, np.ndarray]:
         """Return weights and intercepts of a linear model for the original features, one row per output."""

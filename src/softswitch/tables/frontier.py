@@ -22,9 +22,9 @@ from softswitch.engine.baselines import add_baselines
 from softswitch.engine.frontier import Measure, checked_bounds, frontier
 from softswitch.methods.automatic import as_method
 from softswitch.oracles.options import Logging
-from softswitch.problem.networks import Network, outputs
+from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.parameters import float_dtype
-from softswitch.problem.ranges import ends
+from softswitch.problem.ranges import endpoints
 from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
 from softswitch.results.folder import (
     CONFIG,
@@ -169,7 +169,7 @@ def _measures(label: Label) -> dict[str, Measure]:
 
     def row_values(params: Network, data: ClientData) -> np.ndarray:
         y = np.asarray(data.rows.columns["y"])
-        predicted = label.decode(outputs(params, jnp.asarray(data.rows.columns["x"])))
+        predicted = label.decode(apply_network(params, jnp.asarray(data.rows.columns["x"])))
         if isinstance(label, NumberLabel):
             return np.abs(predicted - (label.mean + label.scale * y))
         return (label.encode(predicted) == y).astype(float)
@@ -198,7 +198,7 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
     """Return the bounds or the default ones, from the loosest to the tightest."""
     shapes = split.train.batch_shapes(1, float_dtype(table.problem.start))
     ranges = resolve_ranges(table.problem, None, None, table.problem.trace(shapes).constraints)[1:]
-    largest = max(math.inf if row_range is None else ends(row_range)[1] for row_range in ranges)
+    largest = max(math.inf if row_range is None else endpoints(row_range)[1] for row_range in ranges)
     if bounds:
         checked = checked_bounds("--bound", bounds)
         if checked[0] >= largest:

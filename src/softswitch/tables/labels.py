@@ -13,10 +13,10 @@ import pandas as pd
 
 from softswitch.engine.candidates import Move
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.multiclass import decided_class
-from softswitch.problem.networks import Network, constant_network, moved_network, network
-from softswitch.problem.rates import decided
-from softswitch.problem.regression import Unit
+from softswitch.problem.multiclass import predict_class
+from softswitch.problem.networks import Network, constant_network, init_network, rescale_network
+from softswitch.problem.rates import is_positive
+from softswitch.problem.regression import LabelScale
 
 MAX_CLASSES = 100
 
@@ -59,7 +59,7 @@ class Label(ABC):
     @property
     def move(self) -> Move | None:
         """Function that shifts a model's decision threshold, if there is one."""
-        return moved_network
+        return rescale_network
 
     def constant(self, like: Network, value: float) -> Network:
         """Return a network of the same shape with a constant prediction."""
@@ -67,7 +67,7 @@ class Label(ABC):
 
     def initial_network(self, features: int, hidden: tuple[int, ...], seed: int) -> Network:
         """Return random weights, or zeros for a linear model."""
-        start = network(features, hidden, outputs=self.outputs, seed=seed)
+        start = init_network(features, hidden, outputs=self.outputs, seed=seed)
         return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
@@ -86,7 +86,7 @@ class BinaryLabel(Label):
 
     def decode(self, outputs: Any) -> np.ndarray:
         """Return the positive value if its probability is above one half."""
-        return _decode_classes((self.negative, self.positive), np.asarray(decided(outputs[:, 0])).astype(int))
+        return _decode_classes((self.negative, self.positive), np.asarray(is_positive(outputs[:, 0])).astype(int))
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
         """Return the probability of the positive value."""
@@ -120,7 +120,7 @@ class MulticlassLabel(Label):
 
     def decode(self, outputs: Any) -> np.ndarray:
         """Return the class with the largest score."""
-        return _decode_classes(self.values, np.asarray(decided_class(outputs)))
+        return _decode_classes(self.values, np.asarray(predict_class(outputs)))
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
         """Return the probability of every class."""
@@ -152,7 +152,7 @@ class MulticlassLabel(Label):
         direction = jnp.asarray(self._rarity / spread, dtype=jnp.float32)
 
         def move(params: Network, scale: float, offset: float) -> Network:
-            return moved_network(params, scale, offset * direction)
+            return rescale_network(params, scale, offset * direction)
 
         return move
 
@@ -173,11 +173,11 @@ class NumberLabel(Label):
     outputs: ClassVar[int] = 1
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> LabelScale:
         """Unit and limits of the standardised label."""
         if self.low is None or self.high is None:
-            return Unit(self.scale)
-        return Unit(self.scale, (self.low - self.mean) / self.scale, (self.high - self.mean) / self.scale)
+            return LabelScale(self.scale)
+        return LabelScale(self.scale, (self.low - self.mean) / self.scale, (self.high - self.mean) / self.scale)
 
     def encode(self, values: Any) -> np.ndarray:
         """Return (label − mean)/scale."""

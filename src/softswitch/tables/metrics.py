@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.networks import Network, outputs, scores
+from softswitch.problem.networks import Network, apply_network, scores
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
 from softswitch.results.result import Result
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
@@ -111,14 +111,14 @@ def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float
         if baseline is not None and baseline.params is not None:
             models[prefix] = baseline.params
     label, x = table.label, table.held_out.rows.columns["x"]
-    scores = {model: _label_scores(label, outputs(params, x)) for model, params in models.items()}
+    scores = {model: _label_scores(label, apply_network(params, x)) for model, params in models.items()}
     scale = label.scale if isinstance(label, NumberLabel) else 1
     return columns | measure_clients(label.label_type, table.held_out, scores, names, scale)
 
 
 def _label_scores(label: Label, values: Array) -> np.ndarray:
     if isinstance(label, NumberLabel):
-        return np.asarray(label.unit.within(values[:, 0]))
+        return np.asarray(label.unit.clip(values[:, 0]))
     return np.asarray(values if isinstance(label, MulticlassLabel) else values[:, 0])
 
 

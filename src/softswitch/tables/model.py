@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from softswitch.problem.networks import Network, outputs
+from softswitch.problem.networks import Network, apply_network
 from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
-from softswitch.support.arrays import shaped
-from softswitch.support.files import or_damaged, read_json, write_json
-from softswitch.support.json_schema import check_shape
+from softswitch.support.arrays import unflatten_by_path
+from softswitch.support.files import read_json, wrap_read_errors, write_json
+from softswitch.support.json_schema import check_schema
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import Label, label_from_dict
 
@@ -95,7 +95,7 @@ class Model:
                 f"{self.run.folder} has no certified model. {self.run.about['aim']['words']} To predict anyway, use "
                 "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
             )
-        return outputs(self.params, jnp.asarray(self.encoding.encode(table)))
+        return apply_network(self.params, jnp.asarray(self.encoding.encode(table)))
 
     def __repr__(self) -> str:
         return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"
@@ -119,11 +119,11 @@ def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
         reason = "was not finished: softswitch resume" if not run.finished else "was not created by softswitch train:"
         raise ValueError(f"{run.folder} has no model to load: it {reason} {run.folder}")
     content = read_json(run.folder / ENCODING)
-    with or_damaged(run.folder / ENCODING):
-        check_shape(content, ENCODING_SCHEMA, "encoding")
+    with wrap_read_errors(run.folder / ENCODING):
+        check_schema(content, ENCODING_SCHEMA, "encoding")
         encoding, label = Encoding.from_dict(content["columns"]), label_from_dict(content["label_values"])
         features = len(encoding.features)
-    with or_damaged(run.folder / PARAMS):
+    with wrap_read_errors(run.folder / PARAMS):
         params = _network(run.params, features, tuple(content["hidden"]), label)
     return Model(run, encoding, content["label"], label, params, allow_uncertified)
 
@@ -133,7 +133,7 @@ def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int,
     if len(hidden) >= len(arrays):
         raise ValueError(f"it has {len(arrays)} arrays, too few for {len(hidden)} hidden layers")
     like = jax.eval_shape(partial(label.initial_network, features, hidden, 0))
-    params = shaped(arrays, like)
+    params = unflatten_by_path(arrays, like)
     for array, expected in zip(jax.tree.leaves(params), jax.tree.leaves(like), strict=True):
         if array.shape != expected.shape or array.dtype.kind != "f":
             raise ValueError(f"it has {array.dtype} of shape {array.shape}, but shape {expected.shape} is needed")

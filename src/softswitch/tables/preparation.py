@@ -16,16 +16,16 @@ import pandas as pd
 
 from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import DataSplit, part_masks
+from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.auto_tuning import SHARPNESS
 from softswitch.engine.defaults import default_alpha
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.problem.choices import MULTICLASS, NUMBER
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import checked_range
+from softswitch.problem.ranges import check_range
 from softswitch.support import checks
-from softswitch.support.checks import all_at_once
+from softswitch.support.checks import call_all
 from softswitch.tables.constraints import CUSTOM, KINDS, ProblemFunctions, build_problem
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import (
@@ -90,7 +90,7 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     data, task = config.data, config.task
     file = folder / data.file
     table, dropped = _read(file, config)
-    full_label, client, features, group = all_at_once(
+    full_label, client, features, group = call_all(
         lambda: _fit_label(find_column(table, data.label, "data.label"), np.ones(len(table), bool), config),
         lambda: find_column(table, data.client, "data.client"),
         lambda: _feature_names(table, data),
@@ -101,7 +101,7 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     if group is not None:
         stratified["group"] = group
     share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
-    masks = part_masks(client, *stratified.values(), choosing=share, held_out=data.held_out, seed=config.run.seed)
+    masks = split_masks(client, *stratified.values(), validation=share, calibration=data.held_out, seed=config.run.seed)
     label = _fit_label(values, masks[0], config)
     if config.privacy.is_enabled:
         label, encoding = declared_label(label, config), declared_encoding(config, features)
@@ -206,7 +206,7 @@ def _import_functions(config: Config, folder: Path) -> ProblemFunctions:
             functions[name.removeprefix("constraint_")] = import_function(path, f"task.{name}", folder)
         elif name != "constraint_surrogate":
             raise ValueError(f"task.kind 'custom' needs task.{name} as 'module:function'")
-    row_range = checked_range("task.constraint_range", config.task.constraint_range or None)
+    row_range = check_range("task.constraint_range", config.task.constraint_range or None)
     return ProblemFunctions(range=row_range, **functions)
 
 
@@ -224,7 +224,7 @@ def import_function(path: str, setting: str, folder: Path) -> Callable[..., Any]
         ) from error
     finally:
         sys.path.remove(str(folder))
-    checks.function(setting, function, "(params, batch) -> number")
+    checks.check_callable(setting, function, "(params, batch) -> number")
     imported: Callable[..., Any] = function
     return imported
 

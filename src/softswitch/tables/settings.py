@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from softswitch.privacy.settings import SAMPLING
 from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LABEL_TYPES, LOSSES
-from softswitch.support.checks import did_you_mean
+from softswitch.support.checks import closest_match
 from softswitch.tables.constraints import KINDS
 
 METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
@@ -274,7 +274,7 @@ def _message(values: Any, section: str | None = None, name: str | None = None) -
 
 
 def _unknown(name: str, known: Mapping[str, Any], prefix: str) -> str:
-    near = did_you_mean(name, list(known))
+    near = closest_match(name, list(known))
     hint = f"did you mean {prefix}{near}?" if near else f"there are {', '.join(prefix + each for each in known)}"
     return f"{prefix}{name} is not a setting; {hint}"
 

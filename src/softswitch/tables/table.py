@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softswitch.support.text import defused, restored
+from softswitch.support.text import escape_cell, unescape_cell
 from softswitch.tables.cells import EMPTY, is_text, parse_cells
 from softswitch.tables.text_file import (
     COMPRESSED,
@@ -111,7 +111,7 @@ def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
             )
     except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *COMPRESSION_ERRORS) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
-    table = _map_texts(table, restored)
+    table = _map_texts(table, unescape_cell)
     table.columns = pd.Index([str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(table.columns)])
     _check_names(path, list(table.columns))
     return table if as_text else table.apply(parse_cells, decimal=form.decimal, empty=empty)
@@ -128,7 +128,7 @@ def write_table(table: pd.DataFrame, file: Path, form: TextFormat | None = None)
     options = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
     has_cr = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
     quoting = csv.QUOTE_NONNUMERIC if has_cr else csv.QUOTE_MINIMAL  # QUOTE_MINIMAL does not quote \r
-    _map_texts(table, defused).to_csv(file, index=False, quoting=quoting, **options)
+    _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting, **options)
 
 
 def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
@@ -147,7 +147,7 @@ def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
     """Raise if a file is empty, has no header, or has lines of different lengths."""
     if not rows:
         raise ValueError(f"{path} is empty")
-    names = [str(restored(name)).strip() for name in rows[0][1]]
+    names = [str(unescape_cell(name)).strip() for name in rows[0][1]]
     if len(rows) == 1:
         raise ValueError(f"{path} has a header, but no rows")
     numbers = [name for name in names if _is_number(name)]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 from xml.parsers import expat
 
-from softswitch.support.files import cap, check_members, check_size, refuse_size, refuse_trap
+from softswitch.support.files import check_archive, check_compression_ratio, check_size, raise_too_large, size_limit
 
 TABLE = 1 << 36
 """Largest uncompressed size of a table in bytes: 64 GiB."""
@@ -49,7 +49,7 @@ class _LimitedStream(io.RawIOBase):
 
     def __init__(self, stream: Any, path: Path) -> None:
         self._stream, self._path, self._packed = stream, path, path.stat().st_size
-        self._given, self._most = 0, cap(TABLE)
+        self._given, self._most = 0, size_limit(TABLE)
 
     def readable(self) -> bool:
         return True
@@ -58,8 +58,8 @@ class _LimitedStream(io.RawIOBase):
         content = self._stream.read(len(buffer))
         self._given += len(content)
         if self._given > self._most:
-            refuse_size(self._path, self._given, self._most, "or more, unpacked")
-        refuse_trap(self._path, self._given, self._packed, self._most, TABLE, HARMLESS)
+            raise_too_large(self._path, self._given, self._most, "or more, uncompressed")
+        check_compression_ratio(self._path, self._given, self._packed, self._most, TABLE, HARMLESS)
         buffer[: len(content)] = content
         return len(content)
 
@@ -104,7 +104,7 @@ class _XzFile:
 def _open_zip(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
     try:
-        check_members(path, archive.infolist(), TABLE, HARMLESS)
+        check_archive(path, archive.infolist(), TABLE, HARMLESS)
         names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
         if len(names) != 1:
             raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
@@ -121,7 +121,7 @@ def check_workbook(path: Path) -> None:
     """Raise if an Excel file is too large uncompressed, or a sheet has too many cells."""
     check_size(path, TABLE)
     with zipfile.ZipFile(path) as archive:
-        check_members(path, archive.infolist(), TABLE, HARMLESS)
+        check_archive(path, archive.infolist(), TABLE, HARMLESS)
         for member in archive.namelist():  # sheets can have any name
             with archive.open(member) as stream, suppress(expat.ExpatError):
                 _check_sheet(path, stream)
@@ -171,9 +171,9 @@ def check_parquet(path: Path) -> None:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = max(CELL_BYTES * metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups))
-    if size > (most := cap(TABLE)):
-        refuse_size(path, size, most, "unpacked")
-    refuse_trap(path, size, path.stat().st_size, most, TABLE, HARMLESS)
+    if size > (most := size_limit(TABLE)):
+        raise_too_large(path, size, most, "unpacked")
+    check_compression_ratio(path, size, path.stat().st_size, most, TABLE, HARMLESS)
 
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}

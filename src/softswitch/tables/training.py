@@ -43,7 +43,7 @@ from softswitch.results.folder import (
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
-from softswitch.support.checks import all_at_once
+from softswitch.support.checks import call_all
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import CUSTOM, KINDS, check_regret
 from softswitch.tables.labels import Label
@@ -111,15 +111,15 @@ def train(
     """
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
-    table, method, *_ = all_at_once(
+    table, method, *_ = call_all(
         lambda: prepare_table(config, base),
         lambda: build_method(config),
         lambda: training_privacy(config),
         lambda: config.privacy.certificate_epsilon is None or certificate_privacy(config),
         lambda: build_memory(config.method),
         lambda: check_regret(config.task.kind, config.task.regret),
-        lambda: checks.seed("run.seed", config.run.seed),
-        lambda: checks.probability("run.confidence", config.run.confidence),
+        lambda: checks.check_seed("run.seed", config.run.seed),
+        lambda: checks.check_probability("run.confidence", config.run.confidence),
     )
     method = fill_alpha(method, len(table.train))
     if watch is not None:
@@ -192,10 +192,10 @@ def resume(
 def _extend(config: Config, rounds: int | None, seconds: float | None) -> Config:
     run = config.run
     if rounds is not None:
-        checks.whole_number("rounds", rounds, at_least=replace_auto(run.rounds, 1))
+        checks.check_integer("rounds", rounds, minimum=replace_auto(run.rounds, 1))
         run = replace(run, rounds=rounds)
     if seconds is not None:
-        run = replace(run, seconds=checks.real_number("seconds", seconds, at_least=run.seconds or 0))
+        run = replace(run, seconds=checks.check_real("seconds", seconds, minimum=run.seconds or 0))
     return replace(config, run=run)
 
 

@@ -26,7 +26,7 @@ GAPS = {
 
 def check_gap_shape(gap: str, shape: Any) -> tuple[float, ...]:
     """Return the shape parameters as floats, or raise an error."""
-    checks.one_of("gap", gap, tuple(GAPS))
+    checks.check_choice("gap", gap, tuple(GAPS))
     needed = GAPS[gap].numargs
     try:
         numbers = tuple(float(number) for number in shape)
@@ -46,7 +46,7 @@ def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = 
         shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
     shape = check_gap_shape(gap, shape)
-    level = checks.real_number("level", level, at_least=0, at_most=1)
+    level = checks.check_real("level", level, minimum=0, maximum=1)
     return float(GAPS[gap].ppf(level, *shape))
 
 
@@ -62,7 +62,7 @@ def quantile_bound(level: float, gap: str = "uniform", shape: tuple[float, ...] 
         shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
     shape = check_gap_shape(gap, shape)
-    level = checks.real_number("level", level, at_least=0, at_most=1)
+    level = checks.check_real("level", level, minimum=0, maximum=1)
     if gap == "uniform":
         return level
     if gap == "beta":
@@ -140,8 +140,8 @@ def expected_gap(noise: str, clients: int, scale: float = 1.0, shape: tuple[floa
         shape: Shape parameters: (a, b) for beta.
     """
     family, shape = _family(noise, shape)
-    n = checks.whole_number("clients", clients, at_least=1)
-    factor = checks.real_number("scale", scale, at_least=0)
+    n = checks.check_integer("clients", clients, minimum=1)
+    factor = checks.check_real("scale", scale, minimum=0)
     if n == 1 or factor == 0:
         return 0.0
     if noise == "cauchy":
@@ -172,7 +172,7 @@ def extreme_value_limit(noise: str, clients: int, shape: tuple[float, ...] = ())
         shape: Shape parameters: (a, b) for beta.
     """
     family, shape = _family(noise, shape)
-    n = checks.whole_number("clients", clients, at_least=2)
+    n = checks.check_integer("clients", clients, minimum=2)
     high = float(family.isf(1 / n, *shape))
     if noise == "cauchy":
         return ExtremeValueLimit("Fréchet", 0.0, high, stats.invweibull(1.0))
@@ -185,7 +185,7 @@ def extreme_value_limit(noise: str, clients: int, shape: tuple[float, ...] = ())
 
 
 def _family(noise: str, shape: Any) -> tuple[Any, tuple[float, ...]]:
-    checks.one_of("noise", noise, tuple(NOISES))
+    checks.check_choice("noise", noise, tuple(NOISES))
     family = NOISES[noise]
     if len(shape) != family.numargs or not all(number > 0 for number in shape):
         raise ValueError(f"shape must have {family.numargs} positive numbers for noise={noise!r}, but is {shape!r}")

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import Batching, batching
+from softswitch.data.sampling import Batching, make_batching
 from softswitch.oracles.evaluation import evaluate
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Ball, Box, Domain
@@ -59,20 +59,20 @@ def estimate_constants(
         gap: Distribution to whose scale σ refers; see ``softswitch.theory.GAPS``.
         gap_shape: Shape parameters of the distribution.
     """
-    checks.expect("clients", clients, ClientData)
+    checks.check_instance("clients", clients, ClientData)
     gap_shape = check_gap_shape(gap, gap_shape)
     theta = problem.domain if domain is None else domain
     if not isinstance(theta, Ball | Box):
         raise ValueError(f"domain must be a Ball or a Box, because the theorems need a bounded Θ, but is {theta!r}")
-    points = checks.whole_number("points", points, at_least=1)
+    points = checks.check_integer("points", points, minimum=1)
     if problem.constraint_surrogate is not None:
         raise ValueError(
             "problem must not have a constraint_surrogate: the theorems require gradients of the constraint itself"
         )
-    pilots = checks.whole_number("pilots", pilots, at_least=2)
-    size = checks.whole_number("batch_size", batch_size, at_least=1)
-    how = batching(size, True, clients.stratum_sizes)
-    whole = batching(None, True, clients.stratum_sizes)
+    pilots = checks.check_integer("pilots", pilots, minimum=2)
+    size = checks.check_integer("batch_size", batch_size, minimum=1)
+    how = make_batching(size, True, clients.stratum_sizes)
+    whole = make_batching(None, True, clients.stratum_sizes)
     ignoring = problem.trace(clients.batch_shapes(size, float_dtype(problem.start))).ignore_weight
     if ignoring and not (how.equal and whole.equal):
         raise ValueError(
@@ -176,7 +176,7 @@ def _scatter(
         return losses.values(params, batch), flat
 
     dtype = float_dtype(params)
-    words = jax.random.bits(key, (how.words(len(clients), pilots),), jnp.uint32)
+    words = jax.random.bits(key, (how.bit_count(len(clients), pilots),), jnp.uint32)
     drawn = jnp.swapaxes(how.draw(words, rows, clients, pilots), 0, 1)
 
     def client(inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:

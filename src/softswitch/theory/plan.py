@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from softswitch.oracles.options import Sampling
-from softswitch.support.text import as_text
+from softswitch.support.text import render_text
 from softswitch.theory.theorems import Bound, Constants, Setting, constraint_bound
 
 
@@ -152,4 +152,4 @@ class Plan:
         return table
 
     def __str__(self) -> str:
-        return as_text(self.table(), self.advice, *(f"Warning: {warning}" for warning in self.warnings), width=100)
+        return render_text(self.table(), self.advice, *(f"Warning: {warning}" for warning in self.warnings), width=100)

@@ -80,14 +80,14 @@ def plan(
     """
     if (epsilon is None) == (samples is None):
         raise ValueError(f"give either epsilon or samples, but epsilon is {epsilon!r} and samples is {samples!r}")
-    clients = checks.whole_number("clients", clients, at_least=1)
-    participation = checks.real_number("participation", participation, above=0, at_most=1)
-    limit = MAX_ROUNDS if rounds is None else checks.whole_number("rounds", rounds, at_least=1)
-    nu = 0.0 if slater is None else checks.real_number("slater", slater, above=0)
+    clients = checks.check_integer("clients", clients, minimum=1)
+    participation = checks.check_real("participation", participation, above=0, maximum=1)
+    limit = MAX_ROUNDS if rounds is None else checks.check_integer("rounds", rounds, minimum=1)
+    nu = 0.0 if slater is None else checks.check_real("slater", slater, above=0)
     default = DEFAULT_SWITCH_SHARE if slater is None else 0.0
-    given = default if switch_share is None else checks.real_number("switch_share", switch_share, above=0, at_most=1)
-    target = None if epsilon is None else checks.real_number("epsilon", epsilon, above=0)
-    budget = None if samples is None else checks.whole_number("samples", samples, at_least=1)
+    given = default if switch_share is None else checks.check_real("switch_share", switch_share, above=0, maximum=1)
+    target = None if epsilon is None else checks.check_real("epsilon", epsilon, above=0)
+    budget = None if samples is None else checks.check_integer("samples", samples, minimum=1)
     participants = max(1, round(participation * clients))
     wait = _longest_wait(memory, clients, participants)
     plans: list[Plan] = []
@@ -107,9 +107,9 @@ def _gradient_choices(constants: Constants, local_steps: int | None, batch_size:
     needed = min_gradient_rows(constants)
     factors = [2**i for i in range(DOUBLINGS + 1)]
     if batch_size is None:
-        steps = 1 if local_steps is None else checks.whole_number("local_steps", local_steps, at_least=1)
+        steps = 1 if local_steps is None else checks.check_integer("local_steps", local_steps, minimum=1)
         return [(steps, -(-needed // steps) * factor) for factor in factors]
-    size = checks.whole_number("batch_size", batch_size, at_least=1)
+    size = checks.check_integer("batch_size", batch_size, minimum=1)
     return [(steps, size) for steps in sorted({1, *(-(-needed // size) * factor for factor in factors)})]
 
 
@@ -118,7 +118,7 @@ def _longest_wait(memory: Memory | None, clients: int, participants: int) -> int
         return None
     from softswitch.methods.memory import Memory
 
-    checks.expect("memory", memory, Memory)
+    checks.check_instance("memory", memory, Memory)
     if memory.smoothing:
         raise ValueError(f"memory must have smoothing=0 in a plan, but is {memory}")
     if not memory.places(participants).by_objective:

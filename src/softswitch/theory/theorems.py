@@ -40,9 +40,9 @@ class Constants:
     def __post_init__(self) -> None:
         object.__setattr__(self, "gap_shape", check_gap_shape(self.gap, self.gap_shape))
         for name in ("diameter", "lipschitz"):
-            object.__setattr__(self, name, checks.real_number(name, getattr(self, name), above=0))
+            object.__setattr__(self, name, checks.check_real(name, getattr(self, name), above=0))
         for name in ("gradient_noise", "value_noise", "heterogeneity"):
-            object.__setattr__(self, name, checks.real_number(name, getattr(self, name), at_least=0))
+            object.__setattr__(self, name, checks.check_real(name, getattr(self, name), minimum=0))
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.longest_wait is not None:
-            checks.whole_number("longest_wait", self.longest_wait, at_least=1)
+            checks.check_integer("longest_wait", self.longest_wait, minimum=1)
         for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
-            checks.whole_number(name, getattr(self, name), at_least=1)
+            checks.check_integer(name, getattr(self, name), minimum=1)
         if self.participants > self.clients:
             raise ValueError(f"participants must be at most clients = {self.clients}, but is {self.participants}")
-        checks.probability("delta", self.delta)
+        checks.check_probability("delta", self.delta)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
         setting: Clients, rounds, steps and batches.
         switch_share: κ, the share of feasible rounds, in (0, 1].
     """
-    kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
+    kappa = checks.check_real("switch_share", switch_share, above=0, maximum=1)
     unit = _sampling_unit(constants, setting)
     beyond = unit * math.log(1 / (2 * kappa))
     return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
@@ -226,7 +226,7 @@ def min_switch_share(constants: Constants, setting: Setting, slater: float) -> f
         setting: Clients, rounds, steps and batches.
         slater: ν, the margin by which some w meets all constraints; 0 if unknown, which gives 1/K.
     """
-    nu = checks.real_number("slater", slater, at_least=0)
+    nu = checks.check_real("slater", slater, minimum=0)
     epsilon = bound(constants, setting).epsilon
     return max(1 / setting.rounds, nu / (nu + constants.diameter * constants.lipschitz + epsilon))
 
@@ -256,7 +256,7 @@ def max_local_steps(rounds: int) -> int:
     Args:
         rounds: K.
     """
-    return math.isqrt(checks.whole_number("rounds", rounds, at_least=1))
+    return math.isqrt(checks.check_integer("rounds", rounds, minimum=1))
 
 
 def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
@@ -270,9 +270,9 @@ def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
         step_size: η.
         longest_wait: T, the largest number of rounds between two reports of a client.
     """
-    wait = checks.whole_number("longest_wait", longest_wait, at_least=1)
-    constant = checks.real_number("lipschitz", lipschitz, above=0)
-    return wait * checks.real_number("step_size", step_size, above=0) * constant**2
+    wait = checks.check_integer("longest_wait", longest_wait, minimum=1)
+    constant = checks.check_real("lipschitz", lipschitz, above=0)
+    return wait * checks.check_real("step_size", step_size, above=0) * constant**2
 
 
 def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
@@ -285,9 +285,9 @@ def general_threshold(error: float, threshold: float, switch_share: float) -> tu
         threshold: λ, at least Δ/2.
         switch_share: κ, the share of feasible rounds, in (0, 1].
     """
-    error = checks.real_number("error", error, at_least=0)
-    threshold = checks.real_number("threshold", threshold, at_least=error / 2)
-    kappa = checks.real_number("switch_share", switch_share, above=0, at_most=1)
+    error = checks.check_real("error", error, minimum=0)
+    threshold = checks.check_real("threshold", threshold, minimum=error / 2)
+    kappa = checks.check_real("switch_share", switch_share, above=0, maximum=1)
     constraint = error / 2 + threshold
     return constraint - (threshold - error / 2) / kappa, constraint
 
@@ -305,7 +305,7 @@ def sampling_error(
         gap: Distribution of Z; see ``GAPS``.
         shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
-    scale, shape = checks.real_number("heterogeneity", heterogeneity, at_least=0), check_gap_shape(gap, shape)
+    scale, shape = checks.check_real("heterogeneity", heterogeneity, minimum=0), check_gap_shape(gap, shape)
     r = setting.participants / setting.clients
     if r == 1:
         return 0.0
@@ -324,11 +324,11 @@ def tail_bound(clients: int, participants: int, below: float) -> float:
         participants: m, the size of the subset.
         below: P(U < t).
     """
-    checks.whole_number("clients", clients, at_least=1)
-    checks.whole_number("participants", participants, at_least=1)
+    checks.check_integer("clients", clients, minimum=1)
+    checks.check_integer("participants", participants, minimum=1)
     if participants > clients:
         raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
-    below = checks.real_number("below", below, at_least=0, at_most=1)
+    below = checks.check_real("below", below, minimum=0, maximum=1)
     r = participants / clients
     if below == 0:
         return 1.0

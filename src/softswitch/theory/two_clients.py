@@ -31,7 +31,7 @@ def alpha_window(step_size: float) -> AlphaWindow:
     Args:
         step_size: η, for losses with slope 1.
     """
-    eta = checks.real_number("step_size", step_size, above=0)
+    eta = checks.check_real("step_size", step_size, above=0)
     return AlphaWindow(math.log(2) / (2 * eta), 1 / eta, 2 / eta)
 
 
@@ -46,8 +46,8 @@ def limit_cycle(alpha: float, step_size: float) -> float:
         alpha: α, per unit of the loss.
         step_size: η, for losses with slope 1.
     """
-    eta = checks.real_number("step_size", step_size, above=0)
-    product = checks.real_number("alpha", alpha, at_least=0) * eta
+    eta = checks.check_real("step_size", step_size, above=0)
+    product = checks.check_real("alpha", alpha, minimum=0) * eta
     if product <= 2:
         return 0.0
     # The paper bounds p by ½√(1 − 2/αη) < p < √(3(αη − 2)/8); tanh < 1 gives p < ½.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.support.plotting import panels
+from softswitch.support.plotting import make_panels
 from softswitch_experiments.leaderboard.methods import DEFAULT, BenchMethod
 from softswitch_experiments.leaderboard.ranking import Ranking
 from softswitch_experiments.leaderboard.tasks import MAIN, BenchTask
@@ -103,7 +103,7 @@ def draw_profiles(ranking: Ranking, path: Path, title: str) -> None:
     """Draw for each method the share of tasks on which it is within a distance of the best."""
     levels = np.geomspace(1e-3, 1.0, 200)
     shares = ranking.profile(levels)
-    figure, ((panel,),) = panels(1, 1, title, width=8, height=4.6)
+    figure, ((panel,),) = make_panels(1, 1, title, width=8, height=4.6)
     for position, m in enumerate(np.argsort(-shares.mean(axis=1), kind="stable")):
         name, is_default = ranking.methods[m], ranking.methods[m] == DEFAULT
         if position < NAMED_METHODS or is_default:

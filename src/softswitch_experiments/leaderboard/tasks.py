@@ -14,7 +14,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.oracles.federation import Federation, make_federation
 from softswitch.oracles.options import Sampling
 from softswitch.problem.fairness import demographic_parity, equal_opportunity
-from softswitch.problem.networks import probability
+from softswitch.problem.networks import predict_probability
 from softswitch.problem.problem import Problem
 from softswitch_experiments.leaderboard import tables
 from softswitch_experiments.leaderboard.tables import make_table_problem
@@ -179,12 +179,12 @@ def _cancer() -> tuple[Problem, ClientData]:
 
 
 def _adult_parity() -> tuple[Problem, ClientData]:
-    task = adult(constraint=demographic_parity(probability), strata="group")
+    task = adult(constraint=demographic_parity(predict_probability), strata="group")
     return task.problem, task.train
 
 
 def _adult_opportunity() -> tuple[Problem, ClientData]:
-    task = adult(by="occupation", constraint=equal_opportunity(probability), strata=("group", "y"))
+    task = adult(by="occupation", constraint=equal_opportunity(predict_probability), strata=("group", "y"))
     return task.problem, task.train
 
 

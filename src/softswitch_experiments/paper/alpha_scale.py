@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, dots, legend, narrow_panels
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, add_legend, make_narrow_panels, plot_error_bars
 from softswitch_experiments.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import Point, averages, last_iterates, values_of
@@ -93,7 +93,7 @@ PARTS = (
 
 def run(scale: Scale) -> Outcome:
     """Measure loss and constraint of each task over α on both scales, and find which α serves which task."""
-    figure, axes = narrow_panels(len(PARTS), 2, "α per unit (the paper's) and α per spread of the reports")
+    figure, axes = make_narrow_panels(len(PARTS), 2, "α per unit (the paper's) and α per spread of the reports")
     rows: list[Row] = []
     serving: dict[str, list[set[float]]] = {"raw": [], "spread": []}
     for pair, part in zip(axes, PARTS, strict=True):
@@ -120,7 +120,7 @@ def run(scale: Scale) -> Outcome:
                 for alpha, one in measured.items()
                 for seed, (loss, constraint) in enumerate(zip(one.loss, one.constraint, strict=True))
             ]
-    legend(figure, axes.flat)
+    add_legend(figure, axes.flat)
     return Outcome(figure, {"settings": rows}, tuple(_claims(serving)))
 
 
@@ -137,8 +137,8 @@ def _best_loss(results: dict[str, dict[float, Measured]], bound: float) -> float
 def _draw(pair: np.ndarray, part: Part, results: dict[str, dict[float, Measured]], bound: float) -> None:
     for kind, colour in (("raw", VERMILLION), ("spread", BLUE)):
         alphas, label = list(results[kind]), "per unit" if kind == "raw" else "per spread"
-        dots(pair[0], alphas, [one.loss for one in results[kind].values()], colour, f"α {label}")
-        dots(pair[1], alphas, [one.constraint for one in results[kind].values()], colour, f"α {label}")
+        plot_error_bars(pair[0], alphas, [one.loss for one in results[kind].values()], colour, f"α {label}")
+        plot_error_bars(pair[1], alphas, [one.constraint for one in results[kind].values()], colour, f"α {label}")
     pair[0].set(title=part.title, xlabel="α", ylabel=part.loss, xscale="log")
     pair[1].set(title=part.title, xlabel="α", ylabel=part.constraint, xscale="log")
     pair[1].axhline(bound, color=GREY, linestyle="--", linewidth=1, label="bound")

@@ -14,7 +14,7 @@ from softswitch.oracles.options import group_options
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, narrow_panels
+from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_narrow_panels
 from softswitch.theory.two_clients import limit_cycle
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
@@ -51,7 +51,7 @@ def iterates(result: Result) -> np.ndarray:
 
 def run(scale: Scale) -> Outcome:
     """Draw one cobweb plot per regime from the iterates of the method."""
-    figure, axes = narrow_panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", height=3.4)
+    figure, axes = make_narrow_panels(1, 3, "The trade-off of α: w ← w − η tanh(αw), from f = ±w", height=3.4)
     rows: list[Row] = []
     claims = []
     span = np.linspace(-1.1, START + 0.1, 400)

@@ -9,7 +9,14 @@ from matplotlib.axes import Axes
 
 from softswitch.methods.base import Method
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, band, legend, log_values, narrow_panels, tolerance
+from softswitch.support.plotting import (
+    METHODS,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_tolerance,
+    set_log_scale,
+)
 from softswitch_experiments.paper import tuning
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
@@ -40,7 +47,7 @@ FifthPanel = Callable[[Axes, Scheme, Runs], tuple[list[Claim], dict[str, list[Ro
 def compare(study: Study, scale: Scale, fifth_panel: FifthPanel | None = None) -> Outcome:
     """Compare Softmax SGM, penalty and primal-dual, the baselines also with tuned settings."""
     title = f"{study.title}: the worst client (tuned: the best of the baseline's grid)"
-    figure, axes = narrow_panels(len(study.schemes(scale)), 5 if fifth_panel else 4, title)
+    figure, axes = make_narrow_panels(len(study.schemes(scale)), 5 if fifth_panel else 4, title)
     tables: dict[str, list[Row]] = {"curves": [], "answers": [], "settings": [], "violations": []}
     claims: list[Claim] = []
     for row, scheme in zip(axes, study.schemes(scale), strict=True):
@@ -56,17 +63,17 @@ def compare(study: Study, scale: Scale, fifth_panel: FifthPanel | None = None) -
                 tables["answers"] += answer_rows(points, scheme=scheme.name, method=label, iterate=iterate)
         for panel, (_, name, title) in zip(row, PARTS, strict=False):
             panel.set(title=f"{title}  ({scheme.name})", xlabel="gradient evaluations")
-            log_values(panel)
+            set_log_scale(panel)
             panel.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
             if name == "constraint":
-                tolerance(panel, study.tolerance)
+                plot_tolerance(panel, study.tolerance)
         claims += _claims(study, runs, scheme, scale)
         if fifth_panel is not None:
             more_claims, more_tables = fifth_panel(row[4], scheme, runs)
             claims += more_claims
             for name, rows in more_tables.items():
                 tables.setdefault(name, []).extend(rows)
-    legend(figure, axes[:, :4].flat, columns=6)
+    add_legend(figure, axes[:, :4].flat, columns=6)
     return Outcome(figure, tables, tuple(claims))
 
 
@@ -80,7 +87,7 @@ def _draw(row: Any, label: str, results: tuple[Result, ...]) -> None:
     gradients = gradient_evaluations(results[0])
     for panel, (part, name, _) in zip(row, PARTS, strict=False):
         values = [getattr(getattr(result.history, part), name) for result in results]
-        band(panel, gradients, values, METHODS[method], label, linestyle=":" if is_tuned else "-")
+        plot_band(panel, gradients, values, METHODS[method], label, linestyle=":" if is_tuned else "-")
 
 
 def _claims(study: Study, runs: Runs, scheme: Scheme, scale: Scale) -> list[Claim]:

@@ -24,7 +24,16 @@ from softswitch.oracles.options import group_options
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
-from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, dots, log_values, panels
+from softswitch.support.plotting import (
+    BLUE,
+    GREEN,
+    GREY,
+    NARROW_WIDTH,
+    VERMILLION,
+    make_panels,
+    plot_error_bars,
+    set_log_scale,
+)
 from softswitch.theory.pilot import estimate_constants
 from softswitch.theory.theorems import Constants, Setting, bound
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
@@ -98,7 +107,9 @@ def run(scale: Scale) -> Outcome:
     clients = [task.train for task in STUDY.tasks(scale.seeds)]
     optimum = np.array([find_optimum(one) for one in clients])
     constants = estimate_constants(PROBLEM, clients[0], points=scale.pick(16, 2), pilots=64, batch_size=32)
-    figure, axes = panels(3, 1, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=NARROW)
+    figure, axes = make_panels(
+        3, 1, "Neyman–Pearson in a ball: measured gap and the theory's terms", width=NARROW_WIDTH
+    )
 
     def measure(rounds: int, threshold: float = THRESHOLD, **options: Any) -> list[Row]:
         """Return a row per seed."""
@@ -128,22 +139,22 @@ def run(scale: Scale) -> Outcome:
     gaps = {name: np.array([[row["gap"] for row in rows] for rows in cases]) for name, cases in runs.items()}
 
     optimization, estimation, sampling = axes[:, 0]
-    dots(optimization, horizon, gaps["rounds"], BLUE, "measured, λ ~ K^(-1/2)")
-    dots(optimization, horizon, gaps["rounds, λ = 0"], GREEN, "measured, λ = 0", ":")
+    plot_error_bars(optimization, horizon, gaps["rounds"], BLUE, "measured, λ ~ K^(-1/2)")
+    plot_error_bars(optimization, horizon, gaps["rounds, λ = 0"], GREEN, "measured, λ = 0", ":")
     term = constants.diameter * constants.lipschitz / np.sqrt(horizon)
     optimization.plot(horizon, term, color=GREY, linestyle="--", label="theory: DL/√K")
     lines = theory_lines(constants, horizon, batches, few, middle)
     optimization.plot(horizon, lines["optimization"], color=GREY, label="Theorem 1: 2DL/√K")
     optimization.set(xscale="log", xlabel="rounds K", ylabel="gap max(F(w̄) − F*, G(w̄))", title="optimization")
 
-    dots(estimation, batches, gaps["rows"], VERMILLION, "measured")
+    plot_error_bars(estimation, batches, gaps["rows"], VERMILLION, "measured")
     term = constants.value_noise / np.sqrt(batches)
     estimation.plot(batches, term, color=GREY, linestyle="--", label="theory: σ_ζ/√B_ζ")
     estimation.plot(batches, lines["estimation"], color=GREY, marker=".", label="Theorem 1, with its constants")
     estimation.set(xscale="log", xlabel=f"rows a report B_ζ  (K = {middle})", title="estimation")
 
     share = np.array(few) / CLIENTS
-    dots(sampling, share, gaps["clients"], VERMILLION, "measured")
+    plot_error_bars(sampling, share, gaps["clients"], VERMILLION, "measured")
     partial = share[share < 1]
     term = constants.heterogeneity / (np.abs(np.log1p(-partial)) * CLIENTS)
     sampling.plot(partial, term, color=GREY, linestyle="--", marker=".", label="theory: σ/(|ln(1−r)|n), 0 at r = 1")
@@ -155,7 +166,7 @@ def run(scale: Scale) -> Outcome:
     sampling.set(xlabel=f"share of clients r = m/n  (K = {middle})", title="sampling")
     places = ((0.5, 0.55), (0.45, 0.42), (0.66, 0.38))  # between measured values and bounds
     for panel, place in zip(axes.flat, places, strict=True):
-        log_values(panel)
+        set_log_scale(panel)
         panel.legend(frameon=False, fontsize="small", loc="center", bbox_to_anchor=place)
 
     claims = [_slope_claim(horizon, gaps["rounds, λ = 0"]), _guarantee_claim(horizon, gaps["rounds"])]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from softswitch.support.plotting import BLUE, GREEN, NARROW, VERMILLION, panels
+from softswitch.support.plotting import BLUE, GREEN, NARROW_WIDTH, VERMILLION, make_panels
 from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import StudyTask
@@ -41,7 +41,9 @@ def run(scale: Scale) -> Outcome:
                 rows.append({"method": label, "level": float(level), "seed": result.seed, **values})
     reference = STUDY.tasks(1)[0]
     rows += [run_fairlearn(reference, bound, quick=scale.quick) for bound in scale.pick(BOUNDS, (0.1,))]
-    figure, axes = panels(1, 1, "Adult, test rows: accuracy against the gap of decisions", width=NARROW, height=4.0)
+    figure, axes = make_panels(
+        1, 1, "Adult, test rows: accuracy against the gap of decisions", width=NARROW_WIDTH, height=4.0
+    )
     curves = {label: _curve(rows, label) for label in COLOURS}
     for label, points in curves.items():
         axes[0, 0].plot(*points.T, "o-", color=COLOURS[label], label=label, markersize=4)

@@ -6,7 +6,16 @@ import numpy as np
 
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.penalty import Penalty
-from softswitch.support.plotting import BLUE, GREEN, GREY, NARROW, VERMILLION, legend, panels, tolerance
+from softswitch.support.plotting import (
+    BLUE,
+    GREEN,
+    GREY,
+    NARROW_WIDTH,
+    VERMILLION,
+    add_legend,
+    make_panels,
+    plot_tolerance,
+)
 from softswitch_experiments.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.readings import select_setting
@@ -44,7 +53,7 @@ def run(scale: Scale) -> Outcome:
     colours = dict(zip(shown, (VERMILLION, GREY, BLUE, GREEN), strict=True))
     names, sizes = tasks[0].train.names, tasks[0].train.sizes
     order = np.argsort(-_client_means(shown["Average SGM"], "constraint"))
-    figure, axes = panels(2, 1, "Adult, a client an occupation: every client's gap and loss", width=NARROW)
+    figure, axes = make_panels(2, 1, "Adult, a client an occupation: every client's gap and loss", width=NARROW_WIDTH)
     rows: list[Row] = []
     for i, (label, points) in enumerate(shown.items()):
         for panel, name in zip(axes[:, 0], ("constraint", "objective"), strict=True):
@@ -55,12 +64,12 @@ def run(scale: Scale) -> Outcome:
             for seed, p in enumerate(points)
             for c in range(len(names))
         ]
-    tolerance(axes[0, 0], TOLERANCE)
+    plot_tolerance(axes[0, 0], TOLERANCE)
     axes[0, 0].set(ylabel="gap g", xticks=[])
     ticks = [f"{names[c]}\n({sizes[c]:,})" for c in order]
     axes[1, 0].set(ylabel="cross-entropy f", xticks=np.arange(len(names)))
     axes[1, 0].set_xticklabels(ticks, rotation=40, ha="right", fontsize="small")
-    legend(figure, axes[:, 0], columns=5)
+    add_legend(figure, axes[:, 0], columns=5)
     answers = [row for label, points in last.items() for row in answer_rows(points, method=label)]
     return Outcome(figure, {"clients": rows, "answers": answers}, tuple(claims(tuned, *shown.values())))
 

@@ -11,7 +11,16 @@ from matplotlib.figure import Figure
 
 from softswitch.problem.choices import CRITERIA
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREEN, VERMILLION, band, dots, legend, narrow_panels, tolerance
+from softswitch.support.plotting import (
+    BLUE,
+    GREEN,
+    VERMILLION,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_error_bars,
+    plot_tolerance,
+)
 from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
@@ -97,15 +106,15 @@ def optimizer(scale: Scale) -> Outcome:
         "SGD, 0.1": replace(SOFTMAX, optimizer=optax.sgd, **steps(0.1)),
     }
     runs = STUDY.run(methods, FULL, scale, evaluations=scale.pick(50, 4))
-    figure, axes = narrow_panels(1, 2, "Adult: the server's optimiser and step size")
+    figure, axes = make_narrow_panels(1, 2, "Adult: the server's optimiser and step size")
     for colour, (label, results) in zip((BLUE, VERMILLION, GREEN), runs.items(), strict=True):
         for panel, name in zip(axes[0], ("objective", "constraint"), strict=True):
             curves = [getattr(result.history.full, name) for result in results]
-            band(panel, results[0].history.full_rounds, curves, colour, label)
+            plot_band(panel, results[0].history.full_rounds, curves, colour, label)
     for panel, word in zip(axes[0], "FG", strict=True):
         panel.set(title=f"{word}, worst client, training rows", xlabel="round", ylim=(0, None))
-    tolerance(axes[0, 1], TOLERANCE)
-    legend(figure, axes.flat, columns=4)
+    plot_tolerance(axes[0, 1], TOLERANCE)
+    add_legend(figure, axes.flat, columns=4)
     last = {label: last_iterates(results, STUDY.tasks(scale.seeds)) for label, results in runs.items()}
     adam, slow, fast = (mean(points, "worst_objective") for points in last.values())
     claims = (
@@ -137,17 +146,17 @@ def _show(
         )
         for name, results in runs.items()
     }
-    figure, axes = narrow_panels(1, 2, title)
+    figure, axes = make_narrow_panels(1, 2, title)
     objective, constraint = axes[0]
     places = np.arange(len(runs))
     for panel, name, word in ((objective, "worst_objective", "F"), (constraint, "worst_constraint", "G")):
         for iterates, colour, label in ((last, BLUE, "last iterate"), (average, GREEN, "average of feasible iterates")):
             values = [values_of(points, name) for points in iterates.values()]
-            dots(panel, places, values, colour, label, line)
+            plot_error_bars(panel, places, values, colour, label, line)
         panel.set(title=f"{word}, worst client, training rows", xlabel=symbol, xticks=places, xticklabels=list(runs))
-    dots(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", line)
-    tolerance(constraint, TOLERANCE)
-    legend(figure, axes.flat, columns=4)
+    plot_error_bars(constraint, places, list(pooled.values()), VERMILLION, "last iterate, all data put together", line)
+    plot_tolerance(constraint, TOLERANCE)
+    add_legend(figure, axes.flat, columns=4)
     rows: list[Row] = []
     for name in runs:
         for iterate, points in (("last", last[name]), ("average", average[name])):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.support.plotting import METHODS, legend, narrow_panels, tolerance
+from softswitch.support.plotting import METHODS, add_legend, make_narrow_panels, plot_tolerance
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch_experiments.paper.study import Point, Scheme, answer_rows, answers, mean, values_of
@@ -23,7 +23,7 @@ METHODS_COMPARED = {
 
 def run(scale: Scale) -> Outcome:
     """Run all methods at the paper's settings on IID and on Dirichlet clients."""
-    figure, axes = narrow_panels(len(STUDY.schemes(scale)), 3, "Clients that differ: IID against Dirichlet splits")
+    figure, axes = make_narrow_panels(len(STUDY.schemes(scale)), 3, "Clients that differ: IID against Dirichlet splits")
     methods = scale.pick(METHODS_COMPARED, {method: METHODS_COMPARED[method] for method in list(METHODS_COMPARED)[:2]})
     rows: list[Row] = []
     claims: list[Claim] = []
@@ -39,8 +39,8 @@ def run(scale: Scale) -> Outcome:
         _draw(row, at, scheme)
         claims += _claims(at, scheme, scale)
     for panel in axes[:, 1:].flat:
-        tolerance(panel, TOLERANCE)
-    legend(figure, [axes[0, 0], axes[0, 2]], columns=5)
+        plot_tolerance(panel, TOLERANCE)
+    add_legend(figure, [axes[0, 0], axes[0, 2]], columns=5)
     return Outcome(figure, {"answers": rows}, tuple(claims))
 
 

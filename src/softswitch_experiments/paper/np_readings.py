@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 
 from softswitch.methods.penalty import Penalty
 from softswitch.methods.primal_dual import PrimalDual
-from softswitch.support.plotting import BLUE, VERMILLION, dots, legend, narrow_panels, tolerance
+from softswitch.support.plotting import (
+    BLUE,
+    VERMILLION,
+    add_legend,
+    make_narrow_panels,
+    plot_error_bars,
+    plot_tolerance,
+)
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import COMMON, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.readings import Contender, Contest, Reading, meets, run_contest
@@ -87,7 +94,7 @@ def run_local_steps(scale: Scale) -> Outcome:
     batches = scale.pick(BATCHES, {"32 drawn": DRAWN})
     gammas = scale.pick(GAMMAS, {"γ = η": False})
     title = f"Softmax SGM over local steps E (m/n = {scale.pick(SHARE, 1):g})\n— w̄   ┄ last iterate"
-    figure, axes = narrow_panels(2, len(batches), title)
+    figure, axes = make_narrow_panels(2, len(batches), title)
     rows: list[Row] = []
     claims: list[Claim] = []
     for column, (which, options) in zip(axes.T, batches.items(), strict=True):
@@ -97,7 +104,7 @@ def run_local_steps(scale: Scale) -> Outcome:
             for panel, attribute in zip(column, ("worst_objective", "worst_constraint"), strict=True):
                 for iterate, line in (("w̄", "-"), ("last", ":")):
                     values = [values_of(points[iterate], attribute) for points in swept.values()]
-                    dots(panel, list(swept), values, COLOURS[gamma], gamma if iterate == "w̄" else None, line)
+                    plot_error_bars(panel, list(swept), values, COLOURS[gamma], gamma if iterate == "w̄" else None, line)
             for iterate in ("w̄", "last"):
                 points = {e: iterates[iterate] for e, iterates in swept.items()}
                 claims.append(robustness_claim(name, iterate, points))
@@ -109,11 +116,11 @@ def run_local_steps(scale: Scale) -> Outcome:
             ]
         column[0].set(title=f"F: {which}")
         column[1].set(title=f"G: {which}", xlabel="E")
-        tolerance(column[1], TOLERANCE)
+        plot_tolerance(column[1], TOLERANCE)
     for panel in axes.flat:
         panel.set(xscale="log", xticks=LOCAL_STEPS, xticklabels=[str(e) for e in LOCAL_STEPS], ylim=(0, None))
         panel.minorticks_off()
-    legend(figure, axes[:, 0], columns=3)
+    add_legend(figure, axes[:, 0], columns=3)
     return Outcome(figure, {"answers": rows}, tuple(claims))
 
 

@@ -13,13 +13,13 @@ from softswitch.results.result import Result
 from softswitch.support.plotting import (
     BLUE,
     VERMILLION,
-    band,
-    dots,
-    ladder,
-    legend,
-    log_values,
-    narrow_panels,
-    tolerance,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_error_bars,
+    plot_tolerance,
+    sequential_colours,
+    set_log_scale,
 )
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
@@ -47,7 +47,7 @@ def alpha_sensitivity(scale: Scale) -> Outcome:
     """Sweep α from the plain mean to nearly the maximum, with full and with partial participation."""
     alphas = scale.pick(ALPHAS, (1.0, 100.0, 6400.0))
     methods = {f"{a:g}": softmax(a) for a in alphas}
-    figure, axes = narrow_panels(len(STUDY.schemes(scale)), 3, "Softmax SGM: what α does")
+    figure, axes = make_narrow_panels(len(STUDY.schemes(scale)), 3, "Softmax SGM: what α does")
     rows: list[Row] = []
     ends: list[Row] = []
     claims: list[Claim] = []
@@ -63,7 +63,7 @@ def alpha_sensitivity(scale: Scale) -> Outcome:
         more, at = _tables(swept, "alpha", scheme=scheme.name)
         rows, ends = rows + more, ends + at
         claims += _alpha_claims(swept, scheme)
-    legend(figure, axes.flat, columns=5)
+    add_legend(figure, axes.flat, columns=5)
     return Outcome(figure, {"curves": rows, "answers": ends}, tuple(claims))
 
 
@@ -122,11 +122,11 @@ def _sweep(values: Mapping[float, Scheme], scale: Scale) -> Swept:
 
 
 def _one_sweep(title: str, swept: Swept, symbol: str, claims: Sequence[Claim]) -> Outcome:
-    figure, axes = narrow_panels(1, 3, title)
+    figure, axes = make_narrow_panels(1, 3, title)
     _draw_curves(axes[0, :2], swept, symbol, "")
     _draw_answers(axes[0, 2], swept, symbol)
     axes[0, 2].set(xticks=list(swept), xticklabels=[f"{value:g}" for value in swept])
-    legend(figure, axes.flat, columns=5)
+    add_legend(figure, axes.flat, columns=5)
     rows, ends = _tables(swept, symbol)
     return Outcome(figure, {"curves": rows, "answers": ends}, tuple(claims))
 
@@ -142,24 +142,24 @@ def _tables(swept: Swept, symbol: str, **labels: str) -> tuple[list[Row], list[R
 
 
 def _draw_curves(axes: Sequence[Axes], swept: Swept, symbol: str, where: str) -> None:
-    for colour, (value, results) in zip(ladder(len(swept)), swept.items(), strict=True):
+    for colour, (value, results) in zip(sequential_colours(len(swept)), swept.items(), strict=True):
         spent = gradient_evaluations(results[0])
         for panel, name in zip(axes, ("objective", "constraint"), strict=True):
             curves = [getattr(result.history.full, name) for result in results]
-            band(panel, spent, curves, colour, f"{symbol} = {value:g}")
+            plot_band(panel, spent, curves, colour, f"{symbol} = {value:g}")
     for panel, name in zip(axes, "FG", strict=True):
         panel.set(title=f"{name}(wₖ)  {where}", xlabel="gradient evaluations")
-        log_values(panel)
+        set_log_scale(panel)
         panel.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
-    tolerance(axes[1], TOLERANCE)
+    plot_tolerance(axes[1], TOLERANCE)
 
 
 def _draw_answers(panel: Axes, swept: Swept, label: str) -> None:
     points = _points(swept)
     for name, word, colour in (("worst_objective", "F(w̄)", BLUE), ("worst_constraint", "G(w̄)", VERMILLION)):
         values = [values_of(one, name) for one in points.values()]
-        dots(panel, list(points), values, colour, word)
-    tolerance(panel, TOLERANCE)
+        plot_error_bars(panel, list(points), values, colour, word)
+    plot_tolerance(panel, TOLERANCE)
     panel.set(title="at the answer", xlabel=label, ylim=(0, None))
 
 

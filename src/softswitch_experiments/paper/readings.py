@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from softswitch.methods.base import Method
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, narrow_panels
+from softswitch.support.plotting import METHODS, make_narrow_panels
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
     Point,
@@ -282,7 +282,7 @@ def run_contest(
     """
     tuned_under = readings if isinstance(readings, Mapping) else {reading: reading for reading in readings}
     title += "\nworst client, mean over fresh seeds, 95% interval\n○ the paper's setting   ● tuned"
-    figure, axes = narrow_panels(len(readings), 2, title, height=0.8 + 0.3 * len(contest.contenders))
+    figure, axes = make_narrow_panels(len(readings), 2, title, height=0.8 + 0.3 * len(contest.contenders))
     tables: dict[str, list[Row]] = {"tuning": [], "answers": []}
     claims: list[Claim] = []
     for pair, (reading, tuning_reading) in zip(axes, tuned_under.items(), strict=True):

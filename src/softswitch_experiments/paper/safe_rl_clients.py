@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, NARROW, VERMILLION, legend, panels
+from softswitch.support.plotting import BLUE, NARROW_WIDTH, VERMILLION, add_legend, make_panels
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, run_setting
 from softswitch_experiments.paper.study import half_interval
@@ -15,7 +15,7 @@ def run(scale: Scale) -> Outcome:
     """Measure every client's constraint and return over the last rounds with both methods."""
     methods = {CRPO: run_setting(PRIMARY, 0.0, scale), SOFTMAX: run_setting(PRIMARY, ALPHA, scale)}
     names = methods[CRPO][0].names
-    figure, axes = panels(2, 1, f"Safe RL, client by client ({PRIMARY.name})", width=NARROW, height=2.6)
+    figure, axes = make_panels(2, 1, f"Safe RL, client by client ({PRIMARY.name})", width=NARROW_WIDTH, height=2.6)
     measured = {method: [_last_means(result) for result in results] for method, results in methods.items()}
     rows: list[Row] = []
     for i, (method, colour) in enumerate(zip(methods, (VERMILLION, BLUE), strict=True)):
@@ -39,7 +39,7 @@ def run(scale: Scale) -> Outcome:
     axes[0, 0].axhline(0, color="black", linestyle="--", linewidth=1, label="budget")
     axes[0, 0].set(ylabel="discounted cost − budget", xticks=[])
     axes[1, 0].set(ylabel="return", xticks=np.arange(len(names)), xticklabels=names, ylim=(0, None))
-    legend(figure, axes[:, 0])
+    add_legend(figure, axes[:, 0])
     return Outcome(figure, {"clients": rows}, tuple(_claims(names, measured)))
 
 

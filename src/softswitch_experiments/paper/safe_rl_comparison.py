@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, VERMILLION, band, dots, legend, narrow_panels
-from softswitch.support.text import mean_and_spread
+from softswitch.support.plotting import BLUE, VERMILLION, add_legend, make_narrow_panels, plot_band, plot_error_bars
+from softswitch.support.text import format_mean_std
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.safe_rl_study import (
     ALPHA,
@@ -91,7 +91,7 @@ def pair_values(measure: Callable[[Result], float], softmax: Sequence[Result], c
 
 def run(scale: Scale) -> Outcome:
     """Draw worst return and cumulative violations in three settings, and compare the methods by paired tests."""
-    figure, axes = narrow_panels(3, 2, "CartPole on three planets: one policy, ten budgets", height=2.2)
+    figure, axes = make_narrow_panels(3, 2, "CartPole on three planets: one policy, ten budgets", height=2.2)
     tables: dict[str, list[Row]] = {"comparison": [], "runs": [], "curves": []}
     claims: list[Claim] = []
     settings = (PRIMARY, SECONDARY, DRAWN)
@@ -111,7 +111,7 @@ def run(scale: Scale) -> Outcome:
         claims += _claims(setting, counts, returns)
     for panel in axes[-1]:
         panel.set(xlabel="round")
-    legend(figure, axes.flat)
+    add_legend(figure, axes.flat)
     return Outcome(figure, tables, tuple(claims))
 
 
@@ -122,8 +122,10 @@ def _draw(row: np.ndarray, setting: CartSetting, methods: dict[str, tuple[Result
         whole = len(curves[0]) // SMOOTH * SMOOTH
         smooth = np.array([curve[:whole].reshape(-1, SMOOTH).mean(axis=1) for curve in curves])
         label = method if method == CRPO else f"{method}, α = {ALPHA:g}"
-        band(returns, np.arange(0, whole, SMOOTH) + SMOOTH / 2, smooth, colour, label)
-        band(counts, np.arange(len(curves[0])), [np.cumsum(is_violated(result)) for result in results], colour, label)
+        plot_band(returns, np.arange(0, whole, SMOOTH) + SMOOTH / 2, smooth, colour, label)
+        plot_band(
+            counts, np.arange(len(curves[0])), [np.cumsum(is_violated(result)) for result in results], colour, label
+        )
     returns.set(title=f"{setting.name}: worst client's return", ylim=(0, None))
     counts.set(title="rounds in violation so far", ylim=(0, None))
 
@@ -141,8 +143,8 @@ def _comparison_row(setting: CartSetting, measure: str, pair: Paired) -> Row:
         "setting": setting.name,
         "measure": measure,
         "seeds": len(pair.softmax),
-        "softmax": mean_and_spread(pair.softmax),
-        "parallel_crpo": mean_and_spread(pair.crpo),
+        "softmax": format_mean_std(pair.softmax),
+        "parallel_crpo": format_mean_std(pair.crpo),
         "difference": pair.difference,
         "low": pair.difference - pair.half_interval,
         "high": pair.difference + pair.half_interval,
@@ -154,7 +156,7 @@ def _comparison_row(setting: CartSetting, measure: str, pair: Paired) -> Row:
 def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim]:
     pairs = len(counts.softmax)
     required = pairs - pairs // 10
-    rounds = f"{mean_and_spread(counts.softmax)} against {mean_and_spread(counts.crpo)} rounds"
+    rounds = f"{format_mean_std(counts.softmax)} against {format_mean_std(counts.crpo)} rounds"
     claims = [
         Claim(
             f"{setting.name}: the worst client violates in fewer rounds in {required} of {pairs} pairs or more",
@@ -164,7 +166,7 @@ def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim
         Claim(
             f"{setting.name}: no loss of the worst client's return is visible (the 95% interval reaches 0 or more)",
             returns.difference + returns.half_interval >= 0,
-            f"{mean_and_spread(returns.softmax)} against {mean_and_spread(returns.crpo)}; difference {returns}",
+            f"{format_mean_std(returns.softmax)} against {format_mean_std(returns.crpo)}; difference {returns}",
         ),
     ]
     if 2 / 2**pairs < LEVEL:  # fewer pairs cannot reach this level
@@ -176,7 +178,7 @@ def _claims(setting: CartSetting, counts: Paired, returns: Paired) -> list[Claim
 def run_alphas(scale: Scale) -> Outcome:
     """Measure violations, return, and the share of rounds that improve the return, over α."""
     runs = {alpha: run_setting(PRIMARY, alpha, scale) for alpha in scale.pick(ALPHAS, QUICK_ALPHAS)}
-    figure, axes = narrow_panels(1, 3, f"Safe RL over α ({PRIMARY.name})")
+    figure, axes = make_narrow_panels(1, 3, f"Safe RL over α ({PRIMARY.name})")
     measures: dict[str, Callable[[Result], float]] = {
         "rounds in violation": count_violations,
         "worst client's return, last rounds": last_return,
@@ -184,7 +186,7 @@ def run_alphas(scale: Scale) -> Outcome:
     }
     positions = np.arange(len(runs))
     for panel, (title, measure) in zip(axes[0], measures.items(), strict=True):
-        dots(panel, positions, [[measure(result) for result in results] for results in runs.values()], BLUE)
+        plot_error_bars(panel, positions, [[measure(result) for result in results] for results in runs.values()], BLUE)
         panel.set(title=title, xlabel="α", xticks=positions, ylim=(0, None))
         panel.set_xticklabels([f"{alpha:g}" for alpha in runs])
     counts, returns = (

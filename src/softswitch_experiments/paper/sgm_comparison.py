@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, band, legend, log_values, narrow_panels, tolerance
+from softswitch.support.plotting import (
+    METHODS,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_tolerance,
+    set_log_scale,
+)
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
 from softswitch_experiments.paper.study import Point, Scheme, answer_rows, averages, curve_rows, mean
@@ -19,7 +26,7 @@ BOTH = {"Softmax SGM": SOFTMAX, "Average SGM": AVERAGE}
 def run(scale: Scale) -> Outcome:
     """Run both methods with both schemes."""
     title = "Softmax SGM and average SGM: worst client (solid), mean client (dotted), and each client at the answer"
-    figure, axes = narrow_panels(len(STUDY.schemes(scale)), 3, title)
+    figure, axes = make_narrow_panels(len(STUDY.schemes(scale)), 3, title)
     curves: list[Row] = []
     ends: list[Row] = []
     violations: list[Row] = []
@@ -34,16 +41,16 @@ def run(scale: Scale) -> Outcome:
             violations += violation_rows(runs[method], scheme=scheme.name, method=method)
         for panel, name in zip(row[:2], "FG", strict=True):
             panel.set(title=f"{name}(wₖ)  ({scheme.name})", xlabel="round")
-            log_values(panel)
+            set_log_scale(panel)
         row[2].set(
             title=f"g of each client at the answer  ({scheme.name})",
             xlabel="client, worst first",
             xticks=[1, 5, 10, 15, 20],
         )
         for panel in row[1:]:
-            tolerance(panel, TOLERANCE)
+            plot_tolerance(panel, TOLERANCE)
         claims += [*_claims(points, scheme), *fewer_violations(scheme.name, runs, "Softmax SGM", ["Average SGM"])]
-    legend(figure, axes[0, :2], columns=5)
+    add_legend(figure, axes[0, :2], columns=5)
     return Outcome(figure, {"curves": curves, "answers": ends, "violations": violations}, tuple(claims))
 
 
@@ -52,7 +59,7 @@ def _draw(row: Any, method: str, results: tuple[Result, ...], points: list[Point
     for panel, name in zip(row[:2], ("objective", "constraint"), strict=True):
         for prefix, client, line in (("", "worst", "-"), ("mean_", "mean", ":")):
             curves = [getattr(result.history.full, prefix + name) for result in results]
-            band(panel, steps, curves, colour, f"{method}, {client} client", linestyle=line)
+            plot_band(panel, steps, curves, colour, f"{method}, {client} client", linestyle=line)
     ranked = np.mean([np.sort(point.constraint)[::-1] for point in points], axis=0)
     row[2].bar(np.arange(1, CLIENTS + 1) + side, ranked, width=0.4, color=colour)
 

@@ -13,7 +13,7 @@ from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import evaluate
 from softswitch.oracles.options import group_options
 from softswitch.results.result import Result
-from softswitch.support.text import mean_and_spread
+from softswitch.support.text import format_mean_std
 from softswitch_experiments.paper.experiment import Row, Scale
 from softswitch_experiments.tasks.fair_classification import Adult
 from softswitch_experiments.tasks.neyman_pearson import BreastCancer
@@ -201,7 +201,7 @@ def half_interval(values: Sequence[float] | np.ndarray) -> float:
 
 def format_mean(points: Sequence[Point], name: str) -> str:
     """Return mean ± standard deviation over seeds."""
-    return mean_and_spread(values_of(points, name))
+    return format_mean_std(values_of(points, name))
 
 
 def format_point(points: Sequence[Point]) -> str:

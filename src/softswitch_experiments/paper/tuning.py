@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from softswitch.methods.base import Method
-from softswitch.support.plotting import GREY, METHODS, dots, ladder, legend, log_values, narrow_panels, tolerance
+from softswitch.support.plotting import (
+    GREY,
+    METHODS,
+    add_legend,
+    make_narrow_panels,
+    plot_error_bars,
+    plot_tolerance,
+    sequential_colours,
+    set_log_scale,
+)
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import Point, Scheme, Study, answer_rows, last_iterates, mean, values_of
 
@@ -46,7 +55,7 @@ def run(study: Study, scale: Scale) -> Outcome:
     """Run every setting of every grid."""
     title = f"{study.title}: how much tuning each method needs (last iterates over its grid)"
     height = len(study.grids)
-    figure, axes = narrow_panels(height * len(study.schemes(scale)), 2, title, height=2.2)
+    figure, axes = make_narrow_panels(height * len(study.schemes(scale)), 2, title, height=2.2)
     rows: list[Row] = []
     claims: list[Claim] = []
     for i, scheme in enumerate(study.schemes(scale)):
@@ -63,26 +72,26 @@ def run(study: Study, scale: Scale) -> Outcome:
                 rows += answer_rows(points, scheme=scheme.name, method=method, setting=text)
         claims.append(_claim(trials, scheme, study.tolerance))
     for panel in axes[:, 1]:
-        tolerance(panel, study.tolerance)
-    legend(figure, axes[:, 1], columns=5)
+        plot_tolerance(panel, study.tolerance)
+    add_legend(figure, axes[:, 1], columns=5)
     return Outcome(figure, {"answers": rows}, tuple(claims))
 
 
 def _draw(study: Study, pair: Any, method: str, trials: Trials) -> None:
     grid = study.grids[method]
     second_values = sorted({second for _, second, _ in trials})
-    colours = ladder(len(second_values)) if len(second_values) > 1 else [METHODS[method]]
+    colours = sequential_colours(len(second_values)) if len(second_values) > 1 else [METHODS[method]]
     for colour, second in zip(colours, second_values, strict=True):
         for step, line in zip(study.steps, ("-", ":"), strict=False):
             settings = sorted(s for s in trials if s[1:] == (second, step))
             label = f"{method}, η = {step:g}" + (f", {grid.second} = {second:g}" if grid.second else "")
             for panel, name in zip(pair, ("worst_objective", "worst_constraint"), strict=True):
                 values = [values_of(trials[s], name) for s in settings]
-                dots(panel, [s[0] for s in settings], values, colour, label, line)
+                plot_error_bars(panel, [s[0] for s in settings], values, colour, label, line)
     for panel in pair:
         panel.axvline(grid.paper, color=GREY, linewidth=0.8, label="the paper's value")
         panel.set(xscale="log", xlabel=f"{grid.symbol}  ({method})")
-        log_values(panel)
+        set_log_scale(panel)
 
 
 def _claim(trials: dict[str, Trials], scheme: Scheme, limit: float) -> Claim:

@@ -20,13 +20,13 @@ from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.options import group_options
-from softswitch.problem.networks import false_alarms, moved_network, network, row_scores
+from softswitch.problem.networks import batch_scores, false_alarms, init_network, rescale_network
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREEN, VERMILLION, log_values, panels, tolerance
-from softswitch.support.text import mean_and_spread
+from softswitch.support.plotting import BLUE, GREEN, VERMILLION, make_panels, plot_tolerance, set_log_scale
+from softswitch.support.text import format_mean_std
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMAX_SWITCH, steps
 
@@ -57,9 +57,9 @@ class Demo:
         return [
             (
                 method,
-                mean_and_spread([result.worst_objective for result in results]),
-                mean_and_spread([result.worst_constraint for result in results]),
-                mean_and_spread([float(result.client_constraint.mean()) for result in results]),
+                format_mean_std([result.worst_objective for result in results]),
+                format_mean_std([result.worst_constraint for result in results]),
+                format_mean_std([float(result.client_constraint.mean()) for result in results]),
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {CLIENTS}",
             )
             for method, results in self.results.items()
@@ -111,7 +111,7 @@ def write_demo(demo: Demo, folder: Path, certification: str = "") -> tuple[Path,
 
 def draw_figure(demo: Demo) -> Figure:
     """Draw the worst client's constraint by round (left) and the constraint of every client at the end (right)."""
-    figure, axes = panels(1, 2, width=5.0, height=3.4)
+    figure, axes = make_panels(1, 2, width=5.0, height=3.4)
     rounds, clients = axes[0]
     for offset, (method, results) in zip((-0.27, 0.0, 0.27), demo.results.items(), strict=True):
         colour = COLOURS[method]
@@ -123,8 +123,8 @@ def draw_figure(demo: Demo) -> Figure:
         ranked = np.mean([np.sort(result.client_constraint[:, 0])[::-1] for result in results], axis=0)
         clients.bar(np.arange(1, CLIENTS + 1) + offset, ranked, width=0.27, color=colour, label=method)
     for panel in (rounds, clients):
-        tolerance(panel, TOLERANCE)
-    log_values(rounds)  # a restart begins with large steps
+        plot_tolerance(panel, TOLERANCE)
+    set_log_scale(rounds)  # a restart begins with large steps
     rounds.set_ylim(bottom=TOLERANCE / 5)
     clients.set_ylim(bottom=0)
     rounds.set(
@@ -180,17 +180,17 @@ def split_hospitals(seed: int = 0) -> DataSplit:
     standardized = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(np.float32)
     owner = np.random.default_rng(seed).choice(HOSPITALS, len(benign))
     data = {"x": standardized, "y": (1 - benign).astype(np.int32)}
-    return DataSplit.from_arrays(data, owner, alike=("y",), choosing=0.2, held_out=0.3, strata="y", seed=seed)
+    return DataSplit.from_arrays(data, owner, stratify=("y",), validation=0.2, calibration=0.3, strata="y", seed=seed)
 
 
 def solve_hospitals(bound: float, parts: DataSplit, rounds: int = 1000) -> Certified:
     """Train a model with a bound on the miss rate, and certify it if possible."""
-    rate = miss_rate(row_scores)
-    start = jax.tree.map(jnp.zeros_like, network(30, ()))
+    rate = miss_rate(batch_scores)
+    start = jax.tree.map(jnp.zeros_like, init_network(30, ()))
     problem = Problem(
-        false_alarms, rate.constraint, start, constraint_surrogate=rate.stand_in, constraint_range=ZERO_ONE
+        false_alarms, rate.constraint, start, constraint_surrogate=rate.surrogate, constraint_range=ZERO_ONE
     )
-    return solve_certified(problem, parts, tolerance=bound, move=moved_network, rounds=rounds)
+    return solve_certified(problem, parts, tolerance=bound, move=rescale_network, rounds=rounds)
 
 
 def describe_certification(rounds: int = 1000) -> str:

@@ -15,14 +15,14 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import split_by_column, split_iid
-from softswitch.problem.fairness import SIDE, demographic_parity, gap_sides, side_of_rows
-from softswitch.problem.networks import Network, network, objective, probability, scores
+from softswitch.problem.fairness import SIDE, demographic_parity, gap_sides, signed_gaps
+from softswitch.problem.networks import Network, init_network, logistic_objective, predict_probability, scores
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch_experiments.tasks import adult as census
 
-__all__ = ["Adult", "accuracy_and_gap", "adult", "network", "objective", "probability", "scores"]
+__all__ = ["Adult", "accuracy_and_gap", "adult", "init_network", "logistic_objective", "predict_probability", "scores"]
 
 
 class Adult(NamedTuple):
@@ -71,7 +71,7 @@ def adult(
     if by is None:
         owners = [split_iid(2 * y[part] + group[part], clients, seed=seed) for part in (training, ~training)]
     else:
-        checks.one_of("by", by, census.CATEGORICAL)
+        checks.check_choice("by", by, census.CATEGORICAL)
         values = table[by]
         kept = split_by_column(values[training], min_rows=min_rows)
         known = np.isin(values, np.unique(kept))
@@ -90,18 +90,23 @@ def adult(
                 f"constraint must be None if sides are given, but sides is {sides!r}: leave out one of them"
             )
         largest = max(float(jnp.abs(part.rows.columns[SIDE]).max()) for part in data)
-        start = network(x.shape[1], hidden, seed=seed)
-        return Adult(Problem(objective, gap_sides(probability), start, constraint_range=(-largest, largest)), *data)
-    gap = demographic_parity(probability) if constraint is None else constraint
+        start = init_network(x.shape[1], hidden, seed=seed)
+        return Adult(
+            Problem(logistic_objective, signed_gaps(predict_probability), start, constraint_range=(-largest, largest)),
+            *data,
+        )
+    gap = demographic_parity(predict_probability) if constraint is None else constraint
     bounds = (0.0, 1.0) if gap.gaps else None  # of probabilities
-    return Adult(Problem(objective, gap, network(x.shape[1], hidden, seed=seed), constraint_range=bounds), *data)
+    return Adult(
+        Problem(logistic_objective, gap, init_network(x.shape[1], hidden, seed=seed), constraint_range=bounds), *data
+    )
 
 
 def _side_column(sides: str | None, y: np.ndarray, group: np.ndarray, owner: np.ndarray) -> dict[str, np.ndarray]:
     if sides is None:
         return {}
-    checks.one_of("sides", sides, ("parity", "opportunity"))
-    return {SIDE: side_of_rows(group, owner, counted=None if sides == "parity" else y == 1)}
+    checks.check_choice("sides", sides, ("parity", "opportunity"))
+    return {SIDE: gap_sides(group, owner, counted=None if sides == "parity" else y == 1)}
 
 
 @lru_cache(maxsize=1)

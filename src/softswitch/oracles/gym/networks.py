@@ -58,7 +58,7 @@ class NumpyNetwork:
 
     def __post_init__(self) -> None:
         for width in self.hidden:
-            checks.whole_number("hidden", width, at_least=1)
+            checks.check_integer("hidden", width, minimum=1)
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
         """Return normal weights of variance 1/inputs, smaller in the last layer, and zero biases."""

@@ -66,7 +66,7 @@ def make_gym_federation(
     if not isinstance(environments, Mapping) or not environments:
         raise ValueError(f"environments must be a mapping with at least one entry, but is {environments!r}")
     names = tuple(environments)
-    checks.real_number("participation", participation, above=0, at_most=1)
+    checks.check_real("participation", participation, above=0, maximum=1)
     spaces = []
     for name, environment in environments.items():
         if not isinstance(environment, str) and not callable(environment):
@@ -95,19 +95,19 @@ def make_gym_federation(
         network=policy,
         distribution=distribution,
         participants=count_participants(participation, len(names)),
-        horizon=checks.whole_number("horizon", horizon, at_least=1),
-        gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
-        estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),
-        evaluation_episodes=checks.whole_number("evaluation_episodes", evaluation_episodes, at_least=1),
-        local_steps=checks.whole_number("local_steps", local_steps, at_least=1),
-        discount=checks.real_number("discount", discount, above=0, at_most=1),
-        trace=checks.real_number("trace", trace, at_least=0, at_most=1),
+        horizon=checks.check_integer("horizon", horizon, minimum=1),
+        gradient_episodes=checks.check_integer("gradient_episodes", gradient_episodes, minimum=1),
+        estimation_episodes=checks.check_integer("estimation_episodes", estimation_episodes, minimum=0),
+        evaluation_episodes=checks.check_integer("evaluation_episodes", evaluation_episodes, minimum=1),
+        local_steps=checks.check_integer("local_steps", local_steps, minimum=1),
+        discount=checks.check_real("discount", discount, above=0, maximum=1),
+        trace=checks.check_real("trace", trace, minimum=0, maximum=1),
         discounted_cost=bool(discounted_cost),
-        reward_scale=checks.real_number("reward_scale", reward_scale, above=0),
-        kl_limit=checks.real_number("kl_limit", kl_limit, above=0),
+        reward_scale=checks.check_real("reward_scale", reward_scale, above=0),
+        kl_limit=checks.check_real("kl_limit", kl_limit, above=0),
         costs=[_cost_for(cost, name) for name in names],
     )
-    generator = np.random.default_rng(checks.seed("seed", seed))
+    generator = np.random.default_rng(checks.check_seed("seed", seed))
     start = policy.first_weights(observed, distribution.outputs, isinstance(distribution, Gaussian), generator)
     return Federation(oracle, start, names)
 
@@ -128,8 +128,8 @@ def _number_for(argument: str, given: Any, name: Any) -> float:
     if isinstance(given, Mapping):
         if name not in given:
             raise ValueError(f"{argument} must have a number for every client, but has none for {name!r}")
-        return checks.real_number(f"{argument}[{name!r}]", given[name])
-    return checks.real_number(argument, given)
+        return checks.check_real(f"{argument}[{name!r}]", given[name])
+    return checks.check_real(argument, given)
 
 
 def _cost_for(given: Any, name: Any) -> CostFunction | None:
@@ -138,7 +138,7 @@ def _cost_for(given: Any, name: Any) -> CostFunction | None:
     own: Any = given.get(name) if isinstance(given, Mapping) else given
     if own is None:
         raise ValueError(f"cost must have a function for every client, but has none for {name!r}")
-    checks.function("cost", own, "(observations, actions, next observations) -> costs")
+    checks.check_callable("cost", own, "(observations, actions, next observations) -> costs")
     function: CostFunction = own
     return function
 
@@ -166,7 +166,7 @@ def pendulums(
         raise ValueError(f"gravities must differ, since clients are named by them, but are {tuple(gravities)}")
     made = {
         f"gravity {gravity:g}": partial(
-            gymnasium.make, "Pendulum-v1", g=checks.real_number("gravities", gravity, above=0)
+            gymnasium.make, "Pendulum-v1", g=checks.check_real("gravities", gravity, above=0)
         )
         for gravity in gravities
     }

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from softswitch.results.folder import Run
 from softswitch.results.report.verdict import ClientResult, ClientVerdict, sort_worst_first
 from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION
-from softswitch.support.text import number
+from softswitch.support.text import format_number
 
 AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
 CSS_VARIABLES = {
@@ -200,7 +200,7 @@ def plot_heat_map(run: Run, clients: list[ClientResult], key: str) -> Picture | 
         style: dict[str, Any] = {"aspect": "auto", "interpolation": "none"}
         axes.imshow(excess, cmap=_diverging_colours(), vmin=-limit, vmax=limit, extent=extent, **style)
         axes.set_yticks(range(len(order)), [_shorten(clients[i].name, 30 if panels.wide else 14) for i in order])
-        _format_axis(axes.xaxis, number)
+        _format_axis(axes.xaxis, format_number)
         axes.set_xlabel("round")
         axes.grid(visible=False)
 
@@ -262,7 +262,7 @@ def _plot_curve(axes: Axes, x: Any, y: Any, colour: str, label: str, **style: An
     values = np.asarray(y, dtype=float)[thin]
     axes.plot(np.asarray(x)[thin], np.where(np.isfinite(values), values, np.nan), color=colour, label=label, **style)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    _format_axis(axes.xaxis, number)
+    _format_axis(axes.xaxis, format_number)
     axes.set_xlabel("round")
 
 
@@ -278,7 +278,7 @@ def _plot_feasible_share(axes: Axes, feasible: np.ndarray) -> None:
     axes.set_yticks([0, 1], ["0%", "100%"])
     axes.set_ylabel("feasible")
     axes.set_xlabel("round")
-    _format_axis(axes.xaxis, number)
+    _format_axis(axes.xaxis, format_number)
 
 
 def _add_legend(panels: Panels) -> None:

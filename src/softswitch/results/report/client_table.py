@@ -12,16 +12,16 @@ from softswitch.results.descriptions import ConstraintDescription
 from softswitch.results.folder import Run
 from softswitch.results.report.charts import MAX_CLIENTS, WORST_CLIENTS
 from softswitch.results.report.verdict import CLIENT_MARKS, ClientResult, ClientVerdict, sort_worst_first
-from softswitch.support.text import DASH, number, share
+from softswitch.support.text import MISSING, format_number, format_percent
 
 ROWS = {"rows": "training rows", "rows_to_choose_by": "validation rows", "rows_held_out": "held-out rows"}
 METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "miss_rate": ("miss rate", share),
-    "false_alarm_rate": ("false alarms", share),
-    "auc": ("AUC", lambda value: DASH if value is None or math.isnan(value) else f"{value:.3f}"),
-    "mean_absolute_error": ("mean absolute error", number),
-    "error_rate": ("error rate", share),
-    "worst_class_recall": ("worst class recall", share),
+    "miss_rate": ("miss rate", format_percent),
+    "false_alarm_rate": ("false alarms", format_percent),
+    "auc": ("AUC", lambda value: MISSING if value is None or math.isnan(value) else f"{value:.3f}"),
+    "mean_absolute_error": ("mean absolute error", format_number),
+    "error_rate": ("error rate", format_percent),
+    "worst_class_recall": ("worst class recall", format_percent),
 }
 """Metrics of clients on held-out rows: heading and format."""
 BASELINES = {"constant": "constant", "unconstrained": "no constraint"}
@@ -73,7 +73,7 @@ def _build_columns(
 ) -> dict[tuple[str, str], list[Cell]]:
     table, metrics = run.clients, _build_metrics(run.clients)
 
-    def cells(values: Sequence[float], write: Callable[[float | None], str] = number) -> list[Cell]:
+    def cells(values: Sequence[float], write: Callable[[float | None], str] = format_number) -> list[Cell]:
         return [Cell(write(value)) for value in values]
 
     columns = {("verdict", ""): [Cell(f"{CLIENT_MARKS[c.verdict]} {c.verdict}", c.reason) for c in clients]}
@@ -119,7 +119,7 @@ def _build_deciles(
         f"{kind.constraint}, held-out rows": ([client.estimate for client in clients], kind.write),
         f"{kind.constraint}, certified limit": ([client.upper for client in clients], kind.write),
         f"{kind.constraint}, training rows": ([client.constraint for client in clients], kind.write),
-        f"{kind.objective}, training rows": (run.clients["objective"], number),
+        f"{kind.objective}, training rows": (run.clients["objective"], format_number),
     }
     head, columns = [noun], []
     for name, (values, write) in quantities.items():

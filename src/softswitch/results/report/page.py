@@ -32,8 +32,8 @@ from softswitch.results.report.verdict import MARKS, ClientResult, ClientVerdict
 from softswitch.results.result import Result
 from softswitch.results.run_schema import check_run
 from softswitch.support import checks
-from softswitch.support.files import SETTINGS, or_damaged, read_words, write_atomically
-from softswitch.support.text import duration, few_of, number, share, short_numbers
+from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
+from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
 
 REPORT = "report.html"
 Cells = dict[str, list[Any]]
@@ -60,9 +60,9 @@ def report(
     Returns:
         The file.
     """
-    checks.expect("result", result, Result)
+    checks.check_instance("result", result, Result)
     if certificate is not None:
-        checks.expect("certificate", certificate, Certificate)
+        checks.check_instance("certificate", certificate, Certificate)
     if rows is not None and len(rows) != len(result.names):
         raise ValueError(f"rows must have one number for each of {len(result.names)} clients, but has {len(rows)}")
     with tempfile.TemporaryDirectory() as parent:
@@ -87,11 +87,11 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} is not finished; resume it: softswitch resume {run.folder}")
-        with or_damaged(run.folder / ABOUT):
+        with wrap_read_errors(run.folder / ABOUT):
             check_run(run.about, for_report=True)
     file = paths[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with or_damaged(" and ".join(str(folder) for folder in paths[:3])):
+    with wrap_read_errors(" and ".join(str(folder) for folder in paths[:3])):
         html = render_page(runs, frontiers)
     write_atomically(file, html.encode())
     return file
@@ -142,17 +142,17 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
     bound, stages, oldest = about.get("lower_bound"), about.get("stationarity"), about.get("oldest_report")
     constraint_name = f"{kind.constraint}, worst {noun}, training rows"
     tiles = {constraint_name: kind.write(about["worst_constraint"]), "bound": kind.write(about["tolerance"])}
-    tiles[f"F: {regret.objective}, worst {noun}, training rows"] = number(about["worst_objective"])
+    tiles[f"F: {regret.objective}, worst {noun}, training rows"] = format_number(about["worst_objective"])
     if is_regret:
-        tiles[f"{kind.objective}, worst {noun}, training rows"] = number(about["worst_loss"])
+        tiles[f"{kind.objective}, worst {noun}, training rows"] = format_number(about["worst_loss"])
     if bound is not None:
-        tiles[f"optimal F, {'at least' if bound['certified'] else 'estimated'}"] = number(bound["value"])
+        tiles[f"optimal F, {'at least' if bound['certified'] else 'estimated'}"] = format_number(bound["value"])
     if stages:
-        tiles["stationarity, last stage"] = "∞: no feasible round" if stages[-1] is None else number(stages[-1])
+        tiles["stationarity, last stage"] = "∞: no feasible round" if stages[-1] is None else format_number(stages[-1])
     tiles |= {
         "rounds": f"{about['rounds']:,}",
-        "feasible rounds": share(about["switch_share"]),
-        "time": duration(about["seconds"]),
+        "feasible rounds": format_percent(about["switch_share"]),
+        "time": format_duration(about["seconds"]),
     }
     if oldest is not None:
         tiles["oldest report in use"] = f"{oldest:,} rounds"
@@ -177,9 +177,9 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "noun": noun,
         "client_count": len(clients),
         "groups": _compare_groups(run),
-        "method": short_numbers(about["method"]),
-        "price": None if about.get("price") is None else number(about["price"]),
-        "settings": read_words(config, SETTINGS) if config.exists() else "",
+        "method": shorten_numbers(about["method"]),
+        "price": None if about.get("price") is None else format_number(about["price"]),
+        "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
         "frontier": _describe_frontier(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
         "curves": charts.plot_curves(run, f"curves-{i}", names, kind.write),
         "bars": charts.plot_clients(run, clients, f"clients-{i}", kind.constraint, kind.write),
@@ -208,11 +208,11 @@ def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
     baseline = next((model for model in run.about.get("models", ()) if model["name"] == CONSTANT), None)
     if baseline is None or value is None or baseline["objective"] is None:
         return None
-    objective = f"the worst {noun}'s {kind.objective} is {number(value)}"
+    objective = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
     if not baseline["feasible"]:
         return f"No constant prediction meets the bound; {objective}."
     return (
-        f"{_rate(value, baseline['objective'])}: {objective}, compared with {number(baseline['objective'])} for "
+        f"{_rate(value, baseline['objective'])}: {objective}, compared with {format_number(baseline['objective'])} for "
         "the best constant prediction that meets the bound (training rows)."
     )
 
@@ -227,7 +227,7 @@ def _largest(values: Sequence[float]) -> float:
 
 def _describe_events(run: Run) -> str | None:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in count_events(run.events).items())
-    excluded = few_of([str(name) for name in run.about.get("excluded", ())])
+    excluded = join_first([str(name) for name in run.about.get("excluded", ())])
     sentences = [f"Events ({EVENTS}): {counts}."] if counts else []
     return " ".join([*sentences, f"Excluded clients: {excluded}."] if excluded else sentences) or None
 
@@ -241,7 +241,7 @@ def _compare_runs(runs: list[Run]) -> Cells:
         meeting = sum(client.verdict is ClientVerdict.MEETS for client in clients)
         cells = [run.name, judge_run(run, clients).headline, f"{meeting:,} of {len(clients):,}"]
         cells += [write(run.about["worst_constraint"]), write(run.about["tolerance"])]
-        cells += [number(run.about["worst_objective"]), f"{run.about['rounds']:,}"]
+        cells += [format_number(run.about["worst_objective"]), f"{run.about['rounds']:,}"]
         rows.append([*cells, *(values[i] for values in differing.values())])
     return {"head": head, "rows": rows}
 
@@ -253,8 +253,8 @@ def _compare_models(run: Run, kind: ConstraintDescription) -> Cells | None:
     rows = [
         [
             model["name"],
-            number(model["objective"]),
-            number(model["mean_objective"]),
+            format_number(model["objective"]),
+            format_number(model["mean_objective"]),
             kind.write(model["constraint"]),
             f"{model['violating']:,} of {run.about['clients']:,}",
         ]
@@ -270,7 +270,7 @@ def _compare_groups(run: Run) -> Cells | None:
         return None
     names = list(next(iter(groups.values())))
     rows = [
-        [group, *(number(values[name]) if name == "rows" else share(values[name]) for name in names)]
+        [group, *(format_number(values[name]) if name == "rows" else format_percent(values[name]) for name in names)]
         for group, values in groups.items()
     ]
     return {"head": ["group", *(name.replace("_", " ") for name in names)], "rows": rows}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softswitch.results.folder import Run
-from softswitch.support.text import few_of, share
+from softswitch.support.text import format_percent, join_first
 
 GOOD, UNSURE, BAD = "good", "unsure", "bad"
 MARKS = {GOOD: "✔", UNSURE: "?", BAD: "✘"}
@@ -111,7 +111,7 @@ def judge_run(run: Run, clients: list[ClientResult] | None = None) -> RunVerdict
         details = f"{training} There is no certificate for new data."
         return RunVerdict(BAD if violating else UNSURE, headline, counts, details)
     approximate = ", approximately" * certificate["approximate"]
-    confidence = f"Based on held-out rows, with {share(certificate['confidence'])} confidence{approximate}"
+    confidence = f"Based on held-out rows, with {format_percent(certificate['confidence'])} confidence{approximate}"
     details = f"{confidence}. {training}"
     if any(client.verdict is ClientVerdict.VIOLATES for client in clients):
         return RunVerdict(BAD, "Violated", counts, details)
@@ -135,7 +135,7 @@ def count_verdicts(clients: list[ClientResult]) -> str:
         parts = [f"All {meeting:,} meet"]
     if groups[ClientVerdict.VIOLATES]:
         names = [client.name for client in groups[ClientVerdict.VIOLATES]]
-        parts.append(f"{len(names):,} violate{'s' * (len(names) == 1)} ({few_of(names, MAX_NAMES)})")
+        parts.append(f"{len(names):,} violate{'s' * (len(names) == 1)} ({join_first(names, MAX_NAMES)})")
     if undecided := groups[ClientVerdict.UNDECIDED]:
         parts.append(f"{len(undecided):,} undecided ({_describe_needed_rows(undecided)})")
     return ", ".join(parts)
@@ -144,7 +144,7 @@ def count_verdicts(clients: list[ClientResult]) -> str:
 def _describe_needed_rows(undecided: list[ClientResult]) -> str:
     needing = sorted((client for client in undecided if client.more_rows), key=lambda client: client.more_rows or 0)
     if not needing:
-        return few_of([client.name for client in undecided], MAX_NAMES)
+        return join_first([client.name for client in undecided], MAX_NAMES)
     if len(needing) > MAX_NAMES:
         least, most = needing[0].more_rows, needing[-1].more_rows
         rows = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -152,7 +152,7 @@ def _describe_needed_rows(undecided: list[ClientResult]) -> str:
         return f"{who} about {rows} more rows"
     needed = f"{', '.join(f'{client.name}: about {client.more_rows:,}' for client in needing)} more rows needed"
     rest = [client.name for client in undecided if not client.more_rows]
-    return needed if not rest else f"{needed}; {few_of(rest, MAX_NAMES)}"
+    return needed if not rest else f"{needed}; {join_first(rest, MAX_NAMES)}"
 
 
 def _describe_training(run: Run) -> str:
@@ -162,4 +162,4 @@ def _describe_training(run: Run) -> str:
     if not violating:
         return f"{stopped}On their training rows all {clients:,} meet."
     above = f"{len(violating):,} of {clients:,} {'is' if len(violating) == 1 else 'are'} above the bound"
-    return f"{stopped}On their training rows {above}: {few_of(violating, MAX_NAMES)}."
+    return f"{stopped}On their training rows {above}: {join_first(violating, MAX_NAMES)}."

@@ -27,7 +27,7 @@ class ConstrainedCartPole(CartPoleEnv):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 (Gymnasium's convention)
 
     def __init__(self, planet: str = "earth", render_mode: str | None = None) -> None:
-        checks.one_of("planet", planet, tuple(PLANETS))
+        checks.check_choice("planet", planet, tuple(PLANETS))
         super().__init__(render_mode=render_mode)
         self.planet = planet
         self.gravity, self.masspole, self.length = map(float, PLANETS[planet])

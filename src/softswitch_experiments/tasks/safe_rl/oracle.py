@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from softswitch.data.sampling import choose_clients, words_to_choose
+from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import STATIC, Oracle
 from softswitch.oracles.client_batches import map_slices
@@ -78,8 +78,8 @@ class CartPoleOracle(Oracle):
         """Draw I_k and the random numbers of its members."""
         n, m = self.client_count, self.participants
         who = jax.random.split(key, 3)[0]
-        words = jax.random.bits(who, (words_to_choose(n, m),), jnp.uint32)
-        return self.draw_for(choose_clients(words, n, m), self.draw_randomness(key))
+        words = jax.random.bits(who, (client_bit_count(n, m),), jnp.uint32)
+        return self.draw_for(sample_clients(words, n, m), self.draw_randomness(key))
 
     def draw_randomness(self, key: PRNGKeyArray) -> tuple[Randomness, Randomness]:
         """Draw the random numbers of the participants, whichever clients they are."""

@@ -67,44 +67,44 @@ def cartpole(
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise TypeError(f"{name} must be a list, but is {value!r}")
     for planet in planets:
-        checks.one_of("planets", planet, tuple(PLANETS))
+        checks.check_choice("planets", planet, tuple(PLANETS))
     n = len(planets)
     if not n:
         raise ValueError("planets must name at least one client's planet, but is empty")
-    participation = checks.real_number("participation", participation, above=0, at_most=1)
-    seed = checks.seed("seed", seed)
+    participation = checks.check_real("participation", participation, above=0, maximum=1)
+    seed = checks.check_seed("seed", seed)
     key = jax.random.fold_in(jax.random.key(seed), 1_000_000_000)  # no round uses this number
     oracle = CartPoleOracle(
         physics=Physics(*(jnp.asarray(numbers) for numbers in zip(*(PLANETS[p] for p in planets), strict=True))),
         budgets=jnp.asarray(_make_budgets(budgets, n, seed)),
         participants=count_participants(participation, n),
-        horizon=checks.whole_number("horizon", horizon, at_least=1),
-        gradient_episodes=checks.whole_number("gradient_episodes", gradient_episodes, at_least=1),
-        estimation_episodes=checks.whole_number("estimation_episodes", estimation_episodes, at_least=0),
-        evaluation_episodes=checks.whole_number("evaluation_episodes", evaluation_episodes, at_least=1),
-        local_steps=checks.whole_number("local_steps", local_steps, at_least=1),
-        discount=checks.real_number("discount", discount, above=0, at_most=1),
-        trace=checks.real_number("trace", trace, at_least=0, at_most=1),
+        horizon=checks.check_integer("horizon", horizon, minimum=1),
+        gradient_episodes=checks.check_integer("gradient_episodes", gradient_episodes, minimum=1),
+        estimation_episodes=checks.check_integer("estimation_episodes", estimation_episodes, minimum=0),
+        evaluation_episodes=checks.check_integer("evaluation_episodes", evaluation_episodes, minimum=1),
+        local_steps=checks.check_integer("local_steps", local_steps, minimum=1),
+        discount=checks.check_real("discount", discount, above=0, maximum=1),
+        trace=checks.check_real("trace", trace, minimum=0, maximum=1),
         discounted_cost=bool(discounted_cost),
         trust_region=TrustRegion(
-            kl_limit=checks.real_number("kl_limit", kl_limit, above=0),
-            fisher_every=checks.whole_number("fisher_every", fisher_every, at_least=1),
+            kl_limit=checks.check_real("kl_limit", kl_limit, above=0),
+            fisher_every=checks.check_integer("fisher_every", fisher_every, minimum=1),
         ),
         client_batch_size=1 if jax.default_backend() == "cpu" else n,
     )
-    widths = [checks.whole_number("hidden", width, at_least=1) for width in hidden]
+    widths = [checks.check_integer("hidden", width, minimum=1) for width in hidden]
     return Federation(oracle, init_policy(key, widths), _make_names(planets))
 
 
 def _make_budgets(budgets: Any, n: int, seed: int) -> np.ndarray:
     if isinstance(budgets, str):
-        checks.one_of("budgets", budgets, ("even", "drawn"))
+        checks.check_choice("budgets", budgets, ("even", "drawn"))
         if budgets == "even":
             return np.linspace(MIN_BUDGET, MAX_BUDGET, n)
         return np.random.default_rng(seed).uniform(MIN_BUDGET, MAX_BUDGET, n)
     if np.shape(budgets) != (n,):
         raise ValueError(f"budgets must be 'even', 'drawn' or {n} numbers, one per client, but is {budgets!r}")
-    return np.array([checks.real_number("budgets", budget) for budget in budgets])
+    return np.array([checks.check_real("budgets", budget) for budget in budgets])
 
 
 def _make_names(planets: Sequence[str]) -> tuple[str, ...]:
