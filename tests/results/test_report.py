@@ -113,13 +113,13 @@ def test_sorting_by_a_click(single, look):
         place = heads.index(head) + 1
         return place, [float(text) for text in page.locator(f"{table} tbody td:nth-child({place})").all_inner_texts()]
 
-    place, rows = column("rows trained on")
+    place, rows = column("training rows")
     assert rows != sorted(rows)
     page.click(f"{table} th:nth-child({place}) button")
-    assert column("rows trained on")[1] == sorted(rows)
+    assert column("training rows")[1] == sorted(rows)
     assert page.get_attribute(f"{table} th:nth-child({place})", "aria-sort") == "ascending"
     page.click(f"{table} th:nth-child({place}) button")
-    assert column("rows trained on")[1] == sorted(rows, reverse=True)
+    assert column("training rows")[1] == sorted(rows, reverse=True)
 
 
 def test_a_phone_shows_the_verdict_first_and_needs_no_sideways_scroll(single, look):
@@ -145,7 +145,7 @@ def test_the_theme_follows_the_system(single, look):
 
 def test_several_runs_side_by_side(folders, look, tmp_path):
     page = look(write_report(folders, tmp_path / "both.html"))
-    assert "2 runs side by side" in page.inner_text("h1")
+    assert "Comparison of 2 runs" in page.inner_text("h1")
     assert page.locator("details.run").count() == 2
     heads = page.locator("section table th").all_inner_texts()
     assert "run.rounds" in heads
@@ -191,7 +191,7 @@ def test_very_many_clients_are_summarised_and_found_by_name(crowd, look):
     assert page.evaluate("document.documentElement.scrollHeight") < 8000
     counts = page.inner_text(".verdict .counts")
     assert counts.startswith("9,988 of 10,000 meet, 9 violate (ward 8, ward 7, ward 6 and 6 more), 3 undecided (")
-    assert "ward 11: about 120, ward 10: about 120, ward 9: about 120 rows more would decide" in counts
+    assert "ward 11: about 120, ward 10: about 120, ward 9: about 120 more rows needed" in counts
     rows = page.locator("table.clients tbody tr")
     assert rows.count() == 20
     classes = [rows.nth(i).get_attribute("class") for i in range(20)]
@@ -215,7 +215,7 @@ def test_very_many_clients_are_summarised_and_found_by_name(crowd, look):
 
 def test_other_models_beside_the_answer(folders, single):
     page = single.read_text(encoding="utf-8")
-    assert "Is it of any use?" in page
+    assert "Comparison with other models" in page
     assert "<td>best constant prediction</td>" in page
     assert f"The constraint costs the worst client {format_number(open_run(folders[0]).about['price'])}." in page
     assert "No constant prediction is feasible" not in page
