@@ -207,7 +207,7 @@ def solved(start, level, phases, rho=0.0, centre=0.0):
     best = None
     for shift in ([0, 0], [0.05, 0.02], [-0.05, 0.02], [0.02, -0.05]):  # the kinks can stop it short
         begin, options = np.append(start + shift, 5.0), {"maxiter": 300, "ftol": 1e-12}
-        found = optimize.minimize(lambda v: v[2], begin, loop="SLSQP", constraints=inequalities, options=options)
+        found = optimize.minimize(lambda v: v[2], begin, method="SLSQP", constraints=inequalities, options=options)
         feasible = min(one["fun"](found.x) for one in inequalities) > -1e-6
         if feasible and (best is None or found.x[2] < best[2]):
             best = found.x

@@ -9,7 +9,6 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.methods import robust
-from softswitch.oracles.federation import make_federation
 from softswitch.testing import ATTACKS, with_attack
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -29,7 +28,7 @@ RUINED = {
 @pytest.fixture(scope="module")
 def federation():
     data = breast_cancer(10, seed=1)
-    return make_federation(data.problem, data.train, batch_size=None)
+    return flat.federation_of(data.problem, data.train, batch_size=None)
 
 
 def solved(federation, attack, liars, **changes):
@@ -147,7 +146,7 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
 
 def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
     data = breast_cancer(10, seed=1)
-    few = make_federation(data.problem, data.train, batch_size=None, participation=0.5)
+    few = flat.federation_of(data.problem, data.train, batch_size=None, participation=0.5)
     hostile = with_attack(few, [few.names[LIAR]], "adaptive-inner-product")
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
     result = flat.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
@@ -167,7 +166,7 @@ def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
 
 def test_two_liars_of_seven_and_cycles_that_choose():
     data = breast_cancer(9, seed=2)
-    hostile = with_attack(make_federation(data.problem, data.train, batch_size=None), [1, 5], "inflate-objective")
+    hostile = with_attack(flat.federation_of(data.problem, data.train, batch_size=None), [1, 5], "inflate-objective")
     result = flat.solve_federation(hostile, ss.Automatic(tolerance=0.1, robust=2), rounds=300)
     honest = hostile.oracle.evaluate_honest(result.params)
     assert len(result.restarts) > 1

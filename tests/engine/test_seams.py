@@ -293,7 +293,7 @@ def test_a_warm_start_keeps_optimiser_and_average_as_asked(clients):
 
 def test_what_a_warm_start_cannot_be(clients):
     first = solve(clients, rounds=5)
-    with pytest.raises(ValueError, match="keep must be one of 'optimizer', 'average', but is 'moments'"):
+    with pytest.raises(ValueError, match="keep_state must be one of 'optimizer', 'average', but is 'moments'"):
         solve(clients, warm_start=first, keep=("moments",))
     with pytest.raises(TypeError, match="warm_start must be a Result"):
         solve(clients, warm_start=first.params)
@@ -305,7 +305,7 @@ def test_what_a_warm_start_cannot_be(clients):
     )
     with pytest.raises(ValueError, match="parameters of the problem's structure, shapes and dtypes"):
         solve(clients, problem=other, warm_start=first, keep=())
-    with pytest.raises(TypeError, match="keep must be a collection of words"):
+    with pytest.raises(TypeError, match="keep_state must be a tuple of words"):
         solve(clients, warm_start=first, keep=None)
     small = ss.Problem(least_squares, softplus_level, jnp.zeros(4), ss.Ball(1e-3))
     with pytest.raises(ValueError, match="must lie in the domain"):
@@ -368,5 +368,5 @@ def test_a_sweep_has_an_answer(clients):
     for result in found.results[0]:
         np.testing.assert_array_equal(result.params, result.last)
         assert result.selected.startswith("last iterate")
-    with pytest.raises(ValueError, match="answer must be one of"):
+    with pytest.raises(ValueError, match="iterate must be one of"):
         flat.sweep(PROBLEM, clients, [RULE], answer="first")

@@ -146,7 +146,7 @@ def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
     from softswitch.flower.local_client import Task
 
     task = Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=False)
-    assert client.judge(params).constraint == pytest.approx(twin.g(w, rows))
+    assert client.evaluate(params).constraint == pytest.approx(twin.g(w, rows))
     limit = float(twin.g(w, rows).mean())  # one constraint is above, the other is not
     loss = LocalLoss(0.7, np.array([0.2, 0.3]), 1.5, limit)
     above = twin.g(w, rows) > limit
@@ -222,7 +222,7 @@ RULES = {
 def test_a_sweep_is_solve_bit_for_bit(clients):
     """One by one, and where the settings choose themselves; side by side up to rounding, decisions included."""
     for together in (False, True):
-        table = flat.sweep(PROBLEM, clients, RULES, seeds=[3, 8], together=together, **SEEDED)
+        table = flat.sweep(PROBLEM, clients, RULES, seeds=[3, 8], vectorize=together, **SEEDED)
         for label, results in table:
             for seed, result in zip((3, 8), results, strict=True):
                 alone = flat.solve(PROBLEM, clients, RULES[label], seed=seed, **SEEDED)

@@ -90,7 +90,7 @@ def test_reports_without_noise_are_left_as_they_are():
 
 def test_noisy_reports_are_foreseen_better_than_by_running_means():
     """How far what is remembered is from the truth at the last iterate, over five seeds, where steps fall."""
-    judge = make_gradient_oracle(PROBLEM, CLIENTS, Sampling()).judge
+    judge = make_gradient_oracle(PROBLEM, CLIENTS, Sampling(batch_size=32)).evaluate_params
     falling = ss.SoftmaxSGM(alpha=20.0, step_size=optax.cosine_decay_schedule(0.2, 200), tolerance=0.05)
 
     def error(memory):
