@@ -38,7 +38,7 @@ def score(w: Any, batch: Any) -> Any:
 
 def false_alarms(w: Any, batch: Any) -> Any:
     """The logistic loss of negative rows."""
-    return ss.weighted_mean(jnp.logaddexp(0, score(w, batch)), batch["weight"] * (batch["y"] == 0))
+    return ss.mean_over(jnp.logaddexp(0, score(w, batch)), batch["weight"] * (batch["y"] == 0))
 
 
 def moved(w: Any, scale: float, offset: float) -> Any:

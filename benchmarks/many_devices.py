@@ -43,13 +43,13 @@ def score(params: Any, x: jax.Array) -> jax.Array:
 def objective(params: Any, batch: Any) -> jax.Array:
     """The loss of the rows of one class."""
     loss = jax.nn.softplus(-score(params, batch["x"]))
-    return ss.weighted_mean(loss, batch["weight"] * (batch["y"] > 0))
+    return ss.mean_over(loss, batch["weight"] * (batch["y"] > 0))
 
 
 def constraint(params: Any, batch: Any) -> jax.Array:
     """The loss of those of the other."""
     loss = jax.nn.softplus(score(params, batch["x"]))
-    return ss.weighted_mean(loss, batch["weight"] * (batch["y"] <= 0)) - 0.6
+    return ss.mean_over(loss, batch["weight"] * (batch["y"] <= 0)) - 0.6
 
 
 class Work(NamedTuple):

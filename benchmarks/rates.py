@@ -107,7 +107,7 @@ def candidates() -> dict[str, tuple[Wrong, Callable[..., Any]]]:
 
 
 def _mean_of(loss: Callable[[jax.Array], jax.Array]) -> Wrong:
-    return lambda margin, wrong, weights: ss.weighted_mean(loss(margin), weights)
+    return lambda margin, wrong, weights: ss.mean_over(loss(margin), weights)
 
 
 def _step(factor: float, values: jax.Array) -> jax.Array:

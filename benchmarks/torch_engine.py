@@ -55,7 +55,7 @@ def by_jax(case: Case, x: np.ndarray, y: np.ndarray, start: dict[str, np.ndarray
     def of_class(sign: int, label: int) -> Callable[..., Any]:
         def loss(params: Any, batch: Any) -> Any:
             mine = batch["weight"] * (batch["y"] == label)
-            return ss.weighted_mean(jax.nn.softplus(sign * score(params, batch["x"])), mine)
+            return ss.mean_over(jax.nn.softplus(sign * score(params, batch["x"])), mine)
 
         return loss
 

@@ -32,13 +32,13 @@ def score(params: Any, x: jax.Array) -> jax.Array:
 def missed(params: Any, batch: Any) -> jax.Array:
     """The objective: the loss of the positive rows."""
     loss = jax.nn.softplus(-score(params, batch["x"]))
-    return ss.weighted_mean(loss, batch["weight"] * (batch["y"] > 0))
+    return ss.mean_over(loss, batch["weight"] * (batch["y"] > 0))
 
 
 def false_alarms(params: Any, batch: Any) -> jax.Array:
     """The constraint: the loss of the negative rows, at most 0.5."""
     loss = jax.nn.softplus(score(params, batch["x"]))
-    return ss.weighted_mean(loss, batch["weight"] * (batch["y"] <= 0)) - 0.5
+    return ss.mean_over(loss, batch["weight"] * (batch["y"] <= 0)) - 0.5
 
 
 def made() -> tuple[ss.Problem, ss.ClientData]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from softswitch.problem.domains import Box as Box
     from softswitch.problem.losses import event_rate as event_rate
     from softswitch.problem.losses import logistic_loss as logistic_loss
-    from softswitch.problem.losses import weighted_mean as weighted_mean
+    from softswitch.problem.losses import mean_over as mean_over
     from softswitch.problem.pooled import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
     from softswitch.results.certificate import Certificate as Certificate
@@ -89,7 +89,7 @@ _MODULES = {
     "frontier": "engine.frontier",
     "load": "tables.model",
     "logistic_loss": "problem.losses",
-    "weighted_mean": "problem.losses",
+    "mean_over": "problem.losses",
     "report": "results.report.page",
     "event_rate": "problem.losses",
     "solve": "engine.solve",

@@ -13,7 +13,7 @@ from benchmarks import flat
 from softswitch.certification.binomial import rows_to_certify
 from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.data.splits import hold_out
-from softswitch.problem.losses import weighted_mean
+from softswitch.problem.losses import mean_over
 from softswitch.results.certificate import Verdict
 from softswitch.tables.constraints import build_problem
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -239,7 +239,7 @@ def test_a_client_without_held_out_rows_is_in_the_certificate_as_unknown():
 
 def missed(w, batch):
     """A miss rate: of the positive rows those with a negative score."""
-    return weighted_mean((batch["x"] @ w < 0).astype(jnp.float32), batch["weight"] * batch["p"])
+    return mean_over((batch["x"] @ w < 0).astype(jnp.float32), batch["weight"] * batch["p"])
 
 
 def sites(positives, clients, wrong=0):

@@ -79,7 +79,7 @@ def test_on_how_many_rows_a_certificate_rests_does_not_depend_on_the_model():
 
     def loss(w, batch):
         scores = batch["x"] @ w
-        return ss.weighted_mean(jnp.where(scores > 100, jnp.nan, scores), batch["weight"] * (batch["y"] == 1))
+        return ss.mean_over(jnp.where(scores > 100, jnp.nan, scores), batch["weight"] * (batch["y"] == 1))
 
     x = np.ones((40, 1), np.float32)
     x[3] = 200.0

@@ -32,7 +32,7 @@ def score(w, batch):
 
 def false_alarms(w, batch):
     weights = batch["weight"] * (batch["y"] == 0)
-    return ss.weighted_mean(jnp.logaddexp(0, score(w, batch)), weights)
+    return ss.mean_over(jnp.logaddexp(0, score(w, batch)), weights)
 
 
 def moved(w, scale, offset):

@@ -246,7 +246,7 @@ def test_with_a_module_of_torch(x64, case, rows, least):
 def test_clients_without_an_objective_keep_none(x64):
     clients = ss.ClientData.from_list([{"y": np.array([0.0, 1.0])}, {"y": np.array([0.0, 0.0])}])
     problem = ss.Problem(
-        lambda w, b: ss.weighted_mean((w - b["y"]) ** 2 + 2, b["weight"] * (b["y"] == 1)),
+        lambda w, b: ss.mean_over((w - b["y"]) ** 2 + 2, b["weight"] * (b["y"] == 1)),
         lambda w, b: w - 9.0,
         jnp.float64(0),
     )

@@ -286,7 +286,7 @@ def test_large_clients_are_judged_in_pieces_where_functions_are_means(monkeypatc
 @pytest.mark.parametrize(
     "constraint",
     [
-        lambda w, batch: ss.weighted_mean(batch["c"] @ w, batch["weight"] * (batch["kind"] == 1)) - 1,
+        lambda w, batch: ss.mean_over(batch["c"] @ w, batch["weight"] * (batch["kind"] == 1)) - 1,
         lambda w, batch: jnp.max(jnp.where(batch["weight"] > 0, batch["c"] @ w, -jnp.inf)),
         lambda w, batch: jnp.sqrt(mean((batch["c"] @ w) ** 2, batch) + 1e-6),
     ],

@@ -46,7 +46,7 @@ def for_torch(x, y):
 
 def of_class(sign, label, params, batch):
     score = sign * (batch["x"] @ params["weight"][0])
-    return ss.weighted_mean(jax.nn.softplus(score), batch["weight"] * (batch["y"] == label))
+    return ss.mean_over(jax.nn.softplus(score), batch["weight"] * (batch["y"] == label))
 
 
 jax_objective = partial(of_class, 1, 0)
@@ -496,7 +496,7 @@ def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
 
     def jax_rate(params, batch):
         missed = (batch["x"] @ params["weight"][0] <= 0).astype(batch["x"].dtype)
-        return ss.weighted_mean(missed, batch["weight"] * (batch["y"] == 1))
+        return ss.mean_over(missed, batch["weight"] * (batch["y"] == 1))
 
     problem = ss.Problem(jax_objective, jax_rate, START, constraint_range={0, 1})
     wanted = ss.certify(result, problem, for_jax(*fresh))

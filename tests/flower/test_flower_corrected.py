@@ -98,7 +98,7 @@ def numpy_clients(i):
 
 def jax_clients(i):
     problem = ss.Problem(
-        lambda w, batch: ss.weighted_mean(0.5 * jnp.square(w["w"] - batch["x"]).sum(axis=1), batch["weight"]),
+        lambda w, batch: ss.mean_over(0.5 * jnp.square(w["w"] - batch["x"]).sum(axis=1), batch["weight"]),
         lambda w, batch: w["w"].sum() - 0.2,
         {"w": jnp.zeros(FEATURES)},
     )

@@ -26,7 +26,7 @@ def class_mean(label):
     """A linear loss of one class: what a row tells, and its slope, are as large as the row says."""
 
     def loss(w, batch):
-        return ss.weighted_mean(batch["a"] + batch["x"] @ w, batch["weight"] * (batch["y"] == label))
+        return ss.mean_over(batch["a"] + batch["x"] @ w, batch["weight"] * (batch["y"] == label))
 
     return loss
 

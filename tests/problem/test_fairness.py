@@ -172,7 +172,7 @@ def test_a_prediction_of_the_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r"one probability per row, of shape \(2,\), but returns \(2, 1\)"):
         value(fairness.demographic_parity(column_of_probabilities), rows)
     with pytest.raises(ValueError, match="same shape"):
-        ss.weighted_mean(jnp.ones((2, 1)), jnp.ones(2))
+        ss.mean_over(jnp.ones((2, 1)), jnp.ones(2))
     with pytest.raises(TypeError, match="predict must be"):
         fairness.demographic_parity(None)
 

@@ -29,7 +29,7 @@ def layers(batch):
 
 
 def class_loss(batch):
-    return ss.weighted_mean(ss.logistic_loss(layers(batch), batch["y"]), batch["weight"] * (batch["y"] == 1))
+    return ss.mean_over(ss.logistic_loss(layers(batch), batch["y"]), batch["weight"] * (batch["y"] == 1))
 
 
 def fit_multiclass_label(batch):

@@ -34,7 +34,7 @@ class Softswitch:
 
         def constraint(params: Any, batch: Any) -> Any:
             loss = losses(work.model, params, batch["x"], batch["y"], windows=True)
-            return ss.weighted_mean(loss, batch["weight"] * (batch["y"] == 1))
+            return ss.mean_over(loss, batch["weight"] * (batch["y"] == 1))
 
         self.problem = ss.Problem(objective, constraint, work.start)
         # Averaging is a server's step of E times the clients', along the mean of their gradients' means.

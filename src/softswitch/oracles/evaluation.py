@@ -17,7 +17,7 @@ from softswitch.data.sampling import all_rows
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.client_batches import full_data_slice_size, map_slices, slice_size
 from softswitch.oracles.losses import Losses
-from softswitch.problem.losses import weighted_mean
+from softswitch.problem.losses import mean_over
 from softswitch.problem.parameters import Batch, Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
@@ -58,7 +58,7 @@ def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n
 
     def mean(values: Array) -> Array:
         defined = ~jnp.isneginf(values)
-        return weighted_mean(jnp.where(defined, values, 0), defined.astype(values.dtype))
+        return mean_over(jnp.where(defined, values, 0), defined.astype(values.dtype))
 
     return ClientSummary(objective.max(), constraint.max(), mean(objective), mean(constraint.ravel()))
 

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from softswitch.problem.losses import weighted_mean
+from softswitch.problem.losses import mean_over
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.pooled import PooledConstraint
 from softswitch.support import checks
@@ -156,7 +156,7 @@ def signed_gaps(predict: Predict) -> Any:
 def _signed_gaps(predict: Predict) -> Any:
     def constraint(params: Params, batch: Batch) -> Float[Array, " two"]:
         side = batch[SIDE]
-        difference = weighted_mean(side * predict(params, batch), batch["weight"] * (side != 0))
+        difference = mean_over(side * predict(params, batch), batch["weight"] * (side != 0))
         known = difference > -jnp.inf
         return jnp.where(known, jnp.stack([difference, -difference]), -jnp.inf)
 

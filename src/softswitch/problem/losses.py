@@ -34,13 +34,13 @@ def logistic_loss(score: Float[Array, "*rows"], positive: ArrayLike) -> Float[Ar
     return _log_one_plus_exp(score) - positive * score
 
 
-def weighted_mean(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
+def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
     """Return Σ weights·values / Σ weights, or −∞ if all weights are 0.
 
-    For the loss of one class or group: ``weighted_mean(loss, batch["weight"] * (batch["y"] == 1))``. A client without
+    For the loss of one class or group: ``mean_over(loss, batch["weight"] * (batch["y"] == 1))``. A client without
     such rows then has no objective or constraint of this kind (see ``Problem``), and its gradient is 0.
 
-    Your function must also return −∞ for such a client. ``weighted_mean(…) - 0.3`` does; ``0.3 - weighted_mean(…)``
+    Your function must also return −∞ for such a client. ``mean_over(…) - 0.3`` does; ``0.3 - mean_over(…)``
     and the difference of two means do not. For those, test Σ weights and keep the unused branch finite, because JAX
     differentiates both: ``jnp.where(known, 0.3 - mean, -jnp.inf)``. A batch that lacks the class by chance also gives
     −∞, and excludes its client from that round. Draw by ``strata`` to avoid this.
@@ -60,12 +60,12 @@ def weighted_mean(values: Float[Array, "*rows"], weights: Float[Array, "*rows"])
 def event_rate(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
     """Return the weighted share of rows with an event, or −∞ if all weights are 0.
 
-    Like ``weighted_mean`` of zeros and ones, but exact if all rows weigh the same: k events among n rows give k/n,
+    Like ``mean_over`` of zeros and ones, but exact if all rows weigh the same: k events among n rows give k/n,
     rounded down. So 5 of 100 do not exceed 0.05, which single precision rounds up to 0.0500000007.
 
     Args:
         events: Whether the event happened, one per row; or 0 and 1.
-        weights: One weight per row, as for ``weighted_mean``.
+        weights: One weight per row, as for ``mean_over``.
     """
     if events.shape != weights.shape:
         raise ValueError(f"events and weights must have the same shape, but have {events.shape} and {weights.shape}")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from softswitch.problem.losses import event_rate, weighted_mean
+from softswitch.problem.losses import event_rate, mean_over
 from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.parameters import Batch
 from softswitch.problem.rates import Rate, nearest_error_loss
@@ -21,7 +21,7 @@ from softswitch.problem.rates import Rate, nearest_error_loss
 def class_cross_entropy(params: Network, batch: Batch) -> Float[Array, ""]:
     """Return the mean of −log of the probability of each row's class."""
     log_probabilities = jax.nn.log_softmax(apply_network(params, batch["x"]))
-    return weighted_mean(-_take_label(log_probabilities, batch), batch["weight"])
+    return mean_over(-_take_label(log_probabilities, batch), batch["weight"])
 
 
 def predict_class(values: Float[Array, "rows classes"]) -> Int[Array, " rows"]:

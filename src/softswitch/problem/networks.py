@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from softswitch.problem.losses import logistic_loss, weighted_mean
+from softswitch.problem.losses import logistic_loss, mean_over
 from softswitch.problem.parameters import Batch, Params
 from softswitch.support import checks
 
@@ -102,7 +102,7 @@ def misses(params: Network, batch: Batch) -> Float[Array, ""]:
 
 def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
     score = scores(params, batch["x"])
-    return weighted_mean(logistic_loss(score, batch["y"] == 1), batch["weight"] * (batch["y"] == label))
+    return mean_over(logistic_loss(score, batch["y"] == 1), batch["weight"] * (batch["y"] == label))
 
 
 def count_parameters(params: Params) -> int:

@@ -50,7 +50,7 @@ class Problem:
     certificates) the key is None, which means no dropout.
 
     A function that returns −∞ has nothing to measure: the client has no row of that class or group. Such a value is
-    excluded from every maximum, mean and weight. ``weighted_mean`` returns it.
+    excluded from every maximum, mean and weight. ``mean_over`` returns it.
     """
 
     objective: Callable[..., Any]

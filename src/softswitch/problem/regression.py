@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softswitch.problem.choices import LOSSES
-from softswitch.problem.losses import event_rate, weighted_mean
+from softswitch.problem.losses import event_rate, mean_over
 from softswitch.problem.networks import Network, scores
 from softswitch.problem.parameters import Batch
 from softswitch.problem.ranges import ZERO_ONE, Range
@@ -78,7 +78,7 @@ def make_loss(name: str, scale: LabelScale = STANDARD, quantile: float = 0.5) ->
             "absolute": lambda: jnp.abs(error),
             "quantile": lambda: jnp.maximum(-quantile * error, (1 - quantile) * error),
         }[name]
-        return weighted_mean(row_loss(), batch["weight"])
+        return mean_over(row_loss(), batch["weight"])
 
     return mean_loss
 
@@ -89,7 +89,7 @@ def mean_errors(scale: LabelScale = STANDARD) -> Function:
 
     def constraint(params: Network, batch: Batch) -> Array:
         error = scale.scale * (predict(params, batch, scale) - batch["y"])
-        return jnp.stack([weighted_mean(error, batch["weight"]), weighted_mean(-error, batch["weight"])])
+        return jnp.stack([mean_over(error, batch["weight"]), mean_over(-error, batch["weight"])])
 
     return constraint
 

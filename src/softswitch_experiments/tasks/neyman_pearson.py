@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import split_dirichlet, split_iid
 from softswitch.problem.domains import Domain
-from softswitch.problem.losses import logistic_loss, weighted_mean
+from softswitch.problem.losses import logistic_loss, mean_over
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
 
@@ -24,7 +24,7 @@ def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Ar
     """Return the mean logistic loss over the client's rows of one class, or −∞ if it has none."""
     scores = batch["x"] @ params
     loss = logistic_loss(scores, batch["y"])
-    return weighted_mean(loss, batch["weight"] * (batch["y"] == label))
+    return mean_over(loss, batch["weight"] * (batch["y"] == label))
 
 
 def objective(params: Float[Array, " d"], batch: Batch) -> Float[Array, ""]:
