@@ -157,7 +157,7 @@ def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
 
 def test_a_stand_in_of_another_number_of_constraints(clients):
     problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0])
-    with pytest.raises(ValueError, match="constraint_surrogate must .* 2, but returns 1"):
+    with pytest.raises(ValueError, match=r"constraint_surrogate must .* 2, but returns 1"):
         flat.solve(problem, clients, ss.Automatic(tolerance=0.5))
     with pytest.raises(ValueError, match="one value for each"):
         numpy_client(constraint_surrogate=lambda params, batch: (0.0, {"w": np.zeros(4)}))
