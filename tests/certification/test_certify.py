@@ -136,7 +136,7 @@ def test_what_is_not_a_mean_over_rows_is_labelled_approximate():
         assert not client.objective.approximate
         # A gap of two means of 200 numbers, uniform over 0.8, has standard error 0.8·√(2/12/200) = 0.023; z is 1.96.
         assert client.constraints[0].upper - client.constraints[0].estimate == pytest.approx(1.96 * 0.023, rel=0.2)
-    assert "Approximate bounds" in str(found)
+    assert "Approximate limits" in str(found)
 
 
 def test_conditional_losses_rest_on_the_rows_they_concern():
@@ -260,7 +260,7 @@ def test_every_client_is_certified_without_a_price_for_their_number():
     assert not found.approximate
     assert found.worst_constraint <= 0.05 < found.clients[0].constraints[0].upper
     assert found.clients[0].constraints[0].rows == 59
-    assert "limit is above the bound" in str(found)
+    assert "may meet the bound although its simultaneous limit" in " ".join(str(found).split())
     few = ss.certify(problem.start, problem, sites(58, 20), tolerance=0.05)
     assert {client.verdict for client in few.clients} == {Verdict.UNDECIDED}
     assert {client.rows_needed for client in few.clients} == {1}

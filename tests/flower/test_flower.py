@@ -375,7 +375,7 @@ def test_a_run_goes_on_from_its_checkpoint_exactly(tmp_path):
     np.testing.assert_array_equal(again.history.per_client.outcomes, whole.history.per_client.outcomes)
     assert again.names == whole.names
     other = fl.SwitchingStrategy(RULE, seed=4, checkpoints=ss.Checkpoints(tmp_path))
-    with pytest.raises(ValueError, match="another request"):
+    with pytest.raises(ValueError, match="another run: its seed is 3, not 4"):
         other.start(grid, zeros(), 20)
 
 

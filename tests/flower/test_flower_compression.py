@@ -269,8 +269,8 @@ BAD_CODES = {
     "NaN": (code_of(0b11000000, [np.nan, 0]), "NaN"),
     "what a client sends that is not finite": ({wire.DIRECTION: ConfigRecord({"code": b""})}, "NaN"),
     "absurd numbers": (code_of(0b11000000, [3e38, 0]), "but at most"),
-    "too long": (code_of(0b11000000, [0, 0, 0]), "are expected"),
-    "three places": (code_of(0b11100000, [0, 0]), "3 places"),
+    "too long": (code_of(0b11000000, [0, 0, 0]), "expected 9 bytes, but there are 13"),
+    "three places": (code_of(0b11100000, [0, 0]), "expected 2 positions, but there are 3"),
     "a place beyond": (code_of(0b11010000, [0, 0]), "after the last"),
 }
 

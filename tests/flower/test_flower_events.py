@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_written_any_longer_ends_no_run(tmp_path, caplog):
     log.file.mkdir()
     log.record("lost")
     log.record("lost")
-    assert caplog.text.count("events cannot be written any longer") == 1
+    assert caplog.text.count("events cannot be written") == 1
     log.file.rmdir()
     log.record("back")
     assert [event["what"] for event in read_events(log.file)] == ["back"]
@@ -132,7 +132,7 @@ def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     assert kinds(found.folder / EVENTS, "excluded") == [("excluded", "site 2")]
     page = (found.folder / "report.html").read_text()
     assert "Events (events.jsonl): 3 refused, 2 met, 1 excluded, 1 finished." in page
-    assert "Left out (exclude): site 2." in page
+    assert "Excluded clients: site 2." in page
     assert any(one["code"] == "excluded-clients" for one in found.about["diagnostics"])
     assert "exclude" in (found.folder / "config.toml").read_text()
 

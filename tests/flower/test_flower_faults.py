@@ -121,7 +121,7 @@ def test_with_too_few_clients_a_round_is_void(kind):
     assert result.history.per_client.outcomes.tolist() == [[lost, lost, ClientOutcome.VOID, ClientOutcome.VOID]] * 3
     assert not result.last["w"].any()
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
-    assert "50% of those asked were lost" in result.status.message
+    assert "50% of the participants were lost" in result.status.message
     assert result.diagnostics[0].code == "client-dropout"
     assert "site 0" in result.diagnostics[0].evidence
 
