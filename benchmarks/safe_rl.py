@@ -40,7 +40,7 @@ def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     """Seconds and environment steps of a round, compiled; every round begins with the given policy."""
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
     asked = request_of(carts, (RULE,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER))
-    state = engine.start(policy, RULE, carts.oracle, remembers=False)
+    state = engine.start(policy, RULE, carts.oracle, None)
     go = partial(engine.run_chunk, asked.parts(RULE), asked.program(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):

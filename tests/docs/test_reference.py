@@ -48,8 +48,6 @@ ANYTHING = {
     "Oracle.count_rows draws": "the same",
     "Oracle.cost row_count": "what the oracle's own count_rows returns, of one round or of many",
     "ExtremeValueLimit limit": "scipy's frozen distributions have no public type",
-    "HostOracle.buffers return": "the state besides the parameters is an oracle's own affair",
-    "HostOracle.load_buffers buffers": "the same",
     "SoftmaxSGM.from_plan changes": "keyword arguments, each of its own type",
     "Automatic settings": "the same",
     "Sampling.automatic given": "the same",

@@ -238,7 +238,7 @@ def test_a_federation_of_nonsense():
         calls.solve_federation(carts, ss.AverageSGM(criterion="pooled", **COMMON))
     with pytest.raises(TypeError, match="start must be a floating array, but has dtype int32"):
         ss.Federation(carts.oracle, jnp.int32(1), carts.names)
-    with pytest.raises(TypeError, match="federation must be a Federation"):
+    with pytest.raises(TypeError, match="problem must be a Problem or a Federation, but is CartPoleOracle"):
         calls.solve_federation(carts.oracle, ss.AverageSGM(**COMMON))
 
 

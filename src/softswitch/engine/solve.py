@@ -106,7 +106,8 @@ def solve(
         return solve_federation(problem, method, settings, seed, sampling, **options)
     sampling = resolve_sampling(sampling, method)
     settings = RunSettings.from_options(rounds, seconds, sampling, output, logging)
-    checks.check_instance("problem", problem, Problem)
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem or a Federation, but is {problem!r}")
     if problem.is_torch:
         result: Result = import_module(TORCH_ENGINE).solve_torch(
             problem, clients, method, settings, seed, sampling, **options

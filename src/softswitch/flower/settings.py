@@ -170,14 +170,22 @@ class StrategySettings:
         return parse_allow_list(self.clients)
 
     def required_replies(self, messages: int) -> int | None:
-        """Return how many replies to a number of messages to wait for; None means all."""
+        """Return the number of replies to wait for; None means all.
+
+        Args:
+            messages: Number of messages sent.
+        """
         if self.quorum is None:
             return None
         wanted = math.ceil(self.quorum * messages) if self.quorum < 1 else int(self.quorum)
         return min(messages, max(wanted, self.min_clients + (self.robust or 0)))
 
     def average_share(self, *, automatic: bool) -> float:
-        """Return the share of the rounds, or of a cycle if ``automatic``, that may join the average."""
+        """Return the share of the last rounds whose iterates are averaged.
+
+        Args:
+            automatic: Whether the run is automatic; the share is then one of each cycle.
+        """
         if self.average_last is None:
             return AUTOMATIC_AVERAGE if automatic else 1.0
         return self.average_last

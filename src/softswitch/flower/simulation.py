@@ -91,7 +91,11 @@ class InProcessGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self._run, self.SERVER, 1
 
     def forget(self, node: int) -> None:
-        """Clear what a node kept between exchanges, as after a restart."""
+        """Clear what a node kept between exchanges, as after a restart.
+
+        Args:
+            node: Id of the node.
+        """
         self._contexts[node].state = RecordDict()
 
     def get_node_ids(self) -> Iterable[int]:
@@ -116,7 +120,11 @@ class InProcessGrid(Grid):
         return ids
 
     def deliver(self, message: Message) -> Message | None:
-        """Return a node's reply to a message; None for no reply."""
+        """Return a node's reply to a message; None for no reply.
+
+        Args:
+            message: Message to the node.
+        """
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception:

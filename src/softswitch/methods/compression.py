@@ -92,7 +92,11 @@ class Compression(AtClients):
         return Owed(errors, None if self.changes is None else jnp.full(clients, -1, jnp.int32))
 
     def has_two(self, switches: bool) -> bool:
-        """Return whether a client keeps two errors."""
+        """Return whether a client keeps two errors.
+
+        Args:
+            switches: Whether the method switches between objective and constraint.
+        """
         return bool(switches) and bool(self.apart)
 
     def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
@@ -112,7 +116,12 @@ class Compression(AtClients):
         return sent, Owed(kept, changes)
 
     def bytes_up(self, params: Params, participants: int) -> Int[Array, " m"]:
-        """Return the number of bytes of each participant's direction."""
+        """Return the number of bytes of each participant's direction.
+
+        Args:
+            params: w, for its size.
+            participants: Number of participants m.
+        """
         numbers, itemsize = numbers_of(params)
         each = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
         return jnp.full(participants, each, jnp.int32)

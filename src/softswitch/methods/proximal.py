@@ -54,12 +54,23 @@ class Proximal:
             object.__setattr__(self, "rounds", checks.check_integer("rounds", self.rounds, minimum=1))
 
     def extra(self, params: Params, centre: Params) -> Float[Array, ""]:
-        """Return (ρ/2)‖w − c‖²."""
+        """Return (ρ/2)‖w − c‖².
+
+        Args:
+            params: w.
+            centre: c.
+        """
         distance = optax.tree.norm(jax.tree.map(jnp.subtract, params, centre), squared=True)
         return (0.5 * self.strength * distance).astype(float_dtype(params))
 
     def pulled(self, direction: Params, params: Params, centre: Params) -> Params:
-        """Return the direction plus ρ(w − c)."""
+        """Return the direction plus ρ(w − c).
+
+        Args:
+            direction: Direction u.
+            params: w.
+            centre: c.
+        """
         return jax.tree.map(lambda u, w, c: (u + self.strength * (w - c)).astype(u.dtype), direction, params, centre)
 
 
