@@ -110,7 +110,7 @@ def test_in_a_runs_folder_it_is_a_section_of_the_report(made, home):
     invoke("report", host)
     page = (host / "report.html").read_text(encoding="utf-8")
     assert page.count("<h2>Cost of the bound</h2>") == 1
-    assert "The smallest bound certified is 30%" in page
+    assert "The smallest certified bound is 30%" in page
     assert "<td>30%</td>" in page
     assert re.search(r'data-chart="frontier-0"><svg[^>]*>', page)
     assert "already has a frontier.json" in invoke(
@@ -122,8 +122,8 @@ def test_the_report_of_its_own_folder_has_all_models_side_by_side(made):
     folder, _ = made
     invoke("report", folder)
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "runs side by side" in page
-    for words in ("bound-0.4", "bound-0.02", "The smallest constraint reached on the rows learnt from is"):
+    assert f"Comparison of {len(find_runs(folder))} runs" in page
+    for words in ("bound-0.4", "bound-0.02", "The smallest constraint reached on the training rows is"):
         assert words in page
     assert "<td>too few rows</td>" in page
     assert "&lt;north&gt;" in page

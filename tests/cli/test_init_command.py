@@ -79,7 +79,7 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     assert (config.task.kind, config.task.bound) == ("miss-rate", 0.05)
     assert "# days_late: a near copy of delivery" in (folder / "shipments.toml").read_text(encoding="utf-8")
     ready = training.prepare_table(config, folder)
-    assert ready.left_out == 2
+    assert ready.dropped == 2
     assert ready.label == BinaryLabel("on time", "late")
     names = ready.encoding.features
     for name in ("sent day", "sent season sin", "score", "score is empty", "weight", "stops", "stops is empty"):

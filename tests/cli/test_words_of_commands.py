@@ -86,7 +86,7 @@ def test_latest_is_the_newest_run(three, tmp_path):
 
 def test_where_there_are_no_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    missing = "Error: runs is not there; softswitch train makes one, or name the folder that your runs are in\n"
+    missing = "Error: runs does not exist; softswitch train creates it, or give the folder of your runs\n"
     for words in (("runs",), ("report", "latest"), ("resume", "latest"), ("compare", "latest")):
         assert invoke(*words, code=2) == missing
     (tmp_path / "runs").mkdir()
