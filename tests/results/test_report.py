@@ -207,7 +207,7 @@ def test_very_many_clients_are_summarised_and_found_by_name(crowd, look):
     assert page.inner_text(".found") == "111 of 10,000 found; the first 20 of them, the worst first."
     page.fill("input[type=search]", "")
     assert rows.first.locator("td").first.inner_text() == "ward 8"
-    assert "One may meet although that is above the bound" not in page.inner_text("main")
+    assert "although its simultaneous limit is above it" not in page.inner_text("main")
     assert page.locator("h3:text-is('Deciles') + .wide tbody tr").count() == 11
     tenth = page.locator("h3:text-is('Deciles') + .wide tbody tr").nth(1).locator("td").all_inner_texts()
     assert tenth == ["10% are at most", "0.1", "0.3", "0.1", "0.0999"]

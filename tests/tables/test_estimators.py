@@ -85,7 +85,7 @@ def test_the_start_and_a_constant_are_put_beside_the_answer(fitted):
     start, constant = fitted.result_.baselines
     assert (start.name, constant.name) == ("the start", "best constant prediction")
     assert constant.objective == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)  # misses cost 0.2
-    assert "no better" not in fitted.result_.explain()
+    assert not any(found.code.startswith("no-better") for found in fitted.result_.diagnostics)
 
 
 def test_labels_that_the_features_tell_nothing_of():

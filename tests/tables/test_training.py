@@ -282,7 +282,7 @@ def test_runs_and_compare(trained, home, tmp_path):
     invoke("train", other)
     (second,) = find_runs(tmp_path / "runs")
     assert run.name[:9] in invoke("runs", home / "runs")
-    assert "is not there" in invoke("runs", tmp_path / "nowhere", code=2)
+    assert "nowhere does not exist" in invoke("runs", tmp_path / "nowhere", code=2)
     side_by_side = invoke("compare", run.folder, second.folder)
     assert "run.rounds" in side_by_side
     assert "run.seed" not in side_by_side
@@ -535,7 +535,7 @@ def test_regrets_are_trained_by_and_told(tmp_path):
     assert run.about["worst_loss"] == pytest.approx(result.worst_loss)
     page = write_report([trained.folder], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "F: regret in loss" in page
-    assert "above its own best" in page
+    assert "above the client&#39;s optimum" in page
 
 
 def test_an_unknown_kind():
