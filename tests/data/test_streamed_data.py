@@ -8,7 +8,6 @@ import pytest
 
 import softswitch as ss
 from softswitch.data import row_reader
-from softswitch.data import row_reader as row_order
 from softswitch.data.streamed_data import DataOutline
 
 
@@ -43,7 +42,7 @@ def same_rows(streamed, in_memory, columns=None):
 
 @pytest.mark.parametrize("strata", [None, "y", ("y", "group")])
 def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata):
-    monkeypatch.setattr(row_order, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(row_reader, "BLOCK_ROWS", 64)
     monkeypatch.setattr(row_reader, "READ_ROWS", 50)
     data, client = shuffled()
     streamed = ss.StreamedData.from_arrays(data, client, strata=strata)

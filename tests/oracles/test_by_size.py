@@ -7,11 +7,8 @@ import pytest
 
 import softswitch as ss
 from problems import least_squares, mean, softplus_level, two_constraints
-from softswitch.engine.loop import run
-from softswitch.engine.request import RunSettings, request
 from softswitch.oracles import evaluation
 from softswitch.oracles.federation import make_gradient_oracle
-from softswitch.oracles.options import Sampling
 
 SIZES = (3, 70, 2, 4)
 PROBLEM = ss.Problem(least_squares, two_constraints, jnp.zeros(4))
@@ -39,7 +36,8 @@ def unequal(monkeypatch, stratified):
 
 
 def oracles(clients, problem=PROBLEM, **options):
-    return [make_gradient_oracle(problem, clients, Sampling(by_size=by, **options)) for by in (True, False)]
+    sampling = ss.Sampling(**options)
+    return [make_gradient_oracle(problem, clients, sampling, ss.Compute(group_by_size=by)) for by in (True, False)]
 
 
 def test_reports_and_directions_are_the_same(clients):
@@ -72,13 +70,11 @@ def test_reports_and_directions_are_the_same(clients):
 def test_runs_are_the_same(monkeypatch):
     clients = unequal(monkeypatch, True)
     method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
-    settings = RunSettings(rounds=40, eval_every=0, record_clients=True)
-    found = []
-    for by_size in (True, False):
-        how = Sampling(by_size=by_size, batch_size=None)
-        asked = request(PROBLEM, clients, (method,), how, settings)
-        found.append(run(asked, method, 0, ()))
-    one, other = found
+    logging = ss.Logging(eval_every=0, record_clients=True)
+    one, other = (
+        ss.solve(PROBLEM, clients, method, rounds=40, compute=ss.Compute(group_by_size=by_size), logging=logging)
+        for by_size in (True, False)
+    )
     assert 0 < one.history.feasible_rounds < 40, "both branches"
     np.testing.assert_array_equal(one.history.feasible, other.history.feasible)
     np.testing.assert_allclose(one.last, other.last, rtol=1e-4, atol=1e-5)
