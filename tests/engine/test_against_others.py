@@ -174,6 +174,6 @@ def test_averaging_is_flowers(uncollected, monkeypatch, x64, table):
 
 
 def test_q_fed_avg_is_flowers(uncollected, monkeypatch, x64, table):
-    expected = flower_iterates(table, ss.Automatic(client_learning_rate=ETA, q=1.5, method=strategies.QFedAvg))
+    expected = flower_iterates(table, strategies.QFedAvg(client_learning_rate=ETA, q=1.5))
     found = ours(monkeypatch, table, methods.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)

@@ -165,7 +165,7 @@ def test_a_run_that_is_stopped_looks_at_no_row_that_certifies(monkeypatch):
     told = flat.solve_certified(PROBLEM, parts(), RULE, callbacks=[lambda chunk: True], **RUN)
     assert told.certificate is None
     assert not told.answered
-    assert "did not come to its end" in str(told)
+    assert "training did not complete" in str(told)
 
 
 def test_a_lost_margin_is_found_again():

@@ -84,7 +84,7 @@ def shown(request, clients):
 def test_all_that_is_given_is_obeyed_without_a_step_size(clients):
     request, method = asked(clients, **EXPLICIT)
     assert shown(request, clients) == EXPLICIT
-    assert method == BARE
+    assert method == TEMPLATE
     assert (request.choice.rounds, request.choice.may_end) == (17, False)
 
 
