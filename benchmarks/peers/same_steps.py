@@ -34,17 +34,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """A rule of ours beside a peer's method.
+    """A method of softswitch and the same method of a peer.
 
     Attributes:
-        method: as the table has it.
-        rule: ours.
-        peer: as ``--only`` has it, and whose environment.
-        script: in the folder ``methods``.
-        word: the method's name there.
-        numbers: settings, for the script.
-        within: how far apart both may end; None: they are not the same method, and the table tells by how much.
-        note: what has to be said.
+        label: Name of the method in the table.
+        method: The method of softswitch.
+        peer: Name of the peer, as in ``--only``; also the name of its environment.
+        script: Script in the folder ``methods``.
+        word: Name of the method in the script.
+        numbers: Settings for the script.
+        within: Largest accepted distance of the final iterates. None: the methods differ, and the table has the distance.
+        note: Remark for the table.
     """
 
     label: str
@@ -156,9 +156,7 @@ def compared(only: Collection[str] = ()) -> list[Row]:
             continue
         apart = float(np.abs(ours(pair.method, columns) - theirs(pair, columns)).max())
         if pair.within is not None and not apart <= pair.within:
-            raise RuntimeError(
-                f"{pair.method} and {pair.peer}'s {pair.word} are {apart:.0e} apart: not the same method"
-            )
+            raise RuntimeError(f"{pair.label} and {pair.peer}'s {pair.word} are {apart:.0e} apart: not the same method")
         rows.append({"method": pair.label, "peer": pair.peer, "apart": apart, "note": pair.note})
     return rows
 

@@ -159,7 +159,7 @@ def test_the_page_names_everybody_and_all_work():
     for packages in PACKAGES.values():
         assert packages[0] in PAGE
     for pair in same_steps.PAIRS:
-        assert f"| {pair.method} | {pair.peer} | " in PAGE
+        assert f"| {pair.label} | {pair.peer} | " in PAGE
 
 
 def test_methods_that_differ_are_told_or_refused(monkeypatch):

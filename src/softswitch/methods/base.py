@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -172,11 +172,11 @@ class Method(ABC):
             )
 
     def __str__(self) -> str:
-        """The rule's name and the settings that differ from their defaults, shorter than its repr."""
+        """Return the method's name and the settings that differ from their defaults; None is a required one's default."""
         changed = [
             f"{field.name}={getattr(value, '__name__', None) or repr(value)}"
             for field in fields(self)
-            if differs(value := getattr(self, field.name), field.default)
+            if differs(value := getattr(self, field.name), None if field.default is MISSING else field.default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
