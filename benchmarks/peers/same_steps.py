@@ -43,7 +43,7 @@ class Pair:
         script: Script in the folder ``methods``.
         word: Name of the method in the script.
         numbers: Settings for the script.
-        within: Largest accepted distance of the final iterates. None: the methods differ, and the table has the distance.
+        within: Largest accepted distance of the final iterates. None: the methods differ, and any is accepted.
         note: Remark for the table.
     """
 

@@ -172,7 +172,7 @@ class Method(ABC):
             )
 
     def __str__(self) -> str:
-        """Return the method's name and the settings that differ from their defaults; None is a required one's default."""
+        """Return the method's name and the settings that differ from their defaults and are set."""
         changed = [
             f"{field.name}={getattr(value, '__name__', None) or repr(value)}"
             for field in fields(self)
