@@ -483,6 +483,15 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
         assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [40 - len(positive), len(positive)]
 
 
+def test_layers_that_mix_rows_are_refused(tmp_path):
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), Linear())
+    data = TensorDataset(torch.from_numpy(rows(0)["x"]), torch.from_numpy(rows(0)["y"]))
+    client = fl.TorchClient(module, torch_class_loss(0), torch_class_loss(1), data, name="a")
+    with pytest.raises(ValueError, match="must not mix rows with privacy, but '0' is BatchNorm1d"):
+        fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
+    assert not (tmp_path / "spent.json").exists()
+
+
 def test_an_optimizer_of_local_steps_is_refused(tmp_path):
     client = torch_client(0, optimizer=torch.optim.Adam)
     with pytest.raises(ValueError, match="optimizer must be None with privacy"):

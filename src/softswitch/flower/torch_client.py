@@ -173,7 +173,7 @@ class TorchClient:
         return self._functions.optimizer
 
     @property
-    def describe_row_mixing(self) -> str | None:
+    def mixes_rows(self) -> str | None:
         """Why the values of a row depend on other rows, or None if they do not."""
         return describe_row_mixing(self._functions.module)
 
