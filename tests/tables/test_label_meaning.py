@@ -50,7 +50,7 @@ def test_amounts():
     np.testing.assert_allclose(label.decode(jnp.asarray(label.encode([5.0, 17.0]))[:, None]), [5.0, 17.0], rtol=1e-5)
     within = fit_number_label(pd.Series([0.0, 10.0, 20.0, 5.0]), ALL, (0.0, 20.0))
     np.testing.assert_allclose(within.decode(jnp.array([[9.0], [-9.0]])), [20.0, 0.0], atol=1e-4)
-    assert within.unit.widest == pytest.approx(20.0)
+    assert within.unit.max_error == pytest.approx(20.0)
     assert fit_number_label(pd.Series([7.0] * 4), ALL).scale == 1
     assert fit_number_label(pd.Series([1.0, 2.0, 3.0, 4.0]), ALL, standardise=False) == NumberLabel()
 

@@ -5,6 +5,7 @@ import tomllib
 import optax
 import pytest
 
+import softswitch as ss
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.memory import Memory
 from softswitch.tables.preparation import build_memory, build_method
@@ -80,8 +81,8 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
 
 def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
     methods = {name: build_method(parse_config({"data": DATA, "method": {"name": name}})) for name in METHODS}
-    assert methods["softmax"] == ss.Automatic(tolerance=0.1)
-    assert methods["hard"] == ss.Automatic(tolerance=0.1, method=HardSGM)
+    assert methods["softmax"] == ss.Automatic(tolerance=0.1).template
+    assert methods["hard"] == ss.Automatic(tolerance=0.1, method=HardSGM).template
     for method in methods.values():
         for name in ("step_size", "criterion", "optimizer", "slack", "threshold", "local_step_size"):
             assert getattr(method, name) is None
