@@ -158,7 +158,12 @@ class DataSplit(NamedTuple):
 
 
 def split_masks(
-    client: Any, *columns: Any, validation: float, calibration: float, seed: int = 0
+    client: Any,
+    *columns: Any,
+    validation: float,
+    calibration: float,
+    seed: int = 0,
+    names: tuple[str, str] = ("validation", "calibration"),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return masks of the train, validation and calibration rows.
 
@@ -168,13 +173,14 @@ def split_masks(
         validation: Share of each client's rows for validation, >= 0.
         calibration: Share of each client's rows for calibration, >= 0. Both together are below 1.
         seed: Random seed.
+        names: Names of the two shares in errors.
     """
-    for name, share in (("validation", validation), ("calibration (held_out)", calibration)):
+    for name, share in zip(names, (validation, calibration), strict=True):
         if not 0 <= share < 1:
             raise ValueError(f"{name} must be a share >= 0 and < 1, but is {share!r}")
     if not validation + calibration < 1:
         raise ValueError(
-            f"validation and calibration must leave rows to train on, but sum to {validation + calibration:g}"
+            f"{names[0]} and {names[1]} must leave rows to train on, but sum to {validation + calibration:g}"
         )
     owner = np.asarray(client)
     calibration_mask = hold_out(owner, *columns, share=calibration, seed=seed)

@@ -145,7 +145,12 @@ class FederatedEstimator(BaseEstimator):
         if self.validation and not self.held_out:
             raise ValueError(f"validation = {self.validation!r} needs held_out above 0: rows for the certificate")
         masks = split_masks(
-            owner, *stratified.values(), validation=self.validation, calibration=self.held_out, seed=seed
+            owner,
+            *stratified.values(),
+            validation=self.validation,
+            calibration=self.held_out,
+            seed=seed,
+            names=("validation", "held_out"),
         )
         learn, choose, keep = masks
         previous = self.__dict__.get("_fitted") if self.warm_start else None

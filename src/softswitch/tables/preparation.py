@@ -101,7 +101,14 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     if group is not None:
         stratified["group"] = group
     share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
-    masks = split_masks(client, *stratified.values(), validation=share, calibration=data.held_out, seed=config.run.seed)
+    masks = split_masks(
+        client,
+        *stratified.values(),
+        validation=share,
+        calibration=data.held_out,
+        seed=config.run.seed,
+        names=("data.validation", "data.held_out"),
+    )
     label = _fit_label(values, masks[0], config)
     if config.privacy.is_enabled:
         label, encoding = declared_label(label, config), declared_encoding(config, features)
