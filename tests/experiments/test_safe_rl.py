@@ -195,7 +195,7 @@ def test_sweeps_are_solves():
     np.testing.assert_allclose(
         together[1].history.per_client.metrics["return"][0], alone.history.per_client.metrics["return"][0], rtol=1e-5
     )
-    with pytest.raises(ValueError, match="federation must be one for all seeds or a list of 3, but is a list of 2"):
+    with pytest.raises(ValueError, match="problem must be one for all seeds or a list of 3, but is a list of 2"):
         calls.sweep_federation(carts, [rule], seeds=3)
 
 
