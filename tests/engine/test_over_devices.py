@@ -118,7 +118,7 @@ def test_processes_that_were_told_different_things_end(by_two):
     for one in by_two:
         assert one["other folder"].startswith("checkpoints must be in a folder that all processes see")
         assert one["other clients"].startswith("clients must be the same in every process")
-        assert one["half"].startswith("devices must have some of each of the 2 processes")
+        assert one["half"].startswith("devices must include some of each of 2 processes")
 
 
 def test_a_folder_that_the_first_process_cannot_have_is_refused_in_both(by_two):

@@ -83,5 +83,5 @@ def test_clients_may_compute_in_fewer_digits():
     assert (np.asarray(narrow.last) != np.asarray(full.last)).any()
     judged = ss.evaluate(problem, CLIENTS, narrow.params)[0]
     np.testing.assert_array_equal(judged, narrow.client_objective)
-    with pytest.raises(ValueError, match=r"compute_dtype must be one of .*bfloat16.*, but is 'int8'"):
+    with pytest.raises(ValueError, match=r"dtype must be one of .*bfloat16.*, but is 'int8'"):
         flat.solve(problem, CLIENTS, RULE, compute_dtype="int8")
