@@ -125,7 +125,7 @@ def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
     np.testing.assert_allclose(regret.client_loss, regret.client_objective + least)
     assert regret.client_loss[:3].max() < 0.7 * plain.client_loss[:3].max(), "the others must gain"
     assert regret.worst_loss == pytest.approx(regret.client_loss.max())
-    assert f"f itself is largest at client 'd', {regret.worst_loss:.4g}" in regret.explain()
+    assert "f is largest at client 'd'" in regret.explain()
     assert "worst regret" in repr(regret)
     beside = add_baselines(regret, problem, clients)
     free = {one.name: one for one in beside.baselines}["no constraint, worst client"]
