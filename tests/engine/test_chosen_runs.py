@@ -406,7 +406,7 @@ def test_a_warm_start_goes_on_from_the_answer(clients):
     warm = chosen(clients, rounds=100, warm_start=first)
     check_cycles(warm)
     averaged = chosen(clients, rounds=40, warm_start=first, answer="average").restarts[0]
-    assert averaged.answer == "the start" or averaged.answer.endswith(" on and of the run before")
+    assert averaged.answer == "the start" or averaged.answer.endswith(" on and of the previous run")
     assert warm.worst_objective <= first.worst_objective
     assert warm.worst_constraint <= 0.1
     cold = chosen(clients, rounds=100, warm_start=first, keep=())

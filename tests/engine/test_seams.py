@@ -193,7 +193,7 @@ def test_equinox_models_are_parameters(clients, tmp_path):
     trained = equinox.combine(result.params, static)
     assert jnp.shape(trained(jnp.ones(4))) == ()
     result.save(tmp_path)
-    with pytest.raises(ValueError, match="give like="):
+    with pytest.raises(ValueError, match="pass like="):
         ss.Result.load(tmp_path)
     loaded = ss.Result.load(tmp_path, like=start)
     assert equinox.tree_equal(loaded.params, result.params)
@@ -306,7 +306,7 @@ def test_what_a_warm_start_cannot_be(clients):
     with pytest.raises(ValueError, match="parameters of the problem's structure, shapes and dtypes"):
         solve(clients, problem=other, warm_start=first, keep=())
     with pytest.raises(TypeError, match="keep_state must be a tuple of words"):
-        solve(clients, warm_start=first, keep=None)
+        ss.WarmStart(first, None)
     small = ss.Problem(least_squares, softplus_level, jnp.zeros(4), ss.Ball(1e-3))
     with pytest.raises(ValueError, match="must lie in the domain"):
         solve(clients, problem=small, warm_start=first)
@@ -317,7 +317,7 @@ def test_what_a_warm_start_says_of_its_answer(clients, tmp_path):
     own = int(first.state.average.rounds)
     warm = solve(clients, warm_start=first, rounds=10)
     joined = int(warm.state.average.rounds)
-    assert warm.selected == f"mean of the {joined} feasible iterates of 10 rounds and of the run before"
+    assert warm.selected == f"mean of the {joined} feasible iterates of 10 rounds and of the previous run"
     assert joined > own
     never = ss.Problem(least_squares, lambda w, b: softplus_level(w, b) + 9, jnp.zeros(4))
     blocked = solve(clients, problem=never, warm_start=first, rounds=10)

@@ -303,7 +303,7 @@ def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
         textwrap.dedent(
             f"""
             import os, signal, sys
-            sys.path.insert(0, {str(Path(__file__).parent)!r})
+            sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
             import numpy as np, softswitch as ss
             from benchmarks import flat
             from test_torch_runs import IMAGES, images, misses, net, objective
@@ -523,7 +523,7 @@ def test_bad_input_is_named_before_any_work():
                 line(torch.float32) if module is None else module, objective, g, clients, method, **options
             )
 
-    refuses("start must be a floating array", module="no module")
+    refuses("start must be a floating array", TypeError, module="no module")
     refuses("datasets must be a mapping from names to data sets", clients={})
     refuses(
         r"clients\['empty'\] must be a Dataset with a length of at least 1",

@@ -162,7 +162,7 @@ class Cycles:
         """
         begin = self.done
         diverged, tolerance = int(state.diverged_at) >= 0, float(self._asked.tolerance)
-        warm = "" if self.past or not int(self._first.average.rounds) else " and of the run before"
+        warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
         wanted = self._request.settings.answer
         every = candidates(state, begin, done, self.averaging_from, wanted, warm, frugal=self._choice.frugal)
         found = {name: self._judged(*one) for name, one in every.items() if not (diverged and name == "last")}
