@@ -152,8 +152,8 @@ def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the
     assert not told.answered
     words = str(told)
     assert words.startswith("Not certified: there is no 95% confidence")
-    assert "3 have too few rows to tell" in words
-    assert "The smallest bound that this model could be certified for by these rows is" in words
+    assert "3 have too few rows:" in words
+    assert "The smallest bound that these rows certify for this model is" in words
     assert told.result.worst_constraint <= 0.1
 
 

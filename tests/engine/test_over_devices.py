@@ -84,7 +84,7 @@ def test_a_round_is_two_sums(on_eight):
     {
         "more than clients": r"devices must be at most as many as clients \(5\), but there are 8",
         "twice": "devices must be different",
-        "too many": "devices must be at most 8, which JAX has, but is 9",
+        "too many": "devices must be at most 8, the number that JAX has, but is 9",
         "none": "devices must be 'all', a number, or some of",
         "word": "devices must be one of 'all', but is 'most'",
     }.items(),

@@ -259,7 +259,7 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
         ({"lower_bound": True}, "lower_bound must keep"),
         ({"replace": True}, "replace must keep"),
         ({"seconds": 5.0}, "seconds must keep"),
-        ({"engine": "grid"}, "each client has a privacy of its own"),
+        ({"engine": "grid"}, "engine must be 'compiled' with privacy, but is 'grid'"),
         ({"devices": 1}, "devices must keep its default with privacy"),
         ({"compute_dtype": "bfloat16"}, "dtype must keep its default with privacy"),
     ],

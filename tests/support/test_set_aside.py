@@ -48,7 +48,7 @@ def test_nobody_is_set_aside_beside_a_bound_for_all(two_worst_off):
     """The best possible is that of all clients: an answer that some of them violate is not compared with it."""
     nothing = np.zeros(1)
     numbers = {"value": 0.5, "objective": 0.6, "tolerance": 0.05, "subtracted": 0.0, "rows": 1}
-    words = {"meets": True, "certified": True, "why": "", "assumed": ""}
+    words = {"feasible": True, "certified": True, "reason": "", "assumptions": ""}
     bound = LowerBound(**numbers, **words, weights=nothing, multipliers=nothing)
     within = np.zeros((7, 2))
     within[0, 0] = 1.0
