@@ -262,7 +262,7 @@ def test_arguments_in_the_wrong_place():
         flat.solve(PROBLEM, CLIENTS, "softmax")
     with refused(TypeError, "clients must be a ClientData, but is"):
         flat.solve(PROBLEM, {"x": X}, RULE)
-    with refused(TypeError, "problem must be a Problem, but is"):
+    with refused(TypeError, "problem must be a Problem or a Federation, but is"):
         flat.solve(CLIENTS, PROBLEM, RULE)
 
 
