@@ -21,8 +21,7 @@ import softswitch as ss
 from benchmarks import flat
 from softswitch.theory import constraint_bound
 from softswitch.theory.client_gaps import heterogeneity
-from softswitch.theory.plan import Plan
-from softswitch.theory.plan_search import plan
+from softswitch.theory.plan import Plan, plan
 from softswitch.theory.theorems import Constants
 from softswitch_experiments.tasks.paper_settings import RUN
 

@@ -9,7 +9,7 @@ import softswitch as ss
 from benchmarks import flat
 from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
 from softswitch.theory.pilot import estimate_constants, subgaussian_norm
-from softswitch.theory.plan_search import plan
+from softswitch.theory.plan import plan
 
 
 def test_subgaussian_norm_of_known_distributions():

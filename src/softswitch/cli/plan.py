@@ -49,12 +49,12 @@ def plan(
 
     Ends with exit code 1 where the wish cannot be met.
     """
-    from softswitch.theory import plan_search
+    from softswitch.theory.plan import plan as find_plan
     from softswitch.theory.theorems import Constants
 
     try:
         known = Constants(diameter, lipschitz, gradient_noise, value_noise, heterogeneity, gap, tuple(gap_shape or ()))
-        planned = plan_search.plan(
+        planned = find_plan(
             known,
             clients=clients,
             participation=participation,

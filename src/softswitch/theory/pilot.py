@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
 from softswitch.data.client_data import ClientData, Rows
@@ -37,16 +38,14 @@ def estimate_constants(
     gap: str = "uniform",
     gap_shape: tuple[float, ...] = (),
 ) -> Constants:
-    """Estimate D, L, σ_g, σ_ζ and σ at points spread over Θ.
+    """Estimate D, L, σ_g, σ_ζ and σ as the largest over points of Θ, clients and functions.
 
-    At every point and client, three quantities are measured. L is the largest gradient norm of f and g on all rows. σ_ζ
-    and σ_g are the deviations of values and gradients on pilot batches, times √batch_size, by the theorems' definition
-    E exp(x²/σ²) <= 2. σ is the scale of the gaps to the worst client. The largest over points, clients and functions is
-    returned.
+    L is the largest gradient norm of f and g on all rows. σ_ζ and σ_g are the deviations of values and gradients on
+    pilot batches, times √batch_size, by the theorems' definition E exp(x²/σ²) <= 2. σ is the scale of the gaps to the
+    worst client. Noise and L are measured at up to 50 clients.
 
     The estimates tend to be low: other points may be worse, a maximum over finitely many draws is low, and batches vary
-    less than single rows of a skewed distribution. Noise and L are measured at up to 50 clients. The theorems hold for
-    the true constants.
+    less than single rows of a skewed distribution. The theorems hold for the true constants.
 
     Args:
         problem: Objective, constraint and start.
@@ -66,55 +65,43 @@ def estimate_constants(
         raise ValueError(f"domain must be a Ball or a Box, because the theorems need a bounded Θ, but is {theta!r}")
     points = checks.check_integer("points", points, minimum=1)
     if problem.constraint_surrogate is not None:
-        raise ValueError(
-            "problem must not have a constraint_surrogate: the theorems require gradients of the constraint itself"
-        )
+        raise ValueError("problem must not have a constraint_surrogate: the theorems need the constraint's gradients")
     pilots = checks.check_integer("pilots", pilots, minimum=2)
     size = checks.check_integer("batch_size", batch_size, minimum=1)
-    how = make_batching(size, True, clients.stratum_sizes)
-    whole = make_batching(None, True, clients.stratum_sizes)
+    how, whole = (make_batching(rows, True, clients.stratum_sizes) for rows in (size, None))
     ignoring = problem.trace(clients.batch_shapes(size, float_dtype(problem.start))).ignore_weight
     if ignoring and not (how.equal and whole.equal):
-        raise ValueError(
-            f"{' and '.join(ignoring)} must read batch['weight'] to be measured on clients of different sizes"
-        )
+        names = " and ".join(ignoring)
+        raise ValueError(f"{names} must read batch['weight'] to be measured on clients of different sizes")
     generator = np.random.default_rng(seed)
     chosen = np.sort(generator.permutation(len(clients))[:MAX_CLIENTS]).astype(np.int32)
     losses = Losses.of(problem)
     lipschitz, gradient_noise, value_noise, spread = 0.0, 0.0, 0.0, 0.0
     for index, params in enumerate([problem.start, *_points(theta, problem.start, points, generator)]):
         key = jax.random.fold_in(jax.random.key(seed), index)
-        norms, values, gradients = (
-            np.asarray(x) for x in _scatter(clients.rows, jnp.asarray(chosen), params, key, losses, how, whole, pilots)
-        )
-        _check_finite(clients, chosen, norms, values, gradients)
+        measured = _scatter(clients.rows, jnp.asarray(chosen), params, key, losses, how, whole, pilots)
+        norms, values, gradients = map(np.asarray, measured)
+        for array in (norms, values, gradients):
+            bad = chosen[~np.isfinite(array).reshape(len(chosen), -1).all(axis=1)]
+            if len(bad):
+                raise ValueError(
+                    f"objective and constraint must be finite on every batch, but are not at client "
+                    f"{clients.names[bad[0]]!r}; if a batch may lack a class or group, give strata to ClientData"
+                )
         lipschitz = max(lipschitz, float(norms.max()))
-        # Axes: client, pilot, function. A mean of b rows deviates 1/√b as much as one row.
-        value_noise = max(value_noise, *(subgaussian_norm(v) for v in _columns(values)))
-        gradient_noise = max(gradient_noise, *(subgaussian_norm(g) for g in _columns(gradients)))
+        value_noise = max(value_noise, _largest_norm(values))
+        gradient_noise = max(gradient_noise, _largest_norm(gradients))
         objective, constraint = evaluate(problem, clients, params)
         columns = (column[~np.isneginf(column)] for column in (objective, *constraint.T))
-        spread = max(spread, *(heterogeneity(c, gap, gap_shape) for c in columns if len(c)))
-    scale = float(np.sqrt(size))
-    return Constants(
-        diameter=float(theta.diameter(problem.start)),
-        lipschitz=lipschitz,
-        gradient_noise=scale * gradient_noise,
-        value_noise=scale * value_noise,
-        heterogeneity=spread,
-        gap=gap,
-        gap_shape=gap_shape,
-    )
+        spread = max(spread, *(heterogeneity(column, gap, gap_shape) for column in columns if len(column)))
+    scale = float(np.sqrt(size))  # a mean of b rows deviates 1/√b as much as one row
+    diameter = float(theta.diameter(problem.start))
+    return Constants(diameter, lipschitz, scale * gradient_noise, scale * value_noise, spread, gap, gap_shape)
 
 
-def _check_finite(clients: ClientData, chosen: np.ndarray, *measured: np.ndarray) -> None:
-    for array in measured:
-        bad = np.flatnonzero(~np.isfinite(array).reshape(len(chosen), -1).all(axis=1))
-        if len(bad):
-            raise ValueError(
-                f"objective and constraint must be finite on every batch, but are not at client "
-                f"{clients.names[chosen[bad[0]]]!r}; if a batch may lack a class or group, give strata to ClientData"
-            )
+def _largest_norm(deviations: np.ndarray) -> float:
+    """Return the largest norm over clients and functions, the first and the last axis."""
+    return max(subgaussian_norm(column) for client in deviations for column in client.T)
 
 
 def subgaussian_norm(deviations: Any) -> float:
@@ -130,43 +117,27 @@ def subgaussian_norm(deviations: Any) -> float:
 
     # σ² is largest/ln 2 if all deviations are equal, and at least largest/ln(1 + n).
     low, high = -np.log(np.log(1 + len(scaled)) + 1) - 1, -np.log(np.log(2))
-    if excess(high) > 0:  # rounding, if all are equal
-        return float(np.sqrt(largest * np.exp(high)))
-    return float(np.sqrt(largest * np.exp(optimize.brentq(excess, low, high, xtol=1e-12))))
-
-
-def _columns(scatter: np.ndarray) -> list[np.ndarray]:
-    return [scatter[i, :, j] for i in range(scatter.shape[0]) for j in range(scatter.shape[2])]
+    root = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-12)  # > 0 by rounding, if all equal
+    return float(np.sqrt(largest * np.exp(root)))
 
 
 def _points(theta: Ball | Box, start: Params, points: int, generator: np.random.Generator) -> list[Params]:
     """Return points of Θ: uniform in a box; in a ball random directions with evenly spaced norms."""
-    leaves, structure = jax.tree.flatten(start)
-    sizes = [leaf.size for leaf in leaves]
-    total = sum(sizes)
+    flat, rebuild = ravel_pytree(start)
     trees = []
     for i in range(points):
         if isinstance(theta, Box):
-            flat = generator.uniform(theta.lower, theta.upper, total)
+            point = generator.uniform(theta.lower, theta.upper, flat.size)
         else:
-            direction = generator.normal(size=total)
-            flat = direction / np.linalg.norm(direction) * theta.radius * (i + 1) / points
-        parts = np.split(flat, np.cumsum(sizes)[:-1])
-        shaped = [jnp.asarray(p.reshape(leaf.shape), leaf.dtype) for p, leaf in zip(parts, leaves, strict=True)]
-        trees.append(jax.tree.unflatten(structure, shaped))
+            direction = generator.normal(size=flat.size)
+            point = direction / np.linalg.norm(direction) * theta.radius * (i + 1) / points
+        trees.append(rebuild(jnp.asarray(point, flat.dtype)))
     return trees
 
 
 @partial(jax.jit, static_argnames=("losses", "how", "whole", "pilots"))
 def _scatter(
-    rows: Rows,
-    clients: jax.Array,
-    params: Params,
-    key: jax.Array,
-    losses: Losses,
-    how: Batching,
-    whole: Batching,
-    pilots: int,
+    rows: Rows, clients: Any, params: Params, key: Any, losses: Losses, how: Batching, whole: Batching, pilots: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return gradient norms on all rows, and deviations of pilot values and gradients; the first axis is the client."""
 

@@ -1,13 +1,14 @@
-"""The paper's theorems as functions from settings to error bounds.
+"""The paper's theorems as functions from settings to error bounds. All logarithms are natural.
 
 Theorem 1 covers full participation with one local step, Theorem 2 several local steps, Theorem 3 partial participation.
-All logarithms are natural.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+
+from scipy import optimize
 
 from softswitch.support import checks
 from softswitch.theory.client_gaps import check_gap_shape, gap_quantile
@@ -22,10 +23,10 @@ class Constants:
         lipschitz: L, the Lipschitz constant of every f_i and g_i on Θ.
         gradient_noise: σ_g, the sub-Gaussian norm of one row's gradient around its client's mean.
         value_noise: σ_ζ, the sub-Gaussian norm of one row's value of f or g.
-        heterogeneity: σ, the scale of the clients' gaps to the worst client; see ``heterogeneity``. It matters with
-            partial participation only.
+        heterogeneity: σ, the scale of the clients' gaps to the worst client, by ``heterogeneity(values, gap,
+            gap_shape)``. It matters with partial participation only.
         gap: Distribution of Z, where σZ dominates the gap of a random client to the worst: "uniform" as in Theorem 3,
-            or another name in ``GAPS``. σ refers to it: ``heterogeneity(values, gap, gap_shape)``.
+            or another name in ``GAPS``.
         gap_shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
     """
 
@@ -74,9 +75,13 @@ class Setting:
             checks.check_integer("longest_wait", self.longest_wait, minimum=1)
         for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
             checks.check_integer(name, getattr(self, name), minimum=1)
-        if self.participants > self.clients:
-            raise ValueError(f"participants must be at most clients = {self.clients}, but is {self.participants}")
+        _check_participants(self.clients, self.participants)
         checks.check_probability("delta", self.delta)
+
+    @property
+    def samples(self) -> int:
+        """Number of rows evaluated, K·m·(B_ζ + E·B_g)."""
+        return self.rounds * self.participants * (self.value_batch_size + self.local_steps * self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -123,8 +128,8 @@ def bound(constants: Constants, setting: Setting) -> Bound:
     """Return the bound of the applicable theorem: 3 if m < n, otherwise 1 if E = 1, otherwise 2.
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
     """
     if setting.participants < setting.clients:
         return theorem_3(constants, setting)
@@ -138,17 +143,10 @@ def theorem_1(constants: Constants, setting: Setting) -> Bound:
     estimation 4σ_ζ√(2 ln(12Kn/δ)/B_ζ);  α >= 2 ln(n)/ε'.
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
     """
-    D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
-    noise = _effective_noise(constants, setting, local_steps=1)
-    log = math.log(8 / setting.delta)
-    factor = 1 + noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log)
-    step = D / (2 * L * math.sqrt(K))
-    optimization = 2 * D * L / math.sqrt(K) * factor
-    estimation = _estimation(constants, setting, 12 * K * setting.clients)
-    return Bound(1, optimization, estimation, 0.0, step, step, 2 * math.log(setting.clients) / optimization)
+    return _bound(1, constants, setting, 12 * setting.rounds * setting.clients, 0.0, setting.clients)
 
 
 def theorem_2(constants: Constants, setting: Setting) -> Bound:
@@ -158,11 +156,10 @@ def theorem_2(constants: Constants, setting: Setting) -> Bound:
     σ̄² = σ_g²/(B_g L² E);  estimation and α as in Theorem 1.
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
     """
-    estimation = _estimation(constants, setting, 12 * setting.rounds * setting.clients)
-    return _local_steps(2, constants, setting, estimation, 0.0, setting.clients)
+    return _bound(2, constants, setting, 12 * setting.rounds * setting.clients, 0.0, setting.clients)
 
 
 def theorem_3(constants: Constants, setting: Setting) -> Bound:
@@ -172,28 +169,48 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
     α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
 
     If the gap is not uniform, sampling is 2·``sampling_error`` at δ/8, the general bound inserted into the theorem's
-    proof. (The proof needs the mean of F(w_k) − F(w_k; I_k) over the feasible rounds, and that of G, to be at most half
-    the sampling error, each with probability 1 − δ/8.) It grows with ln K and does not depend on κ. If K < 128/δ, it is
-    smaller than the theorem's also for a uniform gap, which is ``gap="beta"`` of shape (1, 1).
-
-    With a client memory the sampling error is replaced by one of staleness, 6·T·η·L² (``staleness``; the derivation is
-    in docs/memory.md, not in the paper), and α >= 2 ln(n)/ε'.
+    proof. It grows with ln K and does not depend on κ. If K < 128/δ, it is smaller also for a uniform gap, which is
+    ``gap="beta"`` of shape (1, 1). With a client memory, sampling is the error of staleness 6·T·η·L² (``staleness``;
+    docs/memory.md has the derivation, which is not in the paper), and α >= 2 ln(n)/ε'.
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
     """
-    estimation = _estimation(constants, setting, 24 * setting.rounds * setting.participants)
+    reporting = setting.participants
     if setting.longest_wait is not None:
         step = constants.diameter / (constants.lipschitz * math.sqrt(8 * setting.rounds))
-        error = 6 * staleness(constants.lipschitz, step, setting.longest_wait)
-        return _local_steps(3, constants, setting, estimation, error, setting.clients)
-    if constants.gap == "uniform":
+        sampling, reporting = 6 * staleness(constants.lipschitz, step, setting.longest_wait), setting.clients
+    elif constants.gap == "uniform":
         sampling = 4 * _sampling_unit(constants, setting) * math.log(32 / setting.delta)
     else:
         eighth = replace(setting, delta=setting.delta / 8)
         sampling = 2 * sampling_error(constants.heterogeneity, eighth, constants.gap, constants.gap_shape)
-    return _local_steps(3, constants, setting, estimation, sampling, setting.participants)
+    return _bound(3, constants, setting, 24 * setting.rounds * setting.participants, sampling, reporting)
+
+
+def _bound(theorem: int, constants: Constants, setting: Setting, events: int, sampling: float, reporting: int) -> Bound:
+    """Return a bound by the number of estimated values, the sampling error and the number of reporting clients."""
+    D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
+    E = 1 if theorem == 1 else setting.local_steps  # noqa: N806
+    noise = constants.gradient_noise / (L * math.sqrt(setting.batch_size * E))
+    log = math.log(8 / setting.delta)
+    variance, deviation = noise**2 * (3 + 8 * log / K), noise * math.sqrt(8 * log)
+    if theorem == 1:
+        step, optimization = D / (2 * L * math.sqrt(K)), 2 * D * L / math.sqrt(K) * (1 + variance + deviation)
+    else:
+        step, drift = D / (L * math.sqrt(8 * K)), 1 + E / math.sqrt(6 * K)
+        optimization = D * L / math.sqrt(K / 32) * (1 + 2 * variance + deviation * drift)
+    estimation = 4 * constants.value_noise * math.sqrt(2 * math.log(events / setting.delta) / setting.value_batch_size)
+    return Bound(theorem, optimization, estimation, sampling, step, step / E, 2 * math.log(reporting) / optimization)
+
+
+def _sampling_unit(constants: Constants, setting: Setting) -> float:
+    """Return σ/(|ln(1−r)|n); 0 at r = 1, with a client memory, and if the gap is not uniform."""
+    n, m = setting.clients, setting.participants
+    if m == n or setting.longest_wait is not None or constants.gap != "uniform":
+        return 0.0
+    return constants.heterogeneity / (abs(math.log1p(-m / n)) * n)
 
 
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
@@ -204,13 +221,12 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
     is negative, and the larger of the two holds.
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
         switch_share: κ, the share of feasible rounds, in (0, 1].
     """
     kappa = checks.check_real("switch_share", switch_share, above=0, maximum=1)
-    unit = _sampling_unit(constants, setting)
-    beyond = unit * math.log(1 / (2 * kappa))
+    beyond = _sampling_unit(constants, setting) * math.log(1 / (2 * kappa))
     return bound(constants, setting).epsilon + max(4 * beyond, 2 * beyond)
 
 
@@ -222,8 +238,8 @@ def min_switch_share(constants: Constants, setting: Setting, slater: float) -> f
     1 − 2δ for any other w. DL is a worst case, so that on data the bound is often close to 1/K.
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
         slater: ν, the margin by which some w meets all constraints; 0 if unknown, which gives 1/K.
     """
     nu = checks.check_real("slater", slater, minimum=0)
@@ -235,17 +251,18 @@ def effective_variance(constants: Constants, setting: Setting) -> float:
     """Return σ̄² = σ_g²/(B_g·E·L²). ε' keeps its rate DL/√K if it is at most about 1, that is, if B_g·E >= (σ_g/L)².
 
     Args:
-        constants: D, L and the noise levels of the problem.
-        setting: Clients, rounds, steps and batches.
+        constants: Constants of the problem.
+        setting: Settings of the run.
     """
-    return _effective_noise(constants, setting, setting.local_steps) ** 2
+    rows = setting.batch_size * setting.local_steps
+    return (constants.gradient_noise / (constants.lipschitz * math.sqrt(rows))) ** 2
 
 
 def min_gradient_rows(constants: Constants) -> int:
     """Return the smallest B_g·E with σ̄² <= 1: (σ_g/L)², rounded up.
 
     Args:
-        constants: D, L and the noise levels of the problem.
+        constants: Constants of the problem.
     """
     return max(1, math.ceil((constants.gradient_noise / constants.lipschitz) ** 2 - 1e-9))
 
@@ -262,13 +279,13 @@ def max_local_steps(rounds: int) -> int:
 def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
     """Return the largest error of remembered values, T·η·L².
 
-    Each client reports at least every T rounds (``Memory.longest_wait``). A round moves w by at most ηL with plain SGD
-    on all local rows, and changes a client's functions by at most L times that.
+    A round moves w by at most ηL with plain SGD on all local rows, and changes a client's functions by at most L times
+    that.
 
     Args:
         lipschitz: L.
         step_size: η.
-        longest_wait: T, the largest number of rounds between two reports of a client.
+        longest_wait: T, the largest number of rounds between two reports of a client (``Memory.longest_wait``).
     """
     wait = checks.check_integer("longest_wait", longest_wait, minimum=1)
     constant = checks.check_real("lipschitz", lipschitz, above=0)
@@ -295,9 +312,7 @@ def general_threshold(error: float, threshold: float, switch_share: float) -> tu
 def sampling_error(
     heterogeneity: float, setting: Setting, gap: str = "uniform", shape: tuple[float, ...] = ()
 ) -> float:
-    """Return the sampling error if client gaps are dominated by σZ, with Z of the named distribution.
-
-    σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}), Q_Z(ρ) = inf{z: P(Z < z) > ρ}.
+    """Return the sampling error if client gaps are dominated by σZ: σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}).
 
     Args:
         heterogeneity: σ.
@@ -326,44 +341,62 @@ def tail_bound(clients: int, participants: int, below: float) -> float:
     """
     checks.check_integer("clients", clients, minimum=1)
     checks.check_integer("participants", participants, minimum=1)
-    if participants > clients:
-        raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
+    _check_participants(clients, participants)
     below = checks.check_real("below", below, minimum=0, maximum=1)
-    r = participants / clients
     if below == 0:
         return 1.0
     if participants == clients or below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, up to rounding
         return 0.0
-    return math.exp(-clients * abs(math.log1p(-r)) * below)
+    return math.exp(-clients * abs(math.log1p(-participants / clients)) * below)
 
 
-def _effective_noise(constants: Constants, setting: Setting, local_steps: int) -> float:
-    """σ̄ = σ_g/(L√(B_g E))."""
-    return constants.gradient_noise / (constants.lipschitz * math.sqrt(setting.batch_size * local_steps))
+def _check_participants(clients: int, participants: int) -> None:
+    if participants > clients:
+        raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
 
 
-def _estimation(constants: Constants, setting: Setting, events: float) -> float:
-    """4σ_ζ√(2 ln(events/δ)/B_ζ)."""
-    return 4 * constants.value_noise * math.sqrt(2 * math.log(events / setting.delta) / setting.value_batch_size)
+@dataclass(frozen=True)
+class AlphaWindow:
+    """Useful values of α for a step size in the paper's example of two clients, f_1 = w and f_2 = −w.
+
+    Attributes:
+        adaptive_from: ln(2)/(2η). Below it, weights are too uniform to find the worst client.
+        smooth_to: 1/η. Above it, iterates oscillate.
+        stable_to: 2/η. Above it, iterates converge to a limit cycle of two points.
+    """
+
+    adaptive_from: float
+    smooth_to: float
+    stable_to: float
 
 
-def _sampling_unit(constants: Constants, setting: Setting) -> float:
-    """σ/(|ln(1−r)|n); 0 at r = 1, with a client memory, and if the gap is not uniform."""
-    n, m = setting.clients, setting.participants
-    if m == n or setting.longest_wait is not None or constants.gap != "uniform":
+def alpha_window(step_size: float) -> AlphaWindow:
+    """Return the window 0.35 <= αη <= 1, and αη = 2, at which limit cycles begin.
+
+    Args:
+        step_size: η, for losses with slope 1.
+    """
+    eta = checks.check_real("step_size", step_size, above=0)
+    return AlphaWindow(math.log(2) / (2 * eta), 1 / eta, 2 / eta)
+
+
+def limit_cycle(alpha: float, step_size: float) -> float:
+    """Return the amplitude of the limit cycle of the two-client example.
+
+    It is ηp with p > 0 the root of tanh(αηp) = 2p if αη > 2, otherwise 0. The amplitude is at most half a step, and
+    ±ηp is the only attracting pair of points. For large αη the attraction is below rounding. A run then alternates
+    between the first two points w and w − η on either side, up to a whole step away from the optimum.
+
+    Args:
+        alpha: α, per unit of the loss.
+        step_size: η, for losses with slope 1.
+    """
+    eta = checks.check_real("step_size", step_size, above=0)
+    product = checks.check_real("alpha", alpha, minimum=0) * eta
+    if product <= 2:
         return 0.0
-    return constants.heterogeneity / (abs(math.log1p(-m / n)) * n)
-
-
-def _local_steps(
-    theorem: int, constants: Constants, setting: Setting, estimation: float, sampling: float, reporting: int
-) -> Bound:
-    """Return the bound of Theorem 2 or 3, with the smallest α for the given number of reporting clients."""
-    D, L, K, E = constants.diameter, constants.lipschitz, setting.rounds, setting.local_steps  # noqa: N806
-    noise = _effective_noise(constants, setting, E)
-    log = math.log(8 / setting.delta)
-    drift = 1 + E / math.sqrt(6 * K)
-    factor = 1 + 2 * noise**2 * (3 + 8 * log / K) + noise * math.sqrt(8 * log) * drift
-    step = D / (L * math.sqrt(8 * K))
-    optimization = D * L / math.sqrt(K / 32) * factor
-    return Bound(theorem, optimization, estimation, sampling, step, step / E, 2 * math.log(reporting) / optimization)
+    # The paper bounds p by ½√(1 − 2/αη) < p < √(3(αη − 2)/8); tanh < 1 gives p < ½.
+    low, high = math.sqrt(1 - 2 / product) / 2, min(0.5, math.sqrt(3 * (product - 2) / 8))
+    if product - 2 < 1e-6:  # the upper bound is the root up to rounding
+        return eta * high
+    return eta * float(optimize.brentq(lambda p: math.tanh(product * p) - 2 * p, low, high))

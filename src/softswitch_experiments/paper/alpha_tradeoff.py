@@ -15,7 +15,7 @@ from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_narrow_panels
-from softswitch.theory.two_clients import limit_cycle
+from softswitch.theory.theorems import limit_cycle
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
