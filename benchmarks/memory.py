@@ -18,9 +18,9 @@ from rich.table import Table
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_panels, plot_tolerance
 from softswitch.tables.constraints import build_problem
 from softswitch_experiments.leaderboard.tables import encode_features
+from softswitch_experiments.plotting import BLUE, GREY, VERMILLION, make_panels, plot_tolerance
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps

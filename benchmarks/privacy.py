@@ -17,7 +17,7 @@ from rich.table import Table
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.support.plotting import BLUE, VERMILLION, make_narrow_panels, plot_tolerance
+from softswitch_experiments.plotting import BLUE, VERMILLION, make_narrow_panels, plot_tolerance
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 

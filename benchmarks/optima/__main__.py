@@ -21,7 +21,7 @@ from benchmarks.optima.known import KnownProblem
 from benchmarks.optima.problems import HALVES, half
 from benchmarks.optima.recipes import RECIPES, recipe
 from benchmarks.optima.scores import CLOSE, TOLERANCE, Score, relaxed_optimum, score
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_panels
+from softswitch_experiments.plotting import BLUE, GREY, VERMILLION, make_panels
 
 SLSQP = "SLSQP"
 

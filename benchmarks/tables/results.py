@@ -15,7 +15,7 @@ from benchmarks.tables.known import Known, known
 from benchmarks.tables.opponents import opponents
 from benchmarks.tables.ours import ours, share_of
 from benchmarks.tables.reference import Logistic, optimum
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_panels
+from softswitch_experiments.plotting import BLUE, GREY, VERMILLION, make_panels
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ Public names are imported on first use: a client at the far end of a network nee
 
 from typing import TYPE_CHECKING
 
-from softswitch.support.lazy_imports import lazy_attributes
+from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
     from softswitch.certification.certify import certify as certify

@@ -7,7 +7,7 @@ TensorBoard, MLflow and Prometheus need extras. A tracker is closed by ``with`` 
 
 from typing import TYPE_CHECKING
 
-from softswitch.support.lazy_imports import lazy_attributes
+from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
     from softswitch.results.trackers.csv_file import CSVTracker as CSVTracker

@@ -316,7 +316,7 @@ def test_gaps_of_ready_made_kinds_are_promises():
 
 def test_bad_input():
     data = draws((0.1,), 5, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="confidence must be a number between 0 and 1"):
+    with pytest.raises(ValueError, match="confidence must be a finite number and > 0 and < 1"):
         ss.certify(jnp.float32(0.0), PROBLEM, data, 1.0, tolerance=0.1)
     with pytest.raises(ValueError, match="tolerance must be given"):
         ss.certify(jnp.float32(0.0), PROBLEM, data)

@@ -500,7 +500,7 @@ def test_checkpoints_keep_it(tmp_path):
 @pytest.mark.parametrize(
     ("made", "wrong"),
     [
-        (lambda: ss.Memory(smoothing=1.0), "smoothing must be a number >= 0 and < 1, but is 1.0"),
+        (lambda: ss.Memory(smoothing=1.0), "smoothing must be a finite number and >= 0 and < 1, but is 1.0"),
         (lambda: ss.Memory(worst_share=1.5), "worst_share must be a finite number and >= 0 and <= 1, but is 1.5"),
         (
             lambda: flat.solve(PROBLEM, client_data(*regression()), RULE, memory=True),

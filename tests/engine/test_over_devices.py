@@ -124,7 +124,7 @@ def test_processes_that_were_told_different_things_end(by_two):
 def test_a_folder_that_the_first_process_cannot_have_is_refused_in_both(by_two):
     first, second = by_two
     assert "is in use by another run" in first["taken"]
-    assert second["taken"].startswith("the first process was refused what it needs")
+    assert second["taken"].startswith("the first process failed")
 
 
 def test_one_device_by_name(x64):

@@ -8,8 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from softswitch.support.checks import ANY, MapOf, check_schema
 from softswitch.support.files import MAX_BYTES_VARIABLE, read_json, read_npz, read_text, read_toml, size_limit
-from softswitch.support.json_schema import ANY, MapOf, check_schema
 from softswitch.support.text import format_bytes
 
 

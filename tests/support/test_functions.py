@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import softswitch as ss
-from softswitch.support.function_equality import function_digest
+from softswitch.support.tracing import function_digest
 
 SCALE = 2.0
 
@@ -111,7 +111,7 @@ def test_partials_pooled_constraints_modules_and_inner_functions_count():
 
 def test_a_set_has_the_same_digest_in_every_process():
     program = (
-        "from softswitch.support.function_equality import function_digest\n"
+        "from softswitch.support.tracing import function_digest\n"
         "print(function_digest(lambda x: x in {'alpha', 'beta', 'gamma'}, {'delta', 'epsilon'}))"
     )
     told = {

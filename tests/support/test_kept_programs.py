@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.support.compilation_cache import cache_folder, enable_compilation_cache
+from softswitch.support.startup import cache_folder, enable_compilation_cache
 
 NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 
@@ -28,7 +28,7 @@ def test_what_the_user_says_stays(unset, monkeypatch):
 
 def test_a_process_finds_what_another_compiled(unset, tmp_path):
     code = (
-        "from softswitch.support.compilation_cache import enable_compilation_cache; enable_compilation_cache()\n"
+        "from softswitch.support.startup import enable_compilation_cache; enable_compilation_cache()\n"
         "import jax, jax.numpy as jnp\n"
         "hits = []\n"
         "jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))\n"

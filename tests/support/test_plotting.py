@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from softswitch.support import plotting
+from softswitch_experiments import plotting
 
 
 @pytest.mark.parametrize(("rows", "columns", "lines"), [(1, 2, 1), (2, 3, 4), (2, 4, 4), (1, 5, 3)])

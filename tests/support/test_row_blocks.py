@@ -10,7 +10,7 @@ from softswitch.support.row_blocks import (
     Program,
     apply_in_blocks,
     estimate_activation_bytes,
-    evaluate_step,
+    evaluate_steps,
     partition_steps,
 )
 
@@ -86,16 +86,14 @@ def test_what_is_taken_as_row_by_row_really_is():
     """Every operation that counts as such: another row's change changes nothing of a row."""
     tried = set()
     for function in FUNCTIONS:
-        closed = jax.make_jaxpr(function)(BATCH)
-        steps = Program()
-        given = [steps.number() for _ in closed.jaxpr.invars]
-        steps.add(closed.jaxpr, closed.consts, given)
-        alone = partition_steps(steps.every, set(given), ROWS)[1]
-        values = dict(zip(given, (BATCH[key] for key in sorted(BATCH)), strict=True)) | steps.known
-        moved = dict(values) | {one: values[one].at[0].add(1) for one in given}
-        for step in steps.every:
+        program = Program(function, BATCH)
+        alone = partition_steps(program, ROWS)[1]
+        columns = (BATCH[key] for key in sorted(BATCH))
+        values = program.constants | dict(zip(program.inputs, columns, strict=True))
+        moved = values | {number: values[number].at[0].add(1) for number in program.inputs}
+        for step in program.steps:
             for here in (values, moved):
-                evaluate_step(step, here, step.params)
+                evaluate_steps([step], here)
             if any(step is one for one in alone):
                 tried.add(step.name)
                 for one in step.outputs:

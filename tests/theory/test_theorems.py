@@ -240,7 +240,7 @@ def test_at_a_large_product_a_run_stays_up_to_a_step_away(begin):
         (lambda: Constants(0, 1), "diameter must be a finite number and > 0, but is 0"),
         (lambda: Constants(1, 1, -1), "gradient_noise must be a finite number and >= 0, but is -1"),
         (lambda: Setting(5, 6, 1), "participants must be at most clients = 5, but is 6"),
-        (lambda: Setting(5, 5, 1, delta=1.0), "delta must be a number between 0 and 1, both excluded, but is 1.0"),
+        (lambda: Setting(5, 5, 1, delta=1.0), "delta must be a finite number and > 0 and < 1, but is 1.0"),
         (lambda: Setting(5, 5, 0), "rounds must be an integer >= 1, but is 0"),
     ],
 )

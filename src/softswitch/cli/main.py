@@ -17,7 +17,7 @@ from softswitch.cli.plan import plan
 from softswitch.cli.play import play
 from softswitch.cli.runs import compare, report, runs
 from softswitch.cli.train import predict, resume, train
-from softswitch.support.compilation_cache import enable_compilation_cache
+from softswitch.support.startup import enable_compilation_cache
 
 app = typer.Typer(
     cls=ErrorFirst,

@@ -24,8 +24,7 @@ from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
 from softswitch.results.record import Record
-from softswitch.support.arrays import fingerprint
-from softswitch.support.buffer_donation import delay_until
+from softswitch.support.arrays import delay_until, fingerprint
 from softswitch.support.tracing import program_digest, trace_once
 
 CHUNK_ROUNDS = 250

@@ -25,7 +25,7 @@ from softswitch.results.conclusion import build_result
 from softswitch.results.history import History
 from softswitch.results.record import Record, join
 from softswitch.results.result import Result
-from softswitch.support import distributed as processes
+from softswitch.support import processes
 from softswitch.support.processes import defer_interrupts
 
 

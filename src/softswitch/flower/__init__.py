@@ -5,7 +5,7 @@ The names are imported when they are first used: a client's process starts anew 
 
 from typing import TYPE_CHECKING
 
-from softswitch.support.lazy_imports import lazy_attributes
+from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
     from softswitch.flower.arrays import initial_arrays as initial_arrays

@@ -20,7 +20,7 @@ from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 Schedule = Callable[[Any], Any]
 PAPER_SLACK = 10.0

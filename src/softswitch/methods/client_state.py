@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import expand_like, weighted_sum
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 MOST_BYTES = 4 * 2**30
 """Maximum size of all clients' state."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool
 
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 
 @dataclass(frozen=True, kw_only=True)

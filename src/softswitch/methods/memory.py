@@ -19,7 +19,7 @@ from softswitch.methods.drift_correction import Forecasts, corrected, known, not
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support import checks
 from softswitch.support.arrays import append_clients, take_clients
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 
 class Places(NamedTuple):

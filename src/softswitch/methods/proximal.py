@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.support import checks
-from softswitch.support.buffer_donation import select
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.arrays import select
+from softswitch.support.function_equality import traced_settings
 
 
 @traced_settings

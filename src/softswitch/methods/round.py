@@ -21,7 +21,7 @@ from softswitch.methods.proximal import Stages
 from softswitch.methods.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.support.buffer_donation import delay_until, is_large, select, update_if
+from softswitch.support.arrays import delay_until, is_large, select, update_if
 
 
 class Average(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 
 @traced_settings

@@ -17,8 +17,7 @@ from softswitch.oracles.evaluation import EvaluationPlan
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.shard import DeviceEvaluationPlan
 from softswitch.oracles.sharded import AXIS, REPLICATED, SHARDED, ShardedOracle
-from softswitch.support import checks
-from softswitch.support import distributed as processes
+from softswitch.support import checks, processes
 
 SLICES = 16
 """Average number of slices of a device with partial participation; the last slice may be mostly empty."""

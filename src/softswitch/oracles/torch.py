@@ -16,8 +16,7 @@ from softswitch.oracles.host import HostDraws, HostOracle
 from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.problem.pooled import PooledConstraint
-from softswitch.support.function_equality import function_digest
-from softswitch.support.tracing import strip_addresses
+from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2
 """Random streams: rows of reports, rows of gradients, and layers such as dropout."""

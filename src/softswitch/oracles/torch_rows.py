@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.oracles.batch_sizes import draw_rows
-from softswitch.support.function_equality import function_digest
+from softswitch.support.tracing import function_digest
 
 ROWS_IN_DIGEST = 64
 """Number of evenly spaced rows in the digest of a Dataset that does not consist of tensors."""

@@ -12,7 +12,7 @@ import numpy as np
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import has_leaves, structure_and_shapes
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 
 @runtime_checkable

@@ -19,8 +19,8 @@ from softswitch.methods.round import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by_path
+from softswitch.support.checks import MapOf, check_schema
 from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors, write_atomically
-from softswitch.support.json_schema import MapOf, check_schema
 from softswitch.support.processes import lock_folder
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 6"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softswitch.results.frontier import NUMBERS
-from softswitch.support.json_schema import ANY, MapOf, check_schema
+from softswitch.support.checks import ANY, MapOf, check_schema
 
 _NUMBER = (float, None)
 _RUN = {

@@ -8,18 +8,9 @@ from collections.abc import Callable
 def smallest_integer(
     holds: Callable[[int], bool], above: int = 0, limit: int | None = None, growth: float = 2.0
 ) -> int | None:
-    """Return the smallest integer greater than ``above`` for which ``holds`` is true.
+    """Return the smallest integer > ``above`` for which ``holds`` is true; None if it is false at ``limit``.
 
-    The upper end grows geometrically until the condition holds, then the interval is bisected.
-
-    Args:
-        holds: Condition that stays true once it is true.
-        above: Lower end, excluded.
-        limit: Largest integer to test. Default: no limit.
-        growth: Factor between successive upper ends.
-
-    Returns:
-        The integer, or None if the condition is false at ``limit``.
+    The upper end grows by the factor ``growth`` until the condition holds. Then the interval is bisected.
     """
     low, high = above, max(above + 1, int(growth * above))
     while not holds(high):

@@ -1,13 +1,15 @@
-"""Argument checks. Each error names the argument, its value and what is accepted."""
+"""Checks of arguments and of JSON content. Each error names the argument, its value and what is accepted."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
+
+_COMPARE: dict[str, Any] = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 def check_integer(name: str, value: Any, *, minimum: int) -> int:
@@ -33,18 +35,29 @@ def check_real(
     minimum: float | None = None,
     above: float | None = None,
     maximum: float | None = None,
+    below: float | None = None,
 ) -> float:
     """Return ``value`` as a finite float within the given limits; raise ValueError otherwise."""
     try:
         number = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    limits = ((">=", minimum, operator.ge), (">", above, operator.gt), ("<=", maximum, operator.le))
-    given = [(sign, limit, holds) for sign, limit, holds in limits if limit is not None]
-    if not math.isfinite(number) or not all(holds(number, limit) for _, limit, holds in given):
-        accepted = " and ".join(["a finite number", *(f"{sign} {limit:g}" for sign, limit, _ in given)])
+    limits = {">=": minimum, ">": above, "<=": maximum, "<": below}
+    given = {sign: limit for sign, limit in limits.items() if limit is not None}
+    if not math.isfinite(number) or not all(_COMPARE[sign](number, limit) for sign, limit in given.items()):
+        accepted = " and ".join(["a finite number", *(f"{sign} {limit:g}" for sign, limit in given.items())])
         raise ValueError(f"{name} must be {accepted}, but is {value!r}")
     return number
+
+
+def check_probability(name: str, value: Any) -> float:
+    """Return ``value`` as a float strictly between 0 and 1, or raise ValueError."""
+    return check_real(name, value, above=0, below=1)
+
+
+def check_fraction(name: str, value: Any) -> float:
+    """Return ``value`` as a float in [0, 1), or raise ValueError."""
+    return check_real(name, value, minimum=0, below=1)
 
 
 def check_seed(name: str, value: Any) -> int:
@@ -52,22 +65,6 @@ def check_seed(name: str, value: Any) -> int:
     number = check_integer(name, value, minimum=0)
     if number >= 2**32:
         raise ValueError(f"{name} must be an integer below 2**32, but is {value!r}")
-    return number
-
-
-def check_probability(name: str, value: Any) -> float:
-    """Return ``value`` as a float strictly between 0 and 1, or raise ValueError."""
-    number = check_real(name, value, above=0)
-    if number >= 1:
-        raise ValueError(f"{name} must be a number between 0 and 1, both excluded, but is {value!r}")
-    return number
-
-
-def check_fraction(name: str, value: Any) -> float:
-    """Return ``value`` as a float in [0, 1), or raise ValueError."""
-    number = check_real(name, value, minimum=0)
-    if number >= 1:
-        raise ValueError(f"{name} must be a number >= 0 and < 1, but is {value!r}")
     return number
 
 
@@ -106,3 +103,67 @@ def call_all(*functions: Callable[[], Any]) -> tuple[Any, ...]:
 def closest_match(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that is most similar to ``name``, or None if none is similar."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+
+
+JSON_TYPES: dict[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    None: "null",
+}
+MAX_NUMBER = 1e300  # larger numbers cannot be plotted or added up
+ANY = ...
+Schema = Any
+"""A key of ``JSON_TYPES`` (``float`` is any number); a tuple of alternatives; [schema] for a list; MapOf(schema) for an
+object with values of one schema; {name: schema} for an object with at least these names, except those that end in "?",
+which are optional; or ANY."""
+
+
+class MapOf(NamedTuple):
+    """Schema of an object whose values all have one schema."""
+
+    of: Schema
+
+
+def check_schema(value: Any, schema: Schema, name: str = "it") -> None:
+    """Raise ValueError unless JSON content has a schema; ``name`` is its name in errors."""
+
+    def require(holds: bool, accepted: str) -> None:
+        if not holds:
+            kind = "that number" if isinstance(value, int | float) else type(value).__name__
+            raise ValueError(f"{name} must be {accepted}, but is {'null' if value is None else kind}")
+
+    if isinstance(schema, dict):
+        require(isinstance(value, Mapping), "an object")
+        for key, part in schema.items():
+            entry = key.removesuffix("?")
+            if entry in value:
+                check_schema(value[entry], part, f"{name}.{entry}")
+            elif entry == key:
+                raise ValueError(f"{name}.{entry} is missing")
+    elif isinstance(schema, MapOf):
+        require(isinstance(value, Mapping), "an object")
+        for entry, part in value.items():
+            check_schema(part, schema.of, f"{name}.{entry}")
+    elif isinstance(schema, list):
+        require(isinstance(value, list), "a list")
+        for i, part in enumerate(value):
+            check_schema(part, schema[0], f"{name}[{i}]")
+    elif isinstance(schema, tuple):
+        plain = [kind for kind in schema if kind is None or isinstance(kind, type)]
+        nested = [kind for kind in schema if kind not in plain]
+        if not any(_has_type(value, kind) for kind in plain):
+            require(bool(nested), " or ".join(JSON_TYPES[kind] for kind in plain))
+            check_schema(value, nested[0], name)
+    elif schema is not ANY:
+        require(_has_type(value, schema), JSON_TYPES[schema])
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    if kind is None:
+        return value is None
+    if kind in (int, float):
+        is_number = type(value) is int or (kind is float and type(value) is float and math.isfinite(value))
+        return is_number and abs(value) <= MAX_NUMBER
+    return type(value) is kind

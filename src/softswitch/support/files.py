@@ -22,31 +22,21 @@ from safetensors import SafetensorError
 
 from softswitch.support.text import format_bytes
 
-MAX_BYTES_VARIABLE = "SOFTSWITCH_MAX_FILE_BYTES"
-"""The environment variable that overrides every size limit."""
+MAX_BYTES_VARIABLE = "SOFTSWITCH_MAX_FILE_BYTES"  # environment variable that overrides every size limit
 MAX_SETTINGS_BYTES = 1 << 20
-"""Size limit of a settings file."""
 MAX_TEXT_BYTES = 1 << 28
-"""Size limit of a text file in a run folder."""
-MAX_ARCHIVE_BYTES = 1 << 31
-"""Size limit of an archive of arrays, uncompressed."""
+MAX_ARCHIVE_BYTES = 1 << 31  # of arrays, uncompressed
 MAX_TENSOR_BYTES = 1 << 34
-"""Size limit of a file of uncompressed arrays."""
-MAX_MEMBERS = 10_000
-"""Maximum number of files in an archive."""
-MAX_COMPRESSION_RATIO = 200
-"""Archives with a larger compression ratio are rejected as decompression bombs."""
-SAFE_BYTES = 1 << 26
-"""Archives of at most this uncompressed size may have any compression ratio."""
-NUMERIC_KINDS = "biufc"
-"""NumPy kinds of arrays that are read. Object arrays would be pickles."""
+MAX_MEMBERS = 10_000  # files in an archive
+MAX_COMPRESSION_RATIO = 200  # archives with a larger ratio are rejected as decompression bombs
+SAFE_BYTES = 1 << 26  # archives of at most this uncompressed size may have any compression ratio
+NUMERIC_KINDS = "biufc"  # NumPy kinds; object arrays would be pickles
 
-_READ_ERRORS = (
+_READ_ERRORS = (  # that damaged or malicious files may raise
     *(LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError, EOFError, ValueError),
     *(NotImplementedError, struct.error, zlib.error, csv.Error, zipfile.BadZipFile, SafetensorError),
     *(SyntaxError, TokenError),
 )
-"""Exceptions that damaged or malicious files may raise."""
 
 
 def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
@@ -230,7 +220,5 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
         size, available = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
         if size != available:
             raise ValueError(f"{member.filename} must have {size:,} bytes by its header, but has {available:,}")
-        content = stream.read(size)
-    if len(content) != size:
-        raise ValueError(f"{member.filename} is truncated")
+        content = stream.read(size)  # NumPy raises ValueError below if it is truncated
     return np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C").copy()

@@ -1,4 +1,4 @@
-"""How many threads to compute with."""
+"""Processes: thread counts, folder locks, deferred interrupts, and agreement between JAX's distributed processes."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from filelock import FileLock, Timeout
+from jax.experimental import multihost_utils
 
+from softswitch.support.arrays import fingerprint
 from softswitch.support.files import read_json
+
+LOCK, OWNER = ".in-use.lock", ".in-use.json"
+MAX_OWNER_BYTES = 10_000
+MAX_DEFERRED = 2  # interrupts; the next one is raised at once
 
 
 def thread_count() -> int:
-    """As many as XLA has in this process: ``NPROC`` where it is set, and else one a core."""
-    told = os.environ.get("NPROC", "")
-    return int(told) if told.isdigit() and int(told) else os.cpu_count() or 1
-
-
-LOCK, OWNER = ".in-use.lock", ".in-use.json"
-MOST = 10_000
-"""Bytes that are read of who has it."""
+    """Return how many threads XLA uses: the environment variable ``NPROC``, or the number of cores."""
+    count = os.environ.get("NPROC", "")
+    return int(count) if count.isdigit() and int(count) else os.cpu_count() or 1
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Within, nobody else has this folder: neither another process nor another call in this one.
+    """Lock a folder against other processes and other calls in this one; raise ValueError if it is locked.
 
-    The system lets go of the lock when its process ends, however it ends: none is ever left behind by a kill.
-
-    Raises:
-        ValueError: somebody else has it.
+    The operating system releases the lock when the process ends.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
@@ -47,8 +47,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another run{_owner(folder)}; wait until it has ended, or use another folder"
         ) from None
     try:
-        told = {"process": os.getpid(), "host": platform.node(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
-        (folder / OWNER).write_text(json.dumps(told), encoding="utf-8")
+        owner = {"process": os.getpid(), "host": platform.node(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+        (folder / OWNER).write_text(json.dumps(owner), encoding="utf-8")
         yield
     finally:
         (folder / OWNER).unlink(missing_ok=True)
@@ -56,42 +56,78 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _owner(folder: Path) -> str:
-    """Who has it, as far as that was written down."""
     try:
-        told = read_json(folder / OWNER, MOST)
-        return f" (process {told['process']} on {told['host']}, since {told['since']})"
+        owner = read_json(folder / OWNER, MAX_OWNER_BYTES)
+        return f" (process {owner['process']} on {owner['host']}, since {owner['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
-MAX_DEFERRED = 2
-"""How many times it is only noted."""
-
-
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Within it Ctrl-C is only noted, and told afterwards; a third one comes through, should there be no end.
-
-    In other threads than the main one it never comes.
-    """
-    if threading.current_thread() is not threading.main_thread():
+    """Raise KeyboardInterrupt only after the block. A third Ctrl-C interrupts the block."""
+    before = signal.getsignal(signal.SIGINT)
+    # Other threads are never interrupted. A handler that was not set from Python cannot be restored.
+    if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return
-    noted: list[Any] = []
+    received: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
-        noted.append(number)
-        if len(noted) > MAX_DEFERRED:
+    def receive(number: int, frame: Any) -> None:
+        received.append(number)
+        if len(received) > MAX_DEFERRED:
             raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is None:  # set by something other than Python, which cannot be put back
-        yield
-        return
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, receive)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if noted:
+    if received:
         signal.raise_signal(signal.SIGINT)
+
+
+def process_count() -> int:
+    """Return the number of distributed processes."""
+    return jax.process_count()
+
+
+def is_first_process() -> bool:
+    """Return whether this process is the first one, which writes files and messages."""
+    return jax.process_index() == 0
+
+
+def broadcast_flags(*flags: bool) -> tuple[bool, ...]:
+    """Return the flags of the first process."""
+    if process_count() == 1:
+        return flags
+    return tuple(map(bool, np.asarray(multihost_utils.broadcast_one_to_all(np.array(flags, np.int32)))))
+
+
+@contextmanager
+def enter_on_first_process(make_context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter a context on the first process; if that fails, raise on all processes."""
+    with ExitStack() as stack:
+        failure: Exception | None = None
+        if is_first_process():
+            try:
+                stack.enter_context(make_context())
+            except Exception as error:
+                failure = error
+        (has_failed,) = broadcast_flags(failure is not None)
+        if has_failed:
+            raise failure or ValueError("the first process failed; see its error")
+        yield
+
+
+def all_equal(number: int) -> bool:
+    """Return whether all processes have the same number."""
+    if process_count() == 1:
+        return True
+    return bool((np.asarray(multihost_utils.process_allgather(np.int32(number))) == number).all())
+
+
+def check_equal(name: str, *arrays: Any) -> None:
+    """Raise ValueError unless all processes have the same arrays, by digest."""
+    if not all_equal(int(fingerprint(arrays)[:7], 16)):
+        raise ValueError(f"{name} must be the same in every process, but differ between processes")

@@ -1,15 +1,15 @@
-"""A function of many rows computed some rows at a time, where what it makes of them would not fit into memory.
+"""Evaluation of a function of many rows in blocks of rows, to save memory.
 
-A function of a batch first makes something of each row by itself, a network's layers and a loss, and then puts rows
-together. The first part is found in the traced program, and computed block by block; what is left of it, usually a
-number or two a row, goes into the second part as it stands. So any function can be cut, also one that is no mean.
+Most functions of a batch compute something for each row (a network's layers, a loss) and then combine the rows. The
+row-wise part is found in the traced program and computed block by block. Its outputs, usually a few numbers per row,
+are the input of the rest. So the function need not be a mean over rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -17,266 +17,196 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Literal
 
-LAYERS = ("dot_general", "conv_general_dilated")
-"""What large arrays come from; what follows each is computed in place, or beside it."""
-COPIES = 3
-"""A layer's output, what is made of it, and the next one's input."""
-ROW_BY_ROW = """
-    abs acos acosh add and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy cos cosh digamma div
-    eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p logistic lt max min mul
-    ne neg nextafter not or pow rem round rsqrt select_n shift_left shift_right_logical sign sin sinh sqrt square
-    stop_gradient sub tan tanh xor
-"""
-"""Operations that make each number of the numbers in the same place;"""
-REDUCTIONS = "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"
-RUNNING = "cumlogsumexp cummax cummin cumprod cumsum"
-"""such as go along some axes, and along one."""
+LAYERS = ("dot_general", "conv_general_dilated")  # the operations with large outputs
+LAYER_COPIES = 3  # a layer's output, its activation, and the input of the next layer
+CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2")
 
 
 class Step(NamedTuple):
-    """One operation of a program.
+    """One operation of a program: an equation of its jaxpr, and the numbers of its inputs and outputs."""
 
-    Attributes:
-        primitive: which.
-        inputs: numbers of the values it takes, or the values themselves.
-        outputs: numbers of the values it makes.
-        params: its settings.
-        shapes: of the inputs,
-        made: and of the outputs.
-    """
-
-    primitive: Any
-    inputs: tuple[Any, ...]
+    equation: Any
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    params: dict[str, Any]
-    shapes: tuple[tuple[int, ...], ...]
-    made: tuple[Any, ...]
 
     @property
     def name(self) -> str:
-        """The operation's."""
-        return str(self.primitive.name)
+        """Name of the operation."""
+        return str(self.equation.primitive.name)
 
 
-@dataclass
 class Program:
-    """A traced function as one list of operations: functions within functions are written out.
+    """A traced function as one list of steps, with inner functions inlined. Values are numbered.
 
     Attributes:
-        every: the operations, in order.
-        known: values that are there from the start, by number.
-        count: how many numbers were given out.
+        steps: The operations, in order.
+        constants: Constants and literals, by number.
+        inputs: Numbers of the arguments.
+        outputs: Numbers of the results.
+        structure: Pytree structure of the result.
     """
 
-    every: list[Step] = field(default_factory=list)
-    known: dict[int, Any] = field(default_factory=dict)
-    count: int = 0
+    def __init__(self, function: Callable[[Any], Any], rows: Any) -> None:
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(rows)
+        self.steps: list[Step] = []
+        self.constants: dict[int, Any] = {}
+        self._numbers = itertools.count()
+        self.inputs = [next(self._numbers) for _ in closed.jaxpr.invars]
+        self.outputs = self._add(closed, self.inputs)
+        self.structure = jax.tree.structure(shapes)
 
-    def number(self) -> int:
-        """A new one."""
-        self.count += 1
-        return self.count - 1
+    def _add(self, closed: Any, inputs: Sequence[int]) -> list[int]:
+        """Append the steps of a closed jaxpr; return the numbers of its results."""
+        numbers: dict[Any, int] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+        for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            numbers[variable] = self._add_constant(value)
 
-    def add(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Write a program down, and say which values come out of it."""
-        numbers: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
-        for variable, value in zip(jaxpr.constvars, consts, strict=True):
-            numbers[variable] = self.number()
-            self.known[numbers[variable]] = value
+        def number(atom: Any) -> int:
+            return self._add_constant(atom.val) if isinstance(atom, Literal) else numbers[atom]
 
-        def read(atom: Any) -> Any:
-            return Ready(atom.val) if isinstance(atom, Literal) else numbers[atom]
-
-        for equation in jaxpr.eqns:
-            taken = [read(atom) for atom in equation.invars]
-            inner = _inner(equation)
-            if inner is not None:
-                made = self.add(inner.jaxpr, inner.consts, taken)
+        for equation in closed.jaxpr.eqns:
+            taken = [number(atom) for atom in equation.invars]
+            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+            is_call = equation.primitive.name in CALLS and hasattr(inner, "consts")
+            if is_call and len(inner.jaxpr.invars) == len(taken):
+                results = self._add(inner, taken)
             else:
-                made = [self.number() for _ in equation.outvars]
-                shapes = tuple(tuple(atom.aval.shape) for atom in equation.invars)
-                results = tuple(variable.aval for variable in equation.outvars)
-                step = Step(equation.primitive, tuple(taken), tuple(made), dict(equation.params), shapes, results)
-                self.every.append(step)
-            numbers.update(zip(equation.outvars, made, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+                results = [next(self._numbers) for _ in equation.outvars]
+                self.steps.append(Step(equation, tuple(taken), tuple(results)))
+            numbers.update(zip(equation.outvars, results, strict=True))
+        return [number(atom) for atom in closed.jaxpr.outvars]
 
-
-class Ready(NamedTuple):
-    """A value that is written into the program."""
-
-    value: Any
-
-
-def _inner(equation: Any) -> Any:
-    """The program that an operation only calls, with what it is given; None for any other operation."""
-    if equation.primitive.name not in ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2"):
-        return None
-    inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-    return inner if hasattr(inner, "consts") and len(inner.jaxpr.invars) == len(equation.invars) else None
+    def _add_constant(self, value: Any) -> int:
+        number = next(self._numbers)
+        self.constants[number] = value
+        return number
 
 
 def estimate_activation_bytes(function: Callable[[Any], Any], rows: Any) -> int:
-    """About how many bytes a function needs beside its rows: what a network's layers make of them.
-
-    Args:
-        function: of rows.
-        rows: arrays with the rows as their first axis, or their shapes.
-    """
-    steps, closed = Program(), jax.make_jaxpr(function)(rows)
-    steps.add(closed.jaxpr, closed.consts, [steps.number() for _ in closed.jaxpr.invars])
-    return COPIES * sum(
-        math.prod(array.shape) * array.dtype.itemsize
-        for step in steps.every
-        if step.name in LAYERS
-        for array in step.made
-    )
+    """Return about how many bytes the layers of ``function`` need for ``rows`` (arrays or shapes)."""
+    layers = [step.equation for step in Program(function, rows).steps if step.name in LAYERS]
+    outputs = [variable.aval for equation in layers for variable in equation.outvars]
+    return LAYER_COPIES * sum(math.prod(array.shape) * array.dtype.itemsize for array in outputs)
 
 
 def apply_in_blocks(function: Callable[[Any], Any], rows: Any, at_once: int) -> Any:
-    """``function(rows)``, with the part of it that is made of each row by itself computed some rows at a time.
+    """Return ``function(rows)``, with its row-wise part computed for ``at_once`` rows at a time.
 
-    Args:
-        function: of rows.
-        rows: arrays with the rows as their first axis.
-        at_once: how many rows at a time.
+    The first axis of all arrays in ``rows`` is the row.
     """
     columns = jax.tree.leaves(rows)
     many = columns[0].shape[0]
     if at_once >= many:
         return function(rows)
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
-    steps = Program()
-    given = [steps.number() for _ in columns]
-    results = steps.add(closed.jaxpr, closed.consts, given)
-    before, apart, after = partition_steps(steps.every, set(given), many)
-    wanted = {one for step in after for one in step.inputs if _is_number(one)}
-    wanted |= {one for one in results if _is_number(one)}
-    values = dict(zip(given, columns, strict=True)) | steps.known
-    for step in before:
-        evaluate_step(step, values, step.params)
-    kept = sorted(one for step in apart for one in step.outputs if one in wanted)
-    common = {number: value for number, value in values.items() if number not in given}
+    program = Program(function, rows)
+    before, row_wise, after = partition_steps(program, many)
+    shared = dict(program.constants)
+    evaluate_steps(before, shared)
+    wanted = {number for step in after for number in step.inputs} | set(program.outputs)
+    kept = sorted(number for step in row_wise for number in step.outputs if number in wanted)
 
-    def of_some(some: list[Any]) -> list[Any]:
-        here = common | dict(zip(given, some, strict=True))
-        for step in apart:
-            evaluate_step(step, here, _narrowed(step, many, some[0].shape[0]))
-        return [here[number] for number in kept]
+    def evaluate_block(block: list[Any]) -> list[Any]:
+        values = shared | dict(zip(program.inputs, block, strict=True))
+        evaluate_steps(row_wise, values, (many, block[0].shape[0]))
+        return [values[number] for number in kept]
 
-    values |= zip(kept, _mapped(of_some, columns, at_once), strict=True)
-    for step in after:
-        evaluate_step(step, values, step.params)
-    leaves = [_value(one, values) for one in results]
-    return jax.tree.unflatten(jax.tree.structure(shape), leaves)
+    whole = many - many % at_once
+    blocks = [column[:whole].reshape(whole // at_once, at_once, *column.shape[1:]) for column in columns]
+    results = [result.reshape(whole, *result.shape[2:]) for result in lax.map(evaluate_block, blocks)]
+    if whole < many:
+        last = evaluate_block([column[whole:] for column in columns])
+        results = [jnp.concatenate(pair) for pair in zip(results, last, strict=True)]
+    values = shared | dict(zip(program.inputs, columns, strict=True)) | dict(zip(kept, results, strict=True))
+    evaluate_steps(after, values)
+    return jax.tree.unflatten(program.structure, [values[number] for number in program.outputs])
 
 
-def partition_steps(steps: Sequence[Step], given: set[int], many: int) -> tuple[list[Step], list[Step], list[Step]]:
-    """The operations that are of no row, those that are of each row by itself, and those that put rows together."""
-    by_row, late = set(given), set[int]()
-    before, apart, after = [], [], []
-    for step in steps:
-        taken = {one for one in step.inputs if _is_number(one)}
-        if not taken & late and is_row_wise(step, by_row, many):
-            apart.append(step)
+def partition_steps(program: Program, many: int) -> tuple[list[Step], list[Step], list[Step]]:
+    """Partition the steps into those that use no row, those that are row-wise, and those that combine rows."""
+    by_row, combined = set(program.inputs), set[int]()
+    before, row_wise, after = [], [], []
+    for step in program.steps:
+        inputs = set(step.inputs)
+        if not inputs & combined and is_row_wise(step, by_row, many):
+            row_wise.append(step)
             by_row.update(step.outputs)
-        elif taken & (by_row | late):
+        elif inputs & (by_row | combined):
             after.append(step)
-            late.update(step.outputs)
+            combined.update(step.outputs)
         else:
             before.append(step)
-    return before, apart, after
+    return before, row_wise, after
+
+
+def evaluate_steps(steps: Sequence[Step], values: dict[int, Any], sizes: tuple[int, int] | None = None) -> None:
+    """Evaluate steps and add their results to ``values``; ``sizes`` are the traced and the actual number of rows."""
+    for step in steps:
+        params = step.equation.params
+        for name in ("shape", "new_sizes", "limit_indices"):
+            if sizes is not None and name in params and params[name][0] == sizes[0]:
+                params = params | {name: (sizes[1], *params[name][1:])}
+        primitive, functions = step.equation.primitive, ()
+        params = primitive.get_bind_params(params)
+        if isinstance(params, tuple):  # in JAX before 0.11
+            functions, params = params
+        result = primitive.bind(*functions, *(values[number] for number in step.inputs), **params)
+        values.update(zip(step.outputs, result if primitive.multiple_results else [result], strict=True))
 
 
 def is_row_wise(step: Step, by_row: set[int], many: int) -> bool:
-    """Whether an operation makes of each row something by itself, rows being the first axis before and after."""
-    rows = [_is_number(one) and one in by_row for one in step.inputs]
-    if any(array.shape[:1] != (many,) for array in step.made):
+    """Return whether each row of the outputs depends on the same row of the inputs only; rows are the first axis."""
+    params, rows = step.equation.params, [number in by_row for number in step.inputs]
+    shapes = [tuple(atom.aval.shape) for atom in step.equation.invars]
+    if any(variable.aval.shape[:1] != (many,) for variable in step.equation.outvars):
         return False
-    if step.name == "broadcast_in_dim" and not any(rows):
-        places = step.params["broadcast_dimensions"]
-        return len(step.inputs) == 1 and (places[:1] != (0,) or step.shapes[0][0] == 1)  # the same for every row
-    if not any(rows):
-        return False
-    if step.name in ROW_BY_ROW.split():
-        return all(alone or shape[:1] in ((), (1,)) for alone, shape in zip(rows, step.shapes, strict=True))
-    method = RULES.get(step.name)
-    if method is not None:
-        return bool(method(step, rows))
-    if step.name in REDUCTIONS.split():
-        return all(rows) and 0 not in step.params["axes"]
-    return step.name in RUNNING.split() and all(rows) and step.params["axis"] != 0
+    if step.name == "broadcast_in_dim" and not any(rows):  # the same for every row
+        return len(rows) == 1 and (params["broadcast_dimensions"][:1] != (0,) or shapes[0][0] == 1)
+    if step.name in ELEMENTWISE.split():
+        return any(rows) and all(row or shape[:1] in ((), (1,)) for row, shape in zip(rows, shapes, strict=True))
+    return any(rows) and step.name in RULES and bool(RULES[step.name](params, rows))
 
 
-def _product(step: Step, rows: list[bool]) -> bool:
-    contracted, batched = step.params["dimension_numbers"]
+ELEMENTWISE = """
+    abs acos acosh add and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy cos cosh digamma div
+    eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p logistic lt max min mul
+    ne neg nextafter not or pow rem round rsqrt select_n shift_left shift_right_logical sign sin sinh sqrt square
+    stop_gradient sub tan tanh xor
+"""
+REDUCTIONS = ("argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum")
+CUMULATIVE = ("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum")
+
+
+def _is_row_wise_product(params: dict[str, Any], rows: list[bool]) -> bool:
+    contracted, batched = params["dimension_numbers"]
     return rows == [True, False] and 0 not in contracted[0] and not batched[0]
 
 
-def _convolution(step: Step, rows: list[bool]) -> bool:
-    places = step.params["dimension_numbers"]
-    first = places.lhs_spec[0] == 0 and places.out_spec[0] == 0
-    return rows == [True, False] and first and step.params["batch_group_count"] == 1
+def _is_row_wise_convolution(params: dict[str, Any], rows: list[bool]) -> bool:
+    places = params["dimension_numbers"]
+    rows_first = places.lhs_spec[0] == 0 and places.out_spec[0] == 0
+    return rows == [True, False] and rows_first and params["batch_group_count"] == 1
 
 
-def _windows(step: Step, rows: list[bool]) -> bool:
-    params = step.params
-    still = all(params[name][0] == 1 for name in ("window_dimensions", "window_strides", "base_dilation"))
-    return all(rows) and still and params["padding"][0] == (0, 0)
+def _is_row_wise_window(params: dict[str, Any], rows: list[bool]) -> bool:
+    sides = (params[name][0] for name in ("window_dimensions", "window_strides", "base_dilation"))
+    return all(rows) and all(side == 1 for side in sides) and params["padding"][0] == (0, 0)
 
 
-RULES: dict[str, Callable[[Step, list[bool]], bool]] = {
-    "dot_general": _product,
-    "conv_general_dilated": _convolution,
-    "reduce_window_max": _windows,
-    "reduce_window_sum": _windows,
-    "broadcast_in_dim": lambda step, rows: rows == [True] and step.params["broadcast_dimensions"][:1] == (0,),
-    "reshape": lambda step, rows: rows == [True] and step.params["dimensions"] is None,
-    "squeeze": lambda step, rows: all(rows) and 0 not in step.params["dimensions"],
-    "expand_dims": lambda step, rows: all(rows) and 0 not in step.params["dimensions"],
-    "transpose": lambda step, rows: all(rows) and step.params["permutation"][0] == 0,
-    "concatenate": lambda step, rows: all(rows) and step.params["dimension"] != 0,
-    "slice": lambda step, rows: all(rows) and (step.params["strides"] or (1,))[0] == 1,
-    "pad": lambda step, rows: rows == [True, False] and tuple(step.params["padding_config"][0]) == (0, 0, 0),
-    "rev": lambda step, rows: all(rows) and 0 not in step.params["dimensions"],
-    "split": lambda step, rows: all(rows) and step.params["axis"] != 0,
+RULES: dict[str, Callable[[dict[str, Any], list[bool]], bool]] = {
+    "dot_general": _is_row_wise_product,
+    "conv_general_dilated": _is_row_wise_convolution,
+    "broadcast_in_dim": lambda params, rows: rows == [True] and params["broadcast_dimensions"][:1] == (0,),
+    "reshape": lambda params, rows: rows == [True] and params["dimensions"] is None,
+    "transpose": lambda params, rows: all(rows) and params["permutation"][0] == 0,
+    "concatenate": lambda params, rows: all(rows) and params["dimension"] != 0,
+    "slice": lambda params, rows: all(rows) and (params["strides"] or (1,))[0] == 1,
+    "pad": lambda params, rows: rows == [True, False] and tuple(params["padding_config"][0]) == (0, 0, 0),
+    "split": lambda params, rows: all(rows) and params["axis"] != 0,
+    **dict.fromkeys(
+        ("squeeze", "expand_dims", "rev"), lambda params, rows: all(rows) and 0 not in params["dimensions"]
+    ),
+    **dict.fromkeys(("reduce_window_max", "reduce_window_sum"), _is_row_wise_window),
+    **dict.fromkeys(REDUCTIONS, lambda params, rows: all(rows) and 0 not in params["axes"]),
+    **dict.fromkeys(CUMULATIVE, lambda params, rows: all(rows) and params["axis"] != 0),
 }
-"""Other operations, and when they make of each row something by itself."""
-
-
-def _narrowed(step: Step, many: int, some: int) -> dict[str, Any]:
-    """An operation's settings for fewer rows."""
-    params = step.params
-    for name in ("shape", "new_sizes", "limit_indices"):
-        if name in params and params[name][0] == many:
-            params = params | {name: (some, *params[name][1:])}
-    return params
-
-
-def _mapped(function: Callable[[list[Any]], list[Any]], columns: list[Any], at_once: int) -> list[Any]:
-    """The function of blocks of rows, one after the other, put together; of the rows left over by itself."""
-    whole, rest = divmod(columns[0].shape[0], at_once)
-    stacked = [column[: whole * at_once].reshape(whole, at_once, *column.shape[1:]) for column in columns]
-    found = [one.reshape(whole * at_once, *one.shape[2:]) for one in lax.map(function, stacked)]
-    if rest:
-        last = function([column[whole * at_once :] for column in columns])
-        found = [jnp.concatenate(pair) for pair in zip(found, last, strict=True)]
-    return found
-
-
-def evaluate_step(step: Step, values: dict[int, Any], params: dict[str, Any]) -> None:
-    """Compute an operation, and write down what it makes."""
-    settings = step.primitive.get_bind_params(params)
-    functions: Sequence[Any] = ()
-    if isinstance(settings, tuple):  # in JAX before 0.11
-        functions, settings = settings
-    made = step.primitive.bind(*functions, *(_value(one, values) for one in step.inputs), **settings)
-    values.update(zip(step.outputs, made if step.primitive.multiple_results else [made], strict=True))
-
-
-def _is_number(one: Any) -> bool:
-    return not isinstance(one, Ready)
-
-
-def _value(one: Any, values: dict[int, Any]) -> Any:
-    return one.value if isinstance(one, Ready) else values[one]
+"""Conditions under which other operations are row-wise."""

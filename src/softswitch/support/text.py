@@ -1,4 +1,4 @@
-"""Tables and numbers as text: numbers as people write them."""
+"""Formatting of numbers and tables as text, and escaping of CSV cells."""
 
 from __future__ import annotations
 
@@ -11,67 +11,63 @@ import numpy as np
 from rich.console import Console, RenderableType
 
 MISSING = "—"
-"""What is shown where there is no number."""
-SMALLEST = 1e-6
-"""Numbers nearer to 0 than this are not written out."""
-LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
-"""A number with more digits than anyone reads."""
+"""Text for a number that is missing or not finite."""
+SMALLEST = 1e-6  # numbers closer to 0 are not written out
+_LONG_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """A number of so many digits, without a power of ten, with commas in thousands; a dash where it is not finite."""
+    """Return a number with at most ``digits`` significant digits, thousands separators and no exponent."""
     if value is None or not math.isfinite(value):
         return MISSING
     if abs(value) >= 10 ** (digits - 1) or value == 0:
         return f"{value:,.0f}" if round(value) else "0"
     if abs(value) < SMALLEST:
         return f"<{SMALLEST:.6f}" if value > 0 else f">-{SMALLEST:.6f}"
-    written = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
-    return written.rstrip("0").rstrip(".") if "." in written else written
+    text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def format_value(value: float) -> str:
-    """A number for a sentence: as ``number``, but what is not finite is told as what it is, inf or nan."""
+    """Return a number as ``format_number`` does, but inf and nan as such."""
     return format_number(value) if math.isfinite(value) else f"{value:g}"
 
 
 def format_percent(value: float | None) -> str:
-    """A share in percent: 5%, 4.76%, 0.035%, 33.3%; a dash where it is not finite."""
+    """Return a share in percent: 5%, 4.76%, 0.035%, 33.3%."""
     if value is None or not math.isfinite(value):
         return MISSING
     percent = 100 * value
-    size = abs(percent)
-    if size < 1:
+    if abs(percent) < 1:
         return f"{format_number(percent, 2)}%"
-    written = f"{percent:,.{1 if 10 <= size <= 99 else 2}f}"
-    return f"{written.rstrip('0').rstrip('.')}%"
+    text = f"{percent:,.{1 if 10 <= abs(percent) <= 99 else 2}f}"
+    return f"{text.rstrip('0').rstrip('.')}%"
 
 
 def format_duration(seconds: float) -> str:
-    """How long something took: 0.4 s, 40 s, 2 min 5 s, 1 h 5 min."""
+    """Return a duration: 0.4 s, 40 s, 2 min 5 s, 1 h 5 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+    large, small, units = (*divmod(whole, 60), "min s") if whole < 3600 else (*divmod(round(seconds / 60), 60), "h min")
+    parts = [f"{count} {unit}" for count, unit in zip((large, small), units.split(), strict=True) if count]
+    return " ".join(parts)
 
 
 def shorten_numbers(text: str) -> str:
-    """The same text with every number of many digits cut to four: a rule's settings, for people."""
+    """Return the text with long numbers cut to four significant digits."""
 
-    def cut(found: re.Match[str]) -> str:
-        value = float(found[0])
+    def shorten(match: re.Match[str]) -> str:
+        value = float(match[0])
         return format_number(value) if abs(value) >= SMALLEST else f"{value:.4g}"
 
-    return LONG.sub(cut, text)
+    return _LONG_NUMBER.sub(shorten, text)
 
 
 def render_text(*parts: RenderableType, width: int = 120) -> str:
-    """What the parts look like printed, one below the other."""
+    """Return the parts as rich prints them."""
     console = Console(width=width)
     with console.capture() as capture:
         for part in parts:
@@ -80,19 +76,19 @@ def render_text(*parts: RenderableType, width: int = 120) -> str:
 
 
 def join_first(words: Sequence[str], most: int = 5) -> str:
-    """The first few of them, and how many more there are."""
+    """Return the first few words, and the number of further ones."""
     more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 
 def format_mean_std(values: Sequence[float] | np.ndarray) -> str:
-    """Mean ± standard deviation, for a table."""
+    """Return mean ± standard deviation."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"
 
 
 def format_bytes(many: int) -> str:
-    """So many bytes as people write them: 900 bytes, 3.2 MB."""
+    """Return a number of bytes: 900 bytes, 3.2 MB."""
     if many < 1000:
         return f"{many} bytes"
     for unit, size in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
@@ -101,36 +97,30 @@ def format_bytes(many: int) -> str:
     return f"{many / 1e12:,.3g} TB"
 
 
-_BEGINS = "=+\\-@\t\r\n＝＋－＠"
-_FORMULA = re.compile(f"'*[{_BEGINS}]")
-"""Spreadsheets compute what begins so; apostrophes before it are counted in, so that all can be undone."""
-_DEFUSED = re.compile(f"'+[{_BEGINS}]")
+_FIRST = "=+\\-@\t\r\n＝＋－＠"  # spreadsheets evaluate cells that begin so
+_FORMULA = re.compile(f"'*[{_FIRST}]")  # leading apostrophes are escaped too, so that unescaping is exact
+_ESCAPED = re.compile(f"'+[{_FIRST}]")
 _SIGN = r"[€$£¥%‰]|EUR|USD|GBP|CHF"
 _NUMBER = re.compile(
     rf"[-+]\s?(?:{_SIGN})?\s?(?:\d[\d.,'  ]*|[.,]\d+)(?:[eE][-+]?\d+)?\s?(?:{_SIGN})?"
     r"|[-+]+|[-+]?(?:nan|inf|infinity)|-1\.#(?:IND|QNAN)",
     re.IGNORECASE,
 )
-"""A number with its sign, or a mark of an empty cell: neither does anything."""
+"""A number with a sign, or a marker of an empty cell. Both are harmless."""
 
 
 def escape_cell(cell: Any) -> Any:
-    """The cell as a CSV file should have it: text that spreadsheets would compute gets an apostrophe before it.
-
-    Numbers stay numbers, also those written as text. ``restored`` undoes it exactly.
-    """
-    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
-        return f"'{cell}"
-    return cell
+    """Return a CSV cell with an apostrophe before text that a spreadsheet would evaluate. Numbers are unchanged."""
+    is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def unescape_cell(cell: Any) -> Any:
-    """What ``defused`` was given."""
-    if isinstance(cell, str) and _DEFUSED.match(cell) and not _NUMBER.fullmatch(cell[1:]):
-        return cell[1:]
-    return cell
+    """Invert ``escape_cell``."""
+    is_escaped = isinstance(cell, str) and _ESCAPED.match(cell) and not _NUMBER.fullmatch(cell[1:])
+    return cell[1:] if is_escaped else cell
 
 
 def escape_row(cells: Iterable[Any]) -> list[Any]:
-    """A line of a CSV file, cell by cell."""
+    """Escape all cells of a CSV row."""
     return [escape_cell(cell) for cell in cells]

@@ -1,10 +1,13 @@
-"""What a function computes, as a digest: its traced program with every constant in it."""
+"""Traced functions: digests of what a function computes, and tracing once for several calls."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 import jax
@@ -12,13 +15,20 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from softswitch.support.arrays import is_random_key
+from softswitch.support.function_equality import referenced_names
+
+T = TypeVar("T")
+
+
+def strip_addresses(text: str) -> str:
+    """Remove memory addresses from a repr, so that it is the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
-    """A digest of what ``function`` computes of arguments of these shapes, whatever their values.
+    """Return a digest of the program that ``function`` compiles to for arguments of these shapes.
 
-    Two functions with the same text differ where they close over other arrays, and two with the same name where their
-    bodies differ: both are in the program. What only happens outside of it (a host callback's Python) is not.
+    It includes closed-over arrays, but not the code of host callbacks.
     """
     traced = jax.make_jaxpr(function)(*arguments)
     digest = hashlib.sha256(strip_addresses(str(traced)).encode())
@@ -29,13 +39,8 @@ def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
     return digest.hexdigest()
 
 
-def strip_addresses(text: str) -> str:
-    """A repr that is the same in every process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
 def _constants(program: Any) -> Iterator[Any]:
-    """All arrays that a program holds, in the order of its text: its own, its literals, its inner programs'."""
+    """Yield the arrays that a program contains, in the order of its text."""
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
         yield from _constants(program.jaxpr)
@@ -50,29 +55,108 @@ def _constants(program: Any) -> Iterator[Any]:
         yield program
 
 
-T = TypeVar("T")
-
-
 def trace_once(function: Callable[..., T], *examples: Any) -> tuple[Callable[..., T], T]:
-    """The function as it was traced with arguments like these, and the shapes of what it returns.
+    """Trace a function with arguments of these shapes; return the traced function and the shapes of its result.
 
-    ``jax.eval_shape`` traces it too, and forgets what it traced: tracing is much of what it takes to compile.
-
-    Args:
-        function: from trees of arrays to a tree of arrays.
-        *examples: arguments of the shapes and types that it will be called with.
+    Unlike with ``jax.eval_shape``, a call of the returned function does not trace again.
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
-    play, structure = jaxpr_as_fun(traced), jax.tree.structure(shapes)
+    evaluate, structure = jaxpr_as_fun(traced), jax.tree.structure(shapes)
 
-    def again(*arguments: Any) -> T:
+    def call(*arguments: Any) -> T:
         leaves = jax.tree.leaves(arguments)
         for leaf, like in zip(leaves, traced.in_avals, strict=True):
             if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
-                raise TypeError(
-                    f"arguments must be like {like}, with which it was traced, but one is {jax.typeof(leaf)}"
-                )
-        returned: T = jax.tree.unflatten(structure, play(*leaves))
-        return returned
+                raise TypeError(f"arguments must be like the traced ones, {like}, but one is {jax.typeof(leaf)}")
+        return jax.tree.unflatten(structure, evaluate(*leaves))
 
-    return again, shapes
+    return call, shapes
+
+
+def function_digest(*functions: Any) -> str:
+    """Return a digest of functions: their code, defaults, and the values that they refer to.
+
+    References are followed through functions, methods, partials, containers, dataclasses, modules with weights, and
+    objects without a repr of their class. Arrays count with their values, other objects with their repr. The code of
+    other modules does not count.
+    """
+    digest = hashlib.sha256()
+    seen: dict[int, Any] = {}
+    for function in functions:
+        _update(digest, function, seen)
+    return digest.hexdigest()
+
+
+def _update(digest: Any, value: Any, seen: dict[int, Any]) -> None:
+    digest.update(type(value).__qualname__.encode())
+    if hasattr(value, "__array__") and not isinstance(value, type):
+        array = _to_numpy(value)
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes())
+    elif value is None or isinstance(value, bool | int | float | complex | str | bytes | ModuleType | type):
+        digest.update(strip_addresses(repr(value)).encode())
+    elif id(value) not in seen:
+        seen[id(value)] = value  # a reference, so that the id is not reused
+        for part in _parts(value):
+            if isinstance(part, CodeType):
+                _update_code(digest, part)
+            else:
+                _update(digest, part, seen)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, FunctionType):
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *_references(value)]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, list | tuple):
+        return value
+    if is_dataclass(value):
+        return [getattr(value, field.name) for field in fields(value)]
+    if hasattr(value, "state_dict"):  # a PyTorch module
+        return [strip_addresses(repr(value)), value.state_dict()]
+    call = type(value).__call__ if callable(value) else None
+    calls = [call] if isinstance(call, FunctionType) else []
+    has_repr = any("__repr__" in vars(cls) for cls in type(value).__mro__[:-1])
+    return [*calls, strip_addresses(repr(value)) if has_repr or not hasattr(value, "__dict__") else vars(value)]
+
+
+def _to_numpy(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # NumPy has no such dtype
+            value = value.float()
+    return np.asarray(value)
+
+
+def _update_code(digest: Any, code: CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr(code.co_names).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _update_code(digest, constant)
+        elif isinstance(constant, frozenset):
+            digest.update(repr(sorted(map(repr, constant))).encode())
+        elif not isinstance(constant, str) or constant is not code.co_consts[0]:  # not a docstring
+            digest.update(repr(constant).encode())
+
+
+def _references(function: FunctionType) -> Iterator[Any]:
+    """Yield the closed-over values of a function, and the globals of its module that it refers to."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # the cell is empty
+            continue
+    for name in sorted(referenced_names(function.__code__) & set(function.__globals__)):
+        value = function.__globals__[name]
+        if isinstance(value, FunctionType) and value.__module__ != function.__module__:
+            continue
+        if not isinstance(value, ModuleType | type | BuiltinFunctionType):
+            yield (name, value)

@@ -16,8 +16,8 @@ import pandas as pd
 from softswitch.problem.networks import Network, apply_network
 from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import unflatten_by_path
+from softswitch.support.checks import check_schema
 from softswitch.support.files import read_json, wrap_read_errors, write_json
-from softswitch.support.json_schema import check_schema
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import Label, label_from_dict
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from softswitch.support.lazy_imports import lazy_attributes
+from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
     from softswitch.theory.client_gaps import GAPS as GAPS

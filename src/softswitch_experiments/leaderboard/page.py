@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.support.plotting import make_panels
 from softswitch_experiments.leaderboard.methods import DEFAULT, BenchMethod
 from softswitch_experiments.leaderboard.ranking import Ranking
 from softswitch_experiments.leaderboard.tasks import MAIN, BenchTask
+from softswitch_experiments.plotting import make_panels
 
 NAMED_METHODS = 6
 """Number of methods with a name in the figure. All remaining methods are grey."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, add_legend, make_narrow_panels, plot_error_bars
 from softswitch_experiments.paper import adult_study, fair_noniid, np_study, safe_rl_study
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import Point, averages, last_iterates, values_of
+from softswitch_experiments.plotting import BLUE, GREY, VERMILLION, add_legend, make_narrow_panels, plot_error_bars
 
 RAW = (0.05, 0.5, 5.0, 50.0, 500.0)
 """α per unit."""

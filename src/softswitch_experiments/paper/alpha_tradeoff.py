@@ -14,9 +14,9 @@ from softswitch.oracles.options import group_options
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREY, VERMILLION, make_narrow_panels
 from softswitch.theory.theorems import limit_cycle
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.plotting import BLUE, GREY, VERMILLION, make_narrow_panels
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 
 REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}

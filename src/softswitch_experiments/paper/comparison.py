@@ -9,14 +9,6 @@ from matplotlib.axes import Axes
 
 from softswitch.methods.base import Method
 from softswitch.results.result import Result
-from softswitch.support.plotting import (
-    METHODS,
-    add_legend,
-    make_narrow_panels,
-    plot_band,
-    plot_tolerance,
-    set_log_scale,
-)
 from softswitch_experiments.paper import tuning
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
@@ -33,6 +25,14 @@ from softswitch_experiments.paper.study import (
     paired_difference,
 )
 from softswitch_experiments.paper.violations import fewer_violations, met_early, violation_rows
+from softswitch_experiments.plotting import (
+    METHODS,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_tolerance,
+    set_log_scale,
+)
 
 PARTS = (
     ("full", "objective", "F, training rows"),

@@ -24,7 +24,12 @@ from softswitch.oracles.options import group_options
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
-from softswitch.support.plotting import (
+from softswitch.theory.pilot import estimate_constants
+from softswitch.theory.theorems import Constants, Setting, bound
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.paper.np_study import CLIENTS, STUDY
+from softswitch_experiments.paper.study import half_interval
+from softswitch_experiments.plotting import (
     BLUE,
     GREEN,
     GREY,
@@ -34,11 +39,6 @@ from softswitch.support.plotting import (
     plot_error_bars,
     set_log_scale,
 )
-from softswitch.theory.pilot import estimate_constants
-from softswitch.theory.theorems import Constants, Setting, bound
-from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.np_study import CLIENTS, STUDY
-from softswitch_experiments.paper.study import half_interval
 from softswitch_experiments.tasks.neyman_pearson import class_loss, objective
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
 

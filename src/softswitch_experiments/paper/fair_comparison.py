@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS
 from softswitch.tables.metrics import group_metrics
 from softswitch_experiments.paper.adult_study import STUDY, TOLERANCE
 from softswitch_experiments.paper.comparison import compare
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import Runs, Scheme, StudyTask, format_point, last_iterates, mean
+from softswitch_experiments.plotting import METHODS
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from softswitch.support.plotting import BLUE, GREEN, NARROW_WIDTH, VERMILLION, make_panels
 from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import StudyTask
+from softswitch_experiments.plotting import BLUE, GREEN, NARROW_WIDTH, VERMILLION, make_panels
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
 from softswitch_experiments.tasks.paper_settings import steps
 

@@ -6,16 +6,6 @@ import numpy as np
 
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.penalty import Penalty
-from softswitch.support.plotting import (
-    BLUE,
-    GREEN,
-    GREY,
-    NARROW_WIDTH,
-    VERMILLION,
-    add_legend,
-    make_panels,
-    plot_tolerance,
-)
 from softswitch_experiments.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.readings import select_setting
@@ -27,6 +17,16 @@ from softswitch_experiments.paper.study import (
     last_iterates,
     mean,
     paired_difference,
+)
+from softswitch_experiments.plotting import (
+    BLUE,
+    GREEN,
+    GREY,
+    NARROW_WIDTH,
+    VERMILLION,
+    add_legend,
+    make_panels,
+    plot_tolerance,
 )
 from softswitch_experiments.tasks.paper_settings import steps
 

@@ -11,16 +11,6 @@ from matplotlib.figure import Figure
 
 from softswitch.problem.choices import CRITERIA
 from softswitch.results.result import Result
-from softswitch.support.plotting import (
-    BLUE,
-    GREEN,
-    VERMILLION,
-    add_legend,
-    make_narrow_panels,
-    plot_band,
-    plot_error_bars,
-    plot_tolerance,
-)
 from softswitch_experiments.paper.adult_study import FULL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
@@ -31,6 +21,16 @@ from softswitch_experiments.paper.study import (
     last_iterates,
     mean,
     values_of,
+)
+from softswitch_experiments.plotting import (
+    BLUE,
+    GREEN,
+    VERMILLION,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_error_bars,
+    plot_tolerance,
 )
 from softswitch_experiments.tasks.fair_classification import accuracy_and_gap
 from softswitch_experiments.tasks.paper_settings import steps

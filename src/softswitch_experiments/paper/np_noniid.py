@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.support.plotting import METHODS, add_legend, make_narrow_panels, plot_tolerance
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, STUDY, TOLERANCE
 from softswitch_experiments.paper.study import Point, Scheme, answer_rows, answers, mean, values_of
+from softswitch_experiments.plotting import METHODS, add_legend, make_narrow_panels, plot_tolerance
 
 CONCENTRATION = 0.5
 SPLITS = {"IID": None, f"Dirichlet({CONCENTRATION})": CONCENTRATION}

@@ -8,7 +8,11 @@ from typing import Any, TypeVar
 
 from softswitch.methods.penalty import Penalty
 from softswitch.methods.primal_dual import PrimalDual
-from softswitch.support.plotting import (
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.paper.np_study import COMMON, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
+from softswitch_experiments.paper.readings import Contender, Contest, Reading, meets, run_contest
+from softswitch_experiments.paper.study import Point, Scheme, answer_rows, averages, last_iterates, mean, values_of
+from softswitch_experiments.plotting import (
     BLUE,
     VERMILLION,
     add_legend,
@@ -16,10 +20,6 @@ from softswitch.support.plotting import (
     plot_error_bars,
     plot_tolerance,
 )
-from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.np_study import COMMON, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
-from softswitch_experiments.paper.readings import Contender, Contest, Reading, meets, run_contest
-from softswitch_experiments.paper.study import Point, Scheme, answer_rows, averages, last_iterates, mean, values_of
 from softswitch_experiments.tasks.paper_settings import steps
 
 STEPS = (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)

@@ -10,17 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import (
-    BLUE,
-    VERMILLION,
-    add_legend,
-    make_narrow_panels,
-    plot_band,
-    plot_error_bars,
-    plot_tolerance,
-    sequential_colours,
-    set_log_scale,
-)
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.study import (
@@ -33,6 +22,17 @@ from softswitch_experiments.paper.study import (
     half_interval,
     mean,
     values_of,
+)
+from softswitch_experiments.plotting import (
+    BLUE,
+    VERMILLION,
+    add_legend,
+    make_narrow_panels,
+    plot_band,
+    plot_error_bars,
+    plot_tolerance,
+    sequential_colours,
+    set_log_scale,
 )
 
 ALPHAS = (0.0, 1.0, 10.0, 100.0, 1000.0, 6400.0)

@@ -17,7 +17,6 @@ from matplotlib.ticker import MaxNLocator
 
 from softswitch.methods.base import Method
 from softswitch.results.result import Result
-from softswitch.support.plotting import METHODS, make_narrow_panels
 from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
 from softswitch_experiments.paper.study import (
     Point,
@@ -31,6 +30,7 @@ from softswitch_experiments.paper.study import (
     paired_difference,
     values_of,
 )
+from softswitch_experiments.plotting import METHODS, make_narrow_panels
 
 FIRST_TUNING_SEED = 100
 """Settings are selected on the seeds from this one on, and evaluated on those from 0 on."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, NARROW_WIDTH, VERMILLION, add_legend, make_panels
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.safe_rl_study import ALPHA, CRPO, LAST, PRIMARY, SOFTMAX, run_setting
 from softswitch_experiments.paper.study import half_interval
+from softswitch_experiments.plotting import BLUE, NARROW_WIDTH, VERMILLION, add_legend, make_panels
 
 
 def run(scale: Scale) -> Outcome:

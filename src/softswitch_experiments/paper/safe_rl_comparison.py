@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, VERMILLION, add_legend, make_narrow_panels, plot_band, plot_error_bars
 from softswitch.support.text import format_mean_std
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.safe_rl_study import (
@@ -29,6 +28,7 @@ from softswitch_experiments.paper.safe_rl_study import (
     worst_return,
 )
 from softswitch_experiments.paper.study import half_interval
+from softswitch_experiments.plotting import BLUE, VERMILLION, add_legend, make_narrow_panels, plot_band, plot_error_bars
 
 SMOOTH = 10
 """Number of rounds over which the drawn returns are averaged."""

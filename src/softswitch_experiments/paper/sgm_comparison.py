@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 
 from softswitch.results.result import Result
-from softswitch.support.plotting import (
+from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
+from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
+from softswitch_experiments.paper.study import Point, Scheme, answer_rows, averages, curve_rows, mean
+from softswitch_experiments.paper.violations import fewer_violations, violation_rows
+from softswitch_experiments.plotting import (
     METHODS,
     add_legend,
     make_narrow_panels,
@@ -15,10 +19,6 @@ from softswitch.support.plotting import (
     plot_tolerance,
     set_log_scale,
 )
-from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
-from softswitch_experiments.paper.np_study import AVERAGE, CLIENTS, PARTIAL, SOFTMAX, STUDY, TOLERANCE
-from softswitch_experiments.paper.study import Point, Scheme, answer_rows, averages, curve_rows, mean
-from softswitch_experiments.paper.violations import fewer_violations, violation_rows
 
 BOTH = {"Softmax SGM": SOFTMAX, "Average SGM": AVERAGE}
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from softswitch.methods.base import Method
-from softswitch.support.plotting import (
+from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
+from softswitch_experiments.paper.study import Point, Scheme, Study, answer_rows, last_iterates, mean, values_of
+from softswitch_experiments.plotting import (
     GREY,
     METHODS,
     add_legend,
@@ -19,8 +21,6 @@ from softswitch.support.plotting import (
     sequential_colours,
     set_log_scale,
 )
-from softswitch_experiments.paper.experiment import Claim, Outcome, Row, Scale
-from softswitch_experiments.paper.study import Point, Scheme, Study, answer_rows, last_iterates, mean, values_of
 
 NEAR = 1.25
 """A setting is good if it meets the tolerance with an F of at most this multiple of the best of all methods."""

@@ -25,8 +25,8 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.result import Result
-from softswitch.support.plotting import BLUE, GREEN, VERMILLION, make_panels, plot_tolerance, set_log_scale
 from softswitch.support.text import format_mean_std
+from softswitch_experiments.plotting import BLUE, GREEN, VERMILLION, make_panels, plot_tolerance, set_log_scale
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMAX_SWITCH, steps
 

@@ -16,7 +16,7 @@ from softswitch.oracles.gym.episodes import CostFunction, Environment, Played, p
 from softswitch.oracles.gym.networks import PolicyNetwork
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights
 from softswitch.oracles.host import HostDraws, HostOracle
-from softswitch.support.function_equality import function_digest
+from softswitch.support.tracing import function_digest
 
 Weights = Mapping[str, np.ndarray]
 SETTINGS_OF_A_RUN = (
