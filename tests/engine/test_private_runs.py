@@ -17,9 +17,9 @@ from softswitch.oracles import evaluation
 from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.privacy import oracle as private_oracle_module
-from softswitch.privacy.accountant import compute_epsilon
+from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.oracle import PrivateOracle
-from softswitch.privacy.releases import Drawing
+from softswitch.privacy.settings import Drawing
 from softswitch.problem.fairness import demographic_parity, gap_sides, signed_gaps
 from softswitch.results.folder import open_run, write_result
 from softswitch.results.report.page import write_report
@@ -209,7 +209,8 @@ def test_the_budget_ends_a_run_whose_noise_is_given():
     rounds = len(found.history)
     assert 1 < rounds < 400
     assert found.privacy.worst_epsilon <= 4
-    more = found.privacy.releases[0].after(1)
+    spent = found.privacy.releases[0]
+    more = spent._replace(reports=spent.reports + 1, steps=spent.steps + 1)
     assert compute_epsilon(more, found.privacy.noise, Drawing("poisson", 1.0), 1e-4) > 4
     assert f"spent after {rounds} of 400 rounds" in found.status.message
     with pytest.raises(ValueError, match="does not allow a single round"):

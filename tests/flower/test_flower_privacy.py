@@ -18,9 +18,9 @@ from softswitch.flower import messages as wire
 from softswitch.flower import private_client
 from softswitch.flower.replies import PrivacyReports
 from softswitch.methods.messages import LocalLoss
-from softswitch.privacy.accountant import compute_epsilon
+from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.clipping import sum_clipped_values
-from softswitch.privacy.releases import Drawing, Releases
+from softswitch.privacy.settings import Drawing, Releases
 from softswitch.results.history import ClientOutcome
 from softswitch.results.trackers.prometheus import PrometheusTracker
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson

@@ -8,8 +8,8 @@ import pytest
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch.flower.private_client import SpentBudget
-from softswitch.privacy.accountant import compute_epsilon
-from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
+from softswitch.privacy.accounting import compute_epsilon
+from softswitch.privacy.settings import Drawing, NoiseLevels, Releases
 
 ALL_ROWS = Drawing("poisson", 1.0)
 

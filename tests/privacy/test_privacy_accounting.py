@@ -8,9 +8,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from softswitch.engine.private import spent_by_rounds
-from softswitch.privacy.accountant import calibrate_noise, compute_epsilon, count_affordable_rounds
-from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
+from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
 
 ALL_ROWS = Drawing("poisson", 1.0)
 

@@ -14,9 +14,9 @@ from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.options import Sampling
-from softswitch.privacy.accountant import compute_epsilon
+from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.oracle import NoiseDeviations, _evaluate
-from softswitch.privacy.releases import Releases
+from softswitch.privacy.settings import Releases
 
 DELTA, RUNS, OTHERS = 0.05, 2000, 40
 SETTINGS = pytest.mark.parametrize(("rate", "noise", "rounds"), [(1.0, 4.0, 10), (0.3, 1.5, 12)])

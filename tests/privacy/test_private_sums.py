@@ -9,8 +9,13 @@ import softswitch as ss
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.losses import Losses
 from softswitch.privacy.clipping import mix_row_losses
-from softswitch.privacy.draws import draw_fixed_sample, draw_poisson_sample, poisson_capacity
-from softswitch.privacy.jax_clipping import sum_clipped_gradients, sum_clipped_values
+from softswitch.privacy.jax_rows import (
+    draw_fixed_sample,
+    draw_poisson_sample,
+    poisson_capacity,
+    sum_clipped_gradients,
+    sum_clipped_values,
+)
 from softswitch_experiments.tasks.neyman_pearson import constraint, objective
 
 CLIP, SLOPE = 1.5, 2.0

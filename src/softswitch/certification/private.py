@@ -16,10 +16,9 @@ from scipy.special import ndtri
 
 from softswitch.certification.binomial import clopper_pearson_upper
 from softswitch.certification.intervals import ErrorLevels, unknown_interval
-from softswitch.privacy.accountant import calibrate_noise, compute_epsilon
+from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.noise import secret_normals
-from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 

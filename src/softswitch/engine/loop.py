@@ -17,7 +17,7 @@ from softswitch.engine.restarts import Cycles
 from softswitch.methods.base import Method
 from softswitch.methods.round import State, healthy
 from softswitch.oracles.options import Logging
-from softswitch.privacy.noisy_reports import NoisyOracle
+from softswitch.privacy.oracle import NoisyOracle
 from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot

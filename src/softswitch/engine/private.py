@@ -26,14 +26,11 @@ from softswitch.oracles.client_batches import slice_size
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Logging, Sampling
-from softswitch.privacy.account import PrivacyAccount
-from softswitch.privacy.accountant import calibrate_noise, compute_epsilon, count_affordable_rounds
+from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.checks import given_batches, refuse_options
-from softswitch.privacy.draws import poisson_capacity
-from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
-from softswitch.privacy.oracle import PrivateOracle, with_secret
-from softswitch.privacy.releases import SIZE_THRESHOLD, Drawing, NoiseLevels, Releases, count_drawn_rows
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.jax_rows import poisson_capacity
+from softswitch.privacy.oracle import NoiseDeviations, NoisyOracle, PrivateOracle, with_secret
+from softswitch.privacy.settings import SIZE_THRESHOLD, Drawing, NoiseLevels, RecordPrivacy, Releases, count_drawn_rows
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.checkpoints import Checkpoints

@@ -9,10 +9,9 @@ from softswitch.engine.private import PrivatePlan, dearest, solve_privately
 from softswitch.engine.request import RunSettings
 from softswitch.methods.base import Method
 from softswitch.oracles.options import Logging, Sampling
-from softswitch.privacy.accountant import compute_epsilon
+from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.checks import check_private
-from softswitch.privacy.releases import Drawing, NoiseLevels, Releases
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
 from softswitch.results.callbacks import ProgressBar
 from softswitch.results.result import Result
 from softswitch.support.text import format_number

@@ -17,9 +17,8 @@ from softswitch.oracles.options import Logging, Sampling
 from softswitch.oracles.torch_functions import ModuleFunctions, parameters
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch.privacy.clipping import PLAIN_STEPS
-from softswitch.privacy.noisy_reports import NoiseDeviations
-from softswitch.privacy.releases import count_drawn_rows
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.oracle import NoiseDeviations
+from softswitch.privacy.settings import RecordPrivacy, count_drawn_rows
 from softswitch.privacy.torch_oracle import PrivateTorchOracle, describe_row_mixing, evaluate_rows, preserve_buffers
 from softswitch.problem.domains import Domain
 from softswitch.problem.pooled import PooledConstraint

@@ -28,7 +28,7 @@ from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
-from softswitch.privacy.jax_clipping import evaluate_rows, sum_clipped_gradients
+from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

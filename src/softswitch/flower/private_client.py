@@ -19,11 +19,10 @@ from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_fro
 from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
-from softswitch.privacy.accountant import calibrate_noise, compute_epsilon, count_affordable_rounds
+from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.clipping import PLAIN_STEPS, average_steps, mix_row_losses, sum_clipped_values
 from softswitch.privacy.noise import secret_choice, secret_draw, secret_normals
-from softswitch.privacy.releases import SIZE_THRESHOLD, Drawing, NoiseLevels, Releases, count_drawn_rows
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.settings import SIZE_THRESHOLD, Drawing, NoiseLevels, RecordPrivacy, Releases, count_drawn_rows
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks

@@ -24,7 +24,7 @@ from softswitch.flower.settings import StrategySettings
 from softswitch.methods.compressors import Compressor
 from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
-from softswitch.privacy.account import PrivacyAccount
+from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.ranges import Range, endpoints, expand_ranges, function_ranges
 from softswitch.results.certificate import Certificate
 from softswitch.results.events import EventLog

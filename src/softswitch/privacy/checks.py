@@ -12,6 +12,23 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
+_RATE = "the rate of the privacy settings determines the fraction of the rows that is drawn"
+_REASONS = {
+    "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
+    "warm_start": "what an earlier run learned from the same rows is not counted in this one",
+    "lower_bound": "it is computed on all rows",
+    "regret": "f_i* depends on rows, and is not counted",
+    "devices": "private clients are computed on one device; use PrivateClient of softswitch.flower for several",
+    "vectorize": "private runs are executed one after another",
+    "dtype": "noise is drawn in the precision of the parameters",
+    "client_batch_size": "it is chosen by the memory that private clients need",
+    "seconds": "the noise is calibrated for a number of rounds",
+    "batch_size": _RATE,
+    "value_batch_size": _RATE,
+    "replace": "the sampling of the privacy settings determines how rows are drawn",
+    "eval_every": "evaluations read all rows; evaluate(...) shows the exact values, which are not private",
+}
+
 
 def refuse_uncounted(
     problem: Problem,
@@ -23,27 +40,25 @@ def refuse_uncounted(
     warm_start: Any = None,
 ) -> None:
     """Raise for options under which a run would read rows without counting it, or that privacy decides."""
-    refuse_options(
-        {
-            "held_out": logging.held_out,
-            "warm_start": warm_start,
-            "lower_bound": output.lower_bound,
-            "regret": isinstance(problem.objective, RegretObjective),
-            "devices": compute.devices,
-            "dtype": compute.dtype,
-            "client_batch_size": compute.client_batch_size,
-            "seconds": settings.seconds,
-            "eval_every": logging.eval_every,
-            **given_batches(sampling),
-        }
-    )
+    options = {
+        "held_out": logging.held_out,
+        "warm_start": warm_start,
+        "lower_bound": output.lower_bound,
+        "regret": isinstance(problem.objective, RegretObjective),
+        "devices": compute.devices,
+        "dtype": compute.dtype,
+        "client_batch_size": compute.client_batch_size,
+        "seconds": settings.seconds,
+        "eval_every": logging.eval_every,
+    }
+    refuse_options({**options, **given_batches(sampling)})
 
 
 def given_batches(sampling: Sampling) -> dict[str, Any]:
     """Return the batch options that are set, for ``refuse_options``."""
     size, value_size = sampling.batch_size, sampling.value_batch_size
     return {
-        "batch_size": None if size in (None, "auto") else size,
+        "batch_size": None if size == "auto" else size,
         "value_batch_size": None if value_size in ("same", "auto") else f"{value_size}",
         "replace": sampling.replace,
     }
@@ -51,24 +66,9 @@ def given_batches(sampling: Sampling) -> dict[str, Any]:
 
 def refuse_options(given: Mapping[str, Any]) -> None:
     """Raise for each option that is set (neither None nor False) although privacy forbids it."""
-    reasons = {
-        "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
-        "warm_start": "what an earlier run learned from the same rows is not counted in this one",
-        "lower_bound": "it is computed on all rows",
-        "regret": "f_i* depends on rows, and is not counted",
-        "devices": "private clients are computed on one device; use PrivateClient of softswitch.flower for several",
-        "vectorize": "private runs are executed one after another",
-        "dtype": "noise is drawn in the precision of the parameters",
-        "client_batch_size": "it is chosen by the memory that private clients need",
-        "seconds": "the noise is calibrated for a number of rounds",
-        "batch_size": "the rate of the privacy settings says which fraction of the rows is drawn",
-        "value_batch_size": "the rate of the privacy settings says which fraction of the rows is drawn",
-        "replace": "the sampling of the privacy settings says how rows are drawn",
-        "eval_every": "evaluations read all rows; evaluate(...) shows the exact values, which are not private",
-    }
     for name, value in given.items():
         if value is not None and value is not False and value != 0:
-            raise ValueError(f"{name} must keep its default with privacy, but is {value!r}: {reasons[name]}")
+            raise ValueError(f"{name} must keep its default with privacy, but is {value!r}: {_REASONS[name]}")
 
 
 def check_private(clients: Any, privacy: Any, engine: str) -> None:
@@ -81,7 +81,5 @@ def check_private(clients: Any, privacy: Any, engine: str) -> None:
             "client read its own rows: PrivateClient(...) of softswitch.flower"
         )
     if engine != "compiled":
-        raise ValueError(
-            f"engine must be 'compiled' with privacy, but is {engine!r}; over Flower use PrivateClient(...) of "
-            "softswitch.flower"
-        )
+        over_flower = "over Flower use PrivateClient(...) of softswitch.flower"
+        raise ValueError(f"engine must be 'compiled' with privacy, but is {engine!r}; {over_flower}")

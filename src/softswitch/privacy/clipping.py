@@ -25,13 +25,10 @@ def mix_row_losses(
 ) -> tuple[Float[Array, " functions"], Any]:
     """Return the weights of f and each g on a row, and the factor of their sum over rows.
 
-    The local loss is Σ_j m_j h_j with h_j = Σ_rows h_j(row)/n_j. On a row it is Σ_j (m_j N/n_j) h_j(row) times 1/N,
-    with the weighted harmonic mean N of the n_j. The reported constraint decides whether a penalty applies.
-
-    Args:
-        loss: Local loss of one client.
-        constraint: Its reported g, with noise.
-        counts: Number of rows n_j of f and each g; 0 if a client lacks a function.
+    The local loss is Σ_j m_j h_j with h_j = Σ_rows h_j(row)/n_j, where n_j are the ``counts``. On a row it is
+    Σ_j (m_j N/n_j) h_j(row) times 1/N, with the weighted harmonic mean N of the n_j. Functions with n_j = 0 are
+    ignored.
+    A penalty applies if the reported ``constraint`` exceeds the tolerance.
     """
     xp = array_namespace(counts)
     on_objective = xp.reshape(xp.asarray(loss.objective, dtype=counts.dtype), (1,))
@@ -49,13 +46,7 @@ def mix_row_losses(
 
 
 def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
-    """Sum vectors of row values, each clipped to norm ``clip``; −∞ and NaN count as 0.
-
-    Args:
-        values: Rows × functions.
-        clip: Clipping norm.
-        functions: Number of functions, needed if there are no rows.
-    """
+    """Sum vectors of row values (rows × functions), each clipped to norm ``clip``; −∞ and NaN count as 0."""
     finite = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
     largest = np.abs(finite).max(axis=1, keepdims=True, initial=0)
     unit = finite / np.where(largest > 0, largest, 1)
@@ -65,13 +56,7 @@ def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.nd
 
 
 def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
-    """Sum gradients of rows, each clipped to norm ``clip``; gradients that are not finite count as 0.
-
-    Args:
-        gradients: One gradient a row.
-        like: Arrays of the same shapes.
-        clip: Clipping norm.
-    """
+    """Sum gradients of rows, each clipped to norm ``clip``; gradients that are not finite count as 0."""
     total = {name: np.zeros(value.shape) for name, value in like.items()}
     with np.errstate(all="ignore"):
         for gradient in gradients:
@@ -87,12 +72,7 @@ def average_steps(
 ) -> Arrays:
     """Return u_i, the mean of E noisy gradients along the local steps.
 
-    Args:
-        params: Current parameters w_k by name.
-        local_steps: Number of steps E.
-        step_size: Local step size γ.
-        per_row: Factor of a sum over drawn rows.
-        noisy_sum: Returns the noisy sum of clipped gradients at some parameters, on fresh rows.
+    ``noisy_sum`` returns the noisy sum of clipped gradients on fresh rows, and ``per_row`` is the factor of that sum.
     """
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):

@@ -1,11 +1,13 @@
-"""Clients that release only sums of clipped rows with noise, computed with JAX."""
+"""Clients that release only sums of clipped rows with noise: the interface, and clients that compute with JAX."""
 
 from __future__ import annotations
 
 import zlib
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,51 +19,97 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 from softswitch.data.client_data import Rows
 from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import STATIC, Evaluation
+from softswitch.oracles.base import STATIC, Evaluation, Oracle
 from softswitch.oracles.client_batches import map_slices, sum_slices
 from softswitch.oracles.losses import Losses
+from softswitch.privacy import jax_rows
 from softswitch.privacy.clipping import mix_row_losses
-from softswitch.privacy.draws import (
-    DrawnRows,
-    PrivateDraws,
-    PrivateRandomness,
-    all_rows,
-    draw_fixed_sample,
-    draw_poisson_sample,
-)
-from softswitch.privacy.jax_clipping import sum_clipped_gradients, sum_clipped_values
-from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
+from softswitch.privacy.jax_rows import DrawnRows, sum_clipped_gradients, sum_clipped_values
 from softswitch.problem.parameters import Params
 from softswitch.support.arrays import weighted_sum
+
+
+class NoiseDeviations(NamedTuple):
+    """Standard deviations of the noise on each entry of a sum: of values in reports, gradients, and evaluations."""
+
+    report: Any
+    step: Any
+    evaluation: Any
+
+
+class NoisyOracle(Oracle):
+    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
+
+    Attributes:
+        counts: Number of rows of f and each g, public or released with noise; 0 if a client lacks the function.
+            Clients × functions.
+        shares: Fraction of its rows that each client draws.
+        noise: Standard deviations of the noise.
+        clip_gradient: Clipping norm of a row's gradient.
+    """
+
+    counts: Any
+    shares: Any
+    noise: NoiseDeviations
+    clip_gradient: Any
+    noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
+    is_private: ClassVar[bool] = True
+
+    @abstractmethod
+    def without_final_evaluation(self) -> NoisyOracle:
+        """Return the same clients without evaluations: ``evaluate_params`` returns NaN."""
+
+    @property
+    def report_deviations(self) -> np.ndarray:
+        """Standard deviation of the noise on each reported f and g, clients × functions; ∞ for missing functions."""
+        return self._deviations(self.noise.report, np.asarray(self.counts) * np.asarray(self.shares)[:, None])
+
+    @property
+    def evaluation_deviations(self) -> np.ndarray:
+        """Standard deviation of the noise on each evaluated f and g, clients × functions; ∞ for missing functions."""
+        return self._deviations(self.noise.evaluation, np.asarray(self.counts))
+
+    @staticmethod
+    def _deviations(noise: Any, counts: np.ndarray) -> np.ndarray:
+        return np.where(counts > 0, float(noise) / np.where(counts > 0, counts, 1), np.inf)
+
+    def evaluate(self, params: Any) -> Any:
+        """Raise: an evaluation of all rows during a run would not be counted."""
+        raise ValueError("private clients cannot be evaluated on all rows during a run; use their reports")
+
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
+        """Return the cost of a round by the public or noisy numbers of rows."""
+        rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
+        return rows, self.local_steps * rows
+
+
+class PrivateRandomness(NamedTuple):
+    """Noise on reports, keys of the rows of each report and step (None for all rows), and keys of gradient noise."""
+
+    report_noise: Float[Array, "m functions"]
+    row_keys: Key[Array, "m steps_and_report"] | None
+    noise_keys: Key[Array, "m steps"]
+
+
+class PrivateDraws(NamedTuple):
+    """The random choices of one round: its participants I_k, and their random numbers."""
+
+    clients: Int[Array, " m"]
+    randomness: PrivateRandomness
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PrivateOracle(NoisyOracle):
-    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
+    """Private clients that compute with JAX.
 
     Attributes:
-        rows: Rows of all clients.
-        counts: Number of rows of f and each g, public or released with noise; 0 if a client lacks the function.
-            Clients × functions.
-        taken: Number of rows that each client draws if that is fixed.
-        shares: Fraction of its rows that each client draws.
-        noise: Standard deviations of the noise.
-        clip_value: Clipping norm of a row's values.
-        clip_gradient: Clipping norm of a row's gradient.
-        evaluation_key: Random key for the noise on evaluations.
+        taken: Number of rows that each client draws if ``sampling`` is "fixed". It may also be "all" or "poisson".
         secret: Words that all draws of rows and noise depend on, besides the seed of the run. Without any, the noise
             can be reproduced from the seed.
-        losses: Objective and constraint.
-        constraints: Number of constraints of a client.
-        participants: Number of clients m in a round.
-        local_steps: Number of local steps E.
-        sampling: "all", "poisson" or "fixed".
-        rate: Probability of each row to be drawn.
         width: Number of rows of the largest client.
         capacity: Maximum number of drawn rows.
         slice_size: Number of clients that are computed together.
-        evaluates: Whether ``evaluate_params`` evaluates; else it returns NaN.
     """
 
     rows: Rows
@@ -94,7 +142,7 @@ class PrivateOracle(NoisyOracle):
         """Draw I_k and the random numbers of its members."""
         n, m = self.client_count, self.participants
         words = jax.random.bits(jax.random.fold_in(key, 0), (client_bit_count(n, m),), jnp.uint32)
-        return self.draw_for(sample_clients(words, n, m), self.draw_randomness(key))
+        return PrivateDraws(sample_clients(words, n, m), self.draw_randomness(key))
 
     def draw_randomness(self, key: Array) -> PrivateRandomness:
         """Draw noise and keys for all participants at once."""
@@ -118,8 +166,7 @@ class PrivateOracle(NoisyOracle):
             return self._noisy_values(params, client, drawn, self.noise.report * noise, self.shares)
 
         randomness = draws.randomness
-        participants = (draws.clients, randomness.row_keys, randomness.report_noise)
-        values: Array = map_slices(one, participants, self.slice_size)
+        values = map_slices(one, (draws.clients, randomness.row_keys, randomness.report_noise), self.slice_size)
         objective, constraint = values[:, 0], values[:, 1:]
         return Reports(objective, constraint, None, jnp.ones(objective.shape, bool)), constraint
 
@@ -127,52 +174,52 @@ class PrivateOracle(NoisyOracle):
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Compute Σ_i r_i u_i."""
+        local_steps = jax.vmap(self._local_steps(params, decision.local_loss, step_size))
 
         def in_slice(part: tuple[Any, ...]) -> Params:
             weights, participants = part
-            directions = jax.vmap(lambda one: self._local_steps(params, decision.local_loss, step_size, one))(
-                participants
-            )
-            return weighted_sum(directions, weights)
+            return weighted_sum(local_steps(participants), weights)
 
         participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
-        total: Params = sum_slices(in_slice, (decision.weights, participants), self.slice_size)
-        return total
+        return sum_slices(in_slice, (decision.weights, participants), self.slice_size)
 
     def directions(
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Compute every u_i, stacked along the first axis."""
         participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
-        directions: Params = map_slices(
-            lambda one: self._local_steps(params, decision.local_loss, step_size, one), participants, self.slice_size
-        )
-        return directions
+        return map_slices(self._local_steps(params, decision.local_loss, step_size), participants, self.slice_size)
 
-    def _local_steps(self, params: Params, loss: LocalLoss, step_size: Any, participant: tuple[Any, ...]) -> Params:
-        """Return u_i, the mean of E gradients, each of fresh clipped rows and with fresh noise."""
-        client, randomness, constraint, own = participant
-        mix, scale = mix_row_losses(loss.with_own(own), constraint, self.counts[client])
-        per_row = scale / self.shares[client]
-        row_keys = None if randomness.row_keys is None else randomness.row_keys[1:]
+    def _local_steps(self, params: Params, loss: LocalLoss, step_size: Any) -> Callable[[Any], Params]:
+        """Return the function that computes u_i: the mean of E gradients, each on fresh rows and with fresh noise."""
 
-        def step(total: Params, keys: tuple[Any, Array]) -> tuple[Params, None]:
-            iterate = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-            drawn = self._draw_rows(client, keys[0])
-            batch = self.rows.take(drawn.indices, drawn.counted)
-            summed = sum_clipped_gradients(self.losses, iterate, batch, drawn.counted, mix, self.clip_gradient)
-            noisy = _add_noise(summed, self.noise.step, keys[1])
-            return jax.tree.map(lambda s, part: s + per_row.astype(s.dtype) * part, total, noisy), None
+        def steps(participant: tuple[Any, ...]) -> Params:
+            client, randomness, constraint, own = participant
+            mix, scale = mix_row_losses(loss.with_own(own), constraint, self.counts[client])
+            per_row = scale / self.shares[client]
+            row_keys = None if randomness.row_keys is None else randomness.row_keys[1:]
 
-        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (row_keys, randomness.noise_keys))
-        return jax.tree.map(lambda part: part / self.local_steps, total)
+            def step(total: Params, keys: tuple[Any, Array]) -> tuple[Params, None]:
+                iterate = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
+                drawn = self._draw_rows(client, keys[0])
+                batch = self.rows.take(drawn.indices, drawn.counted)
+                summed = sum_clipped_gradients(self.losses, iterate, batch, drawn.counted, mix, self.clip_gradient)
+                flat, unravel = ravel_pytree(summed)
+                noise = jax.random.normal(keys[1], flat.shape, flat.dtype)
+                noisy = unravel(flat + self.noise.step.astype(flat.dtype) * noise)
+                return jax.tree.map(lambda s, part: s + per_row.astype(s.dtype) * part, total, noisy), None
+
+            total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (row_keys, randomness.noise_keys))
+            return jax.tree.map(lambda part: part / self.local_steps, total)
+
+        return steps
 
     def _draw_rows(self, client: Array, key: Any) -> DrawnRows:
         if self.sampling == "all":
-            return all_rows(self.rows, client, self.width)
+            return jax_rows.all_rows(self.rows, client, self.width)
         if self.sampling == "poisson":
-            return draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
-        return draw_fixed_sample(self.rows, client, self.width, self.capacity, key, self.taken[client])
+            return jax_rows.draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
+        return jax_rows.draw_fixed_sample(self.rows, client, self.width, self.capacity, key, self.taken[client])
 
     def _noisy_values(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, shares: Array) -> Array:
         """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
@@ -188,11 +235,10 @@ class PrivateOracle(NoisyOracle):
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Compute noisy f_i and g_i on all rows; the same parameters always get the same noise."""
-        if not self.evaluates:
-            values = np.full(self.counts.shape, np.nan)
-            return Evaluation(values[:, 0], values[:, 1:])
-        bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
-        values = np.asarray(_evaluate(self, params, jax.random.fold_in(self.evaluation_key, zlib.crc32(bits))))
+        values = np.full(self.counts.shape, np.nan)
+        if self.evaluates:
+            bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
+            values = np.asarray(_evaluate(self, params, jax.random.fold_in(self.evaluation_key, zlib.crc32(bits))))
         return Evaluation(values[:, 0], values[:, 1:])
 
 
@@ -205,20 +251,12 @@ def with_secret(key: Array, secret: Array) -> Array:
 
 @jax.jit
 def _evaluate(oracle: PrivateOracle, params: Params, key: Array) -> Array:
-    clients = jnp.arange(oracle.client_count, dtype=jnp.int32)
-
     def one(client_and_noise: tuple[Array, Array]) -> Array:
         client, noise = client_and_noise
-        drawn = all_rows(oracle.rows, client, oracle.width)
+        drawn = jax_rows.all_rows(oracle.rows, client, oracle.width)
         shares = jnp.ones_like(oracle.shares)
         return oracle._noisy_values(params, client, drawn, oracle.noise.evaluation * noise, shares)
 
+    clients = jnp.arange(oracle.client_count, dtype=jnp.int32)
     noise = jax.random.normal(key, oracle.counts.shape, oracle.counts.dtype)
-    values: Array = map_slices(one, (clients, noise), oracle.slice_size)
-    return values
-
-
-def _add_noise(tree: Any, deviation: Array, key: Array) -> Any:
-    flat, unravel = ravel_pytree(tree)
-    noisy: Any = unravel(flat + deviation.astype(flat.dtype) * jax.random.normal(key, flat.shape, flat.dtype))
-    return noisy
+    return map_slices(one, (clients, noise), oracle.slice_size)

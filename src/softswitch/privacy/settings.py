@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from softswitch.support import checks
 
 SAMPLING = ("poisson", "fixed")
 """How rows are drawn: independently with equal probability, or a fixed number without replacement."""
-
-MIN_EPSILON, MIN_NOISE = 1e-6, 1e-9
-"""Smaller values overflow in the accounting."""
+SIZE_THRESHOLD = 4.0
+"""A noisy number of rows of at most this many standard deviations counts as 0."""
+_LIMITS: dict[str, dict[str, float]] = {
+    "epsilon": {"minimum": 1e-6},  # smaller values overflow in the accounting
+    "noise": {"minimum": 1e-9},
+    "clip_value": {"above": 0},
+    "clip_gradient": {"above": 0},
+    "rate": {"above": 0, "maximum": 1},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,35 +59,21 @@ class RecordPrivacy:
     sizes_share: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, minimum in (("epsilon", MIN_EPSILON), ("noise", MIN_NOISE)):
-            if getattr(self, name) is not None:
-                self._set(name, minimum=minimum)
         if self.epsilon is None and self.noise is None:
-            raise ValueError(
-                "RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier), but has neither"
-            )
-        object.__setattr__(self, "delta", checks.check_probability("delta", self.delta))
-        for name in ("clip_value", "clip_gradient"):
-            self._set(name, above=0)
-        self._set("rate", above=0, maximum=1)
-        for name in ("report_share", "evaluation_share", "sizes_share"):
+            raise ValueError("RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier)")
+        for name, limits in _LIMITS.items():
+            if name not in ("epsilon", "noise") or getattr(self, name) is not None:
+                object.__setattr__(self, name, checks.check_real(name, getattr(self, name), **limits))
+        for name in ("delta", "report_share", "evaluation_share", "sizes_share"):
             object.__setattr__(self, name, checks.check_probability(name, getattr(self, name)))
         checks.check_choice("sampling", self.sampling, SAMPLING)
         if not isinstance(self.public_sizes, bool):
             raise TypeError(f"public_sizes must be True or False, but is {self.public_sizes!r}")
         if self.sampling == "fixed" and not self.public_sizes:
-            raise ValueError(
-                "public_sizes must be True with sampling='fixed', but is False; use sampling='poisson' to protect the "
-                "numbers of rows"
-            )
-        if self.step_share <= 0:
-            raise ValueError(
-                "report_share, evaluation_share and sizes_share must sum to less than 1, but leave "
-                f"{self.step_share:g} for gradients"
-            )
-
-    def _set(self, name: str, **bounds: float) -> None:
-        object.__setattr__(self, name, checks.check_real(name, getattr(self, name), **bounds))
+            raise ValueError("public_sizes must be True with sampling='fixed', but is False; use sampling='poisson'")
+        if (rest := self.step_share) <= 0:
+            shares = "report_share, evaluation_share and sizes_share"
+            raise ValueError(f"{shares} must sum to less than 1, but leave {rest:g} for gradients")
 
     @property
     def step_share(self) -> float:
@@ -91,6 +85,80 @@ class RecordPrivacy:
         """Definition of neighbouring data sets, as text."""
         if self.sampling == "fixed":
             return "one row of a client is replaced, with the same number of rows"
-        if self.public_sizes:
-            return "one row of a client is added or removed, with the same public numbers of rows"
-        return "one row of a client is added or removed"
+        return "one row of a client is added or removed" + self.public_sizes * ", with the same public numbers of rows"
+
+
+class Releases(NamedTuple):
+    """Number of releases of a client.
+
+    Attributes:
+        reports: Of f and all g on drawn rows.
+        steps: Of gradients on drawn rows; a direction consists of E of them.
+        evaluations: Of f and all g on all rows.
+        sizes: Of the number of rows of each function.
+    """
+
+    reports: int = 0
+    steps: int = 0
+    evaluations: int = 0
+    sizes: int = 0
+
+    @classmethod
+    def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
+        """Return the maximum number of releases of a client, which may take part in every round."""
+        return cls(rounds, rounds * local_steps, evaluations, int(not privacy.public_sizes))
+
+
+class NoiseLevels(NamedTuple):
+    """Noise multipliers of each kind of release: standard deviation of the noise over the sensitivity to one row."""
+
+    report: float
+    step: float
+    evaluation: float
+    sizes: float
+
+    @classmethod
+    def of(cls, privacy: RecordPrivacy, planned: Releases, step: float) -> NoiseLevels:
+        """Return the levels with which each kind of release takes its share of the budget; ``step`` is given.
+
+        For drawn rows, the cost is approximated by rate²·times/noise². Releases of all rows take their share of the
+        budget itself if there is one, because amplification by sampling does not apply to them.
+        """
+        drawn = step * math.sqrt(privacy.step_share / max(1, planned.steps))
+        whole = drawn / privacy.rate
+        if privacy.epsilon is not None:
+            sensitivity = 2 if privacy.sampling == "fixed" else 1
+            whole = sensitivity / math.sqrt(2 * zcdp_budget(privacy.epsilon, privacy.delta))
+        return cls(
+            drawn * math.sqrt(max(1, planned.reports) / privacy.report_share),
+            step,
+            whole * math.sqrt(max(1, planned.evaluations) / privacy.evaluation_share),
+            whole * math.sqrt(max(1, planned.sizes) / privacy.sizes_share),
+        )
+
+
+def zcdp_budget(epsilon: float, delta: float) -> float:
+    """Return ρ with ε = ρ + 2 sqrt(ρ ln(1/δ)), for which ρ-zCDP implies (ε, δ)-differential privacy."""
+    log = math.log(1 / delta)
+    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
+
+
+class Drawing(NamedTuple):
+    """How rows are drawn for reports and gradients; ``rows`` and ``taken`` are numbers for "fixed" sampling, else 0."""
+
+    sampling: str
+    rate: float
+    rows: int = 0
+    taken: int = 0
+
+    @classmethod
+    def of(cls, privacy: RecordPrivacy, rows: int) -> Drawing:
+        """Return how a client with this number of rows draws."""
+        if privacy.sampling == "poisson":
+            return cls("poisson", privacy.rate)
+        return cls("fixed", privacy.rate, rows, count_drawn_rows(privacy.rate, rows))
+
+
+def count_drawn_rows(rate: float, rows: int) -> int:
+    """Return the number of rows of a sample of fixed size, at least one."""
+    return max(1, min(rows, round(rate * rows)))

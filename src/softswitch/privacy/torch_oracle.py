@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -19,19 +19,13 @@ from softswitch.oracles.host import HostDraws
 from softswitch.oracles.torch import LAYERS, REPORT, UPDATE, TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows, seeded
-from softswitch.privacy.clipping import (
-    Arrays,
-    average_steps,
-    mix_row_losses,
-    sum_clipped_gradients,
-    sum_clipped_values,
-)
-from softswitch.privacy.noisy_reports import NoiseDeviations, NoisyOracle
+from softswitch.privacy import clipping
+from softswitch.privacy.clipping import Arrays
+from softswitch.privacy.oracle import NoiseDeviations, NoisyOracle
+from softswitch.problem.parameters import Params
 
 
-def evaluate_rows(
-    functions: ModuleFunctions, params: Mapping[str, Any], data: TorchRows, rows: np.ndarray
-) -> np.ndarray:
+def evaluate_rows(functions: ModuleFunctions, params: Params, data: TorchRows, rows: np.ndarray) -> np.ndarray:
     """Return f and g on single rows, rows × functions."""
     functions.load(params)
 
@@ -43,7 +37,7 @@ def evaluate_rows(
 
 
 def sum_row_gradients(
-    functions: ModuleFunctions, params: Mapping[str, Any], data: TorchRows, rows: np.ndarray, mix: Any, clip: float
+    functions: ModuleFunctions, params: Params, data: TorchRows, rows: np.ndarray, mix: Any, clip: float
 ) -> Arrays:
     """Sum the gradients of <mix, (f, g)> over rows, each clipped to norm ``clip``; the surrogate replaces g."""
     functions.load(params)
@@ -55,7 +49,7 @@ def sum_row_gradients(
         return {name: part.double().cpu().numpy() for name, part in gradient.items()}
 
     like = {name: np.asarray(value) for name, value in params.items()}
-    return sum_clipped_gradients((one(row) for row in rows), like, clip)
+    return clipping.sum_clipped_gradients((one(row) for row in rows), like, clip)
 
 
 @contextmanager
@@ -77,27 +71,16 @@ def describe_row_mixing(module: torch.nn.Module) -> str | None:
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.running_mean is not None):
-            return (
-                f"module must not mix rows with privacy, but {name!r} is {type(layer).__name__}, whose output for one "
-                "row depends on other rows; use GroupNorm or LayerNorm"
-            )
+            layer_type = f"{name!r} is {type(layer).__name__}, whose output for one row depends on other rows"
+            return f"module must not mix rows with privacy, but {layer_type}; use GroupNorm or LayerNorm"
     return None
 
 
 class PrivateTorchOracle(NoisyOracle, TorchOracle):
     """A ``TorchOracle`` whose rows are clipped one by one, with noise on all sums.
 
-    Args:
-        functions: The module and its functions.
-        clients: Rows of the clients.
-        participants: Number of clients m in a round.
-        local_steps: Number of local steps E.
-        counts: Number of rows of f and each g, public or released with noise; clients × functions.
-        taken: Number of rows that each client draws; None for Poisson sampling.
-        shares: Fraction of its rows that each client draws.
-        noise: Standard deviations of the noise.
-        clips: Clipping norms of a row's values and of its gradient.
-        evaluation_seed: Seed of the noise on evaluations.
+    ``taken`` is the number of rows that each client draws, or None for Poisson sampling. ``clips`` are the clipping
+    norms of a row's values and of its gradient. For the other arguments see ``TorchOracle`` and ``NoisyOracle``.
     """
 
     def __init__(
@@ -114,15 +97,8 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         clips: tuple[float, float],
         evaluation_seed: tuple[int, ...],
     ) -> None:
-        super().__init__(
-            functions,
-            clients,
-            None,
-            participants=participants,
-            local_steps=local_steps,
-            batches=Batches(None, None),
-            replace=None,
-        )
+        given: dict[str, Any] = {"participants": participants, "local_steps": local_steps}
+        super().__init__(functions, clients, None, **given, batches=Batches(None, None), replace=None)
         self.reports_full_data = False
         self.counts, self.shares, self.noise = counts, shares, noise
         self.clip_value, self.clip_gradient = clips
@@ -134,74 +110,58 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         other._evaluates = False
         return other
 
-    def report(self, params: Mapping[str, Any], draws: HostDraws) -> tuple[Reports, Any]:
+    def report(self, params: Params, draws: HostDraws) -> tuple[Reports, Any]:
         """Compute noisy f_i and g_i on fresh rows; clients keep their reported g."""
-        values: Any = np.stack([self._report(params, int(client), draws.seed) for client in draws.clients])
+
+        def one(client: int) -> np.ndarray:
+            generator = np.random.default_rng((draws.seed, client, REPORT))
+            rows = self._draw_rows(client, generator)
+            return self._noisy_values(params, client, rows, self.noise.report, self.shares[client], generator)
+
+        values: Any = np.stack([one(int(client)) for client in draws.clients])
         mask: Any = np.ones(len(values), bool)
         return Reports(values[:, 0], values[:, 1:], None, mask), values[:, 1:]
 
-    def _report(self, params: Mapping[str, Any], client: int, seed: int) -> np.ndarray:
-        generator = np.random.default_rng((seed, client, REPORT))
-        rows = self._draw_rows(client, generator)
-        return self._noisy_values(params, client, rows, self.noise.report, self.shares[client], generator)
-
     def direction(
-        self,
-        params: Mapping[str, Any],
-        draws: HostDraws,
-        kept: Any,
-        decision: Decision,
-        switches: bool,
-        step_size: float,
-    ) -> dict[str, np.ndarray]:
+        self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
+    ) -> Arrays:
         """Compute Σ_i r_i u_i; every participant computes and is charged, whatever its weight."""
         directions = self.directions(params, draws, kept, decision, switches, step_size)
         weights: Any = decision.weights
         return {name: np.tensordot(weights, parts, axes=1).astype(parts.dtype) for name, parts in directions.items()}
 
     def directions(
-        self,
-        params: Mapping[str, Any],
-        draws: HostDraws,
-        kept: Any,
-        decision: Decision,
-        switches: bool,
-        step_size: float,
-    ) -> dict[str, np.ndarray]:
+        self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
+    ) -> Arrays:
         """Compute every u_i, stacked along the first axis."""
-        directions = []
         arrays = {name: np.asarray(value) for name, value in params.items()}
-        for place, client in enumerate(map(int, draws.clients)):
-            counts: Any = self.counts[client]
-            mix, scale = mix_row_losses(decision.local_loss.of(place), kept[place], counts)
-            generator = np.random.default_rng((draws.seed, client, UPDATE))
-            per_row = float(scale) / float(self.shares[client])
 
-            def noisy_sum(at: Arrays, client: int = client, mix: Any = mix, generator: Any = generator) -> Arrays:
-                rows = self._draw_rows(client, generator)
-                summed = sum_row_gradients(
-                    self.functions, at, self._clients[client], rows, np.asarray(mix), self.clip_gradient
-                )
+        def one(place: int, client: int) -> Arrays:
+            mix, scale = clipping.mix_row_losses(decision.local_loss.of(place), kept[place], self.counts[client])
+            generator = np.random.default_rng((draws.seed, client, UPDATE))
+
+            def noisy_sum(point: Arrays) -> Arrays:
+                rows, data = self._draw_rows(client, generator), self._clients[client]
+                total = sum_row_gradients(self.functions, point, data, rows, np.asarray(mix), self.clip_gradient)
                 noise = self.noise.step
-                return {name: part + noise * generator.normal(size=part.shape) for name, part in summed.items()}
+                return {name: part + noise * generator.normal(size=part.shape) for name, part in total.items()}
 
             with seeded((draws.seed, client, LAYERS)):
-                directions.append(average_steps(arrays, self.local_steps, step_size, per_row, noisy_sum))
+                per_row = float(scale) / float(self.shares[client])
+                return clipping.average_steps(arrays, self.local_steps, step_size, per_row, noisy_sum)
+
+        directions = [one(place, int(client)) for place, client in enumerate(draws.clients)]
         return {name: np.stack([direction[name] for direction in directions]) for name in directions[0]}
 
-    def evaluate_params(self, params: Mapping[str, Any]) -> Evaluation:
+    def evaluate_params(self, params: Params) -> Evaluation:
         """Compute noisy f_i and g_i on all rows; the same parameters always get the same noise."""
-        if not self._evaluates:
-            values = np.full(self.counts.shape, np.nan, self._dtype)
-            return Evaluation(values[:, 0], values[:, 1:])
-        bits = zlib.crc32(b"".join(np.asarray(params[name]).tobytes() for name in sorted(params)))
-        generator = np.random.default_rng((*self._evaluation_seed, bits))
-        values = np.stack(
-            [
-                self._noisy_values(params, client, np.arange(len(rows)), self.noise.evaluation, 1.0, generator)
-                for client, rows in enumerate(self._clients)
-            ]
-        )
+        values = np.full(self.counts.shape, np.nan, self._dtype)
+        if self._evaluates:
+            bits = zlib.crc32(b"".join(np.asarray(params[name]).tobytes() for name in sorted(params)))
+            generator = np.random.default_rng((*self._evaluation_seed, bits))
+            for client, data in enumerate(self._clients):
+                rows, noise = np.arange(len(data)), self.noise.evaluation
+                values[client] = self._noisy_values(params, client, rows, noise, 1.0, generator)
         return Evaluation(values[:, 0], values[:, 1:])
 
     def count_rows(self, draws: HostDraws) -> None:
@@ -219,18 +179,11 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         return np.flatnonzero(generator.random(count) < self.shares[client])
 
     def _noisy_values(
-        self,
-        params: Mapping[str, Any],
-        client: int,
-        rows: np.ndarray,
-        deviation: float,
-        share: float,
-        generator: np.random.Generator,
+        self, params: Params, client: int, rows: np.ndarray, noise: float, share: float, generator: np.random.Generator
     ) -> np.ndarray:
         """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
-        functions = 1 + self.constraints
-        values = evaluate_rows(self.functions, params, self._clients[client], rows)
-        noisy = sum_clipped_values(values, self.clip_value, functions) + deviation * generator.normal(size=functions)
         counts = self.counts[client]
-        divided = np.where(counts > 0, noisy / np.where(counts > 0, share * counts, 1), -np.inf)
-        return divided.astype(self._dtype)
+        values = evaluate_rows(self.functions, params, self._clients[client], rows)
+        total = clipping.sum_clipped_values(values, self.clip_value, len(counts))
+        noisy = total + noise * generator.normal(size=len(counts))
+        return np.where(counts > 0, noisy / np.where(counts > 0, share * counts, 1), -np.inf).astype(self._dtype)

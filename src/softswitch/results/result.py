@@ -15,7 +15,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.round import State, start
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
-from softswitch.privacy.account import PrivacyAccount
+from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, find_baseline, tabulate_baselines

@@ -1,0 +1,184 @@
+"""Privacy accounting with Google's ``dp-accounting``: the ε of releases, and the noise for a budget.
+
+Every release is a sum of clipped rows with Gaussian noise. Poisson sampling is accounted with privacy loss
+distributions (add or remove one row), sampling of a fixed size with Rényi divergences (replace one row), and releases
+of all rows exactly. The sampling of clients does not amplify privacy: the server knows the participants.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases, zcdp_budget
+from softswitch.support.text import format_number
+
+DISCRETIZATION = 1e-3
+"""Interval to whose multiples privacy losses are rounded up."""
+LARGE_EPSILON = 50.0
+"""Above this value the looser but fast bound by Rényi divergences is used."""
+RELATIVE_TOLERANCE = 1e-3
+"""Calibrated noise exceeds the required noise by at most this fraction."""
+_ORDERS = [*range(2, 65), 80, 128, 256, 512, 1024]
+
+
+@dataclass(frozen=True)
+class PrivacyAccount:
+    """What a run released about rows, and the (ε, δ) of it.
+
+    Over Flower, clients keep their own accounts and report only what they have spent and ``deviations``; the remaining
+    fields then have their defaults.
+
+    Attributes:
+        epsilon: ε of each client, including the evaluation of the answer; None for a client that is not private.
+        delta: δ of all clients.
+        neighbours: Definition of neighbouring data sets, as text.
+        budget: ε that a client may spend; None if the noise was given instead.
+        sampling: How rows were drawn, "poisson" or "fixed".
+        rate: Probability of each row to be drawn.
+        releases: Number of releases of each client.
+        noise: Noise multipliers.
+        clip_value: Clipping norm of a row's values.
+        clip_gradient: Clipping norm of a row's gradient.
+        public_sizes: Whether the numbers of rows are public, and therefore not protected.
+        deviations: Standard deviation of the noise on each client's ``client_objective`` and ``client_constraint``,
+            clients × functions; None for a function that a client lacks, or if the deviation is unknown.
+    """
+
+    epsilon: tuple[float | None, ...]
+    delta: float
+    neighbours: str
+    budget: float | None = None
+    sampling: str | None = None
+    rate: float | None = None
+    releases: tuple[Releases, ...] = ()
+    noise: NoiseLevels | None = None
+    clip_value: float | None = None
+    clip_gradient: float | None = None
+    public_sizes: bool | None = None
+    deviations: tuple[tuple[float | None, ...], ...] = ()
+
+    @property
+    def worst_epsilon(self) -> float:
+        """Largest ε of the private clients."""
+        return max((epsilon for epsilon in self.epsilon if epsilon is not None), default=0.0)
+
+    @property
+    def value_note(self) -> str:
+        """How the reported values of the answer differ from the exact ones, as text."""
+        clients = "of private clients" if None in self.epsilon else "of clients"
+        known = [one for deviations in self.deviations for one in deviations[1:] if one is not None]
+        noise = f"noise with a standard deviation of up to {max(known):.2g}" if known else "noise"
+        return f"values {clients} are computed on clipped rows, with {noise}"
+
+    def __str__(self) -> str:
+        budget = "" if self.budget is None else f" of a budget of {format_number(self.budget)}"
+        text = (
+            f"every row has (ε, δ)-differential privacy with ε = {format_number(self.worst_epsilon)}{budget} at the "
+            f"client with the largest ε, and δ = {self.delta:.2g}; neighbouring data sets: {self.neighbours}"
+        )
+        if self.public_sizes is not None:
+            text += "; numbers of rows are " + ("public" if self.public_sizes else "released with noise")
+        without = sum(epsilon is None for epsilon in self.epsilon)
+        return f"{text}; {without} of {len(self.epsilon)} clients are not private" if without else text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        noise = None if self.noise is None else self.noise._asdict()
+        return {**asdict(self), "releases": [releases._asdict() for releases in self.releases], "noise": noise}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> PrivacyAccount:
+        """Restore an account from the result of ``to_dict``."""
+        restored = {
+            "epsilon": tuple(values["epsilon"]),
+            "releases": tuple(Releases(**releases) for releases in values["releases"]),
+            "noise": None if values["noise"] is None else NoiseLevels(**values["noise"]),
+            "deviations": tuple(map(tuple, values["deviations"])),
+        }
+        return cls(**{**values, **restored})
+
+
+@lru_cache(maxsize=4096)
+def compute_epsilon(releases: Releases, levels: NoiseLevels, drawing: Drawing, delta: float) -> float:
+    """Return the ε of all releases of a client."""
+    if not any(releases):
+        return 0.0
+    fixed = drawing.sampling == "fixed"
+    sensitivity = 2.0 if fixed else 1.0  # replacing a row changes a sum by up to twice the clipping norm
+    try:
+        import dp_accounting as library
+        from dp_accounting import NeighboringRelation
+    except ImportError as error:
+        needed = "dp-accounting 0.6.0 (with attrs below 24)"
+        raise ImportError(f"privacy needs {needed}: pip install 'softswitch[privacy]'") from error
+    if drawing.rate == 1 or (fixed and drawing.taken == drawing.rows):
+        # Gaussian releases of all rows compose to one Gaussian release, whose ε is known exactly.
+        precision = sum(times / noise**2 for times, noise in zip(releases, levels, strict=True))
+        return float(library.get_epsilon_gaussian(1 / (sensitivity * math.sqrt(precision)), delta, tol=1e-9))
+
+    def on_drawn(event: Any) -> Any:
+        if fixed:
+            return library.SampledWithoutReplacementDpEvent(drawing.rows, drawing.taken, event)
+        return library.PoissonSampledDpEvent(drawing.rate, event)
+
+    report, step, evaluation, sizes = (library.GaussianDpEvent(noise / sensitivity) for noise in levels)
+    events = zip((on_drawn(report), on_drawn(step), evaluation, sizes), releases, strict=True)
+    event = library.ComposedDpEvent([library.SelfComposedDpEvent(one, times) for one, times in events if times])
+    neighbours = NeighboringRelation.REPLACE_ONE if fixed else NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = library.rdp.RdpAccountant(orders=_ORDERS, neighboring_relation=neighbours)
+    epsilon = float(accountant.compose(event).get_epsilon(delta))
+    if fixed or epsilon > LARGE_EPSILON:
+        return epsilon
+    return float(library.pld.PLDAccountant(neighbours, DISCRETIZATION).compose(event).get_epsilon(delta))
+
+
+@lru_cache(maxsize=256)
+def calibrate_noise(privacy: RecordPrivacy, planned: Releases, drawing: Drawing) -> NoiseLevels:
+    """Return the given noise levels, or the smallest ones within the budget."""
+    if privacy.noise is not None:
+        return NoiseLevels.of(privacy, planned, privacy.noise)
+    budget, delta = privacy.epsilon, privacy.delta
+    assert budget is not None
+
+    def is_enough(step: float) -> bool:
+        return compute_epsilon(planned, NoiseLevels.of(privacy, planned, step), drawing, delta) <= budget
+
+    # Exact if the costs of releases were additive.
+    guess = privacy.rate * math.sqrt(planned.steps / privacy.step_share / (2 * zcdp_budget(budget, delta)))
+    return NoiseLevels.of(privacy, planned, _smallest(is_enough, guess))
+
+
+def _smallest(is_enough: Callable[[float], bool], guess: float) -> float:
+    """Return a number close to the smallest that is enough, and never below it."""
+    low, high = guess, guess
+    while not is_enough(high):
+        low, high = high, 1.5 * high
+    if low == high:
+        while is_enough(low):
+            low, high = low / 1.5, low
+    while high > (1 + RELATIVE_TOLERANCE) * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def count_affordable_rounds(
+    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int, evaluations: int = 1
+) -> int:
+    """Return in how many of ``rounds`` rounds a client can take part within its budget, evaluations included."""
+    if privacy.epsilon is None:
+        return rounds
+    budget = privacy.epsilon
+
+    def exceeds_budget(count: int) -> bool:
+        releases = Releases.planned(privacy, count, local_steps, evaluations)
+        return compute_epsilon(releases, levels, drawing, privacy.delta) > budget
+
+    if not exceeds_budget(rounds):
+        return rounds
+    return max(0, bisect(range(rounds), False, key=exceeds_budget) - 1)

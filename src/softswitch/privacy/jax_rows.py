@@ -1,0 +1,116 @@
+"""Rows of private clients in compiled programs: samples as the privacy analysis assumes, and sums of clipped rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch.data.client_data import Rows
+from softswitch.oracles.client_batches import map_slices, sum_slices
+from softswitch.oracles.losses import Losses
+from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
+
+ROWS_TOGETHER, NUMBERS_TOGETHER = 4096, 1 << 22
+"""Number of rows whose values are computed together, and of entries of gradients that are computed together."""
+
+
+class DrawnRows(NamedTuple):
+    """Row indices of one client, with padding, and the mask of those that are not padding."""
+
+    indices: Int[Array, " capacity"]
+    counted: Bool[Array, " capacity"]
+
+
+def all_rows(rows: Rows, client: Array, width: int) -> DrawnRows:
+    """Return every row of a client; ``width`` is the number of rows of the largest client."""
+    return _at(rows, client, jnp.arange(width, dtype=jnp.int32))
+
+
+def draw_poisson_sample(rows: Rows, client: Array, width: int, capacity: int, key: Array, rate: float) -> DrawnRows:
+    """Draw every row independently, with a probability of at most ``rate`` < 1 and less than 2⁻³² below it."""
+    words = jax.random.bits(key, (width,), jnp.uint32)
+    drawn = (words < jnp.uint32(math.floor(rate * 2**32))) & (jnp.arange(width) < rows.counts[client].sum())
+    return _at(rows, client, jnp.nonzero(drawn, size=capacity, fill_value=width)[0].astype(jnp.int32))
+
+
+def draw_fixed_sample(rows: Rows, client: Array, width: int, capacity: int, key: Array, taken: Array) -> DrawnRows:
+    """Draw a uniformly random set of ``taken`` rows; ``capacity`` is the largest sample of any client."""
+    words = jax.random.bits(key, (width,), jnp.uint32)
+    exists = jnp.arange(width) < rows.counts[client].sum()
+    drawn = _at(rows, client, jnp.lexsort((words, ~exists))[:capacity].astype(jnp.int32))  # padding comes last
+    return drawn._replace(counted=drawn.counted & (jnp.arange(capacity) < taken))
+
+
+def poisson_capacity(rate: float, width: int) -> int:
+    """Return a size that a Poisson sample exceeds with a probability below 10⁻²⁵.
+
+    This is Bernstein's inequality exp(−t²/(2(σ² + t/3))) at t = 12σ + 40; it is largest near σ = 0, with exp(−60).
+    """
+    mean = rate * width
+    return min(width, math.ceil(mean + 12 * math.sqrt(mean * (1 - rate)) + 40))
+
+
+def _at(rows: Rows, client: Array, places: Array) -> DrawnRows:
+    size = rows.counts[client].sum()
+    return DrawnRows(rows.offsets[client, 0] + jnp.minimum(places, size - 1), places < size)
+
+
+def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "rows functions"]:
+    """Return f and g on every single row; the weights of the batch are ignored."""
+    return map_slices(lambda row: losses.values(params, _as_batch(row, params)), _columns(batch), ROWS_TOGETHER)
+
+
+def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Array, clip: Any) -> Array:
+    """Sum f and g over the counted rows, the vector of each row clipped to norm ``clip``; −∞ and NaN count as 0."""
+
+    def clipped(values: Array) -> Array:
+        values = jnp.where(jnp.isposinf(values), jnp.finfo(values.dtype).max, values)
+        values = jnp.where(jnp.isfinite(values), values, 0)
+        largest = jnp.abs(values).max()
+        unit = values / jnp.where(largest > 0, largest, 1)  # large entries would overflow in the norm
+        norm = jnp.linalg.norm(unit)
+        return unit * jnp.minimum(largest, clip / jnp.where(norm > 0, norm, 1))
+
+    return jnp.where(counted[:, None], jax.vmap(clipped)(evaluate_rows(losses, params, batch)), 0).sum(axis=0)
+
+
+def sum_clipped_gradients(
+    losses: Losses, params: Params, batch: Batch, counted: Array, mix: Array, clip: Any
+) -> Params:
+    """Sum the gradients of <mix, (f, g)> over the counted rows, each clipped to norm ``clip``.
+
+    The surrogate replaces g if there is one. Gradients that are not finite count as 0.
+    """
+
+    def loss(params: Params, row: Batch) -> Array:
+        batch = _as_batch(row, params)
+        constraints = losses.differentiable_constraints(params, batch)
+        values = jnp.concatenate([losses.objective(params, batch)[None], constraints])
+        return jnp.dot(mix, jnp.where(jnp.isneginf(values), 0, values))
+
+    def clipped(row: Batch) -> Params:
+        gradient = jax.grad(loss)(params, row)
+        norm = optax.tree.norm(gradient)
+        is_finite = jnp.isfinite(norm)
+        scale = jnp.minimum(1, clip / jnp.maximum(jnp.where(is_finite, norm, 1), jnp.finfo(norm.dtype).tiny))
+        return jax.tree.map(lambda part: jnp.where(is_finite, part * scale, 0), gradient)
+
+    def in_slice(rows: tuple[Batch, Array]) -> Params:
+        gradients = jax.vmap(clipped)(rows[0])
+        return jax.tree.map(lambda part: jnp.tensordot(rows[1].astype(part.dtype), part, axes=1), gradients)
+
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return sum_slices(in_slice, (_columns(batch), counted), max(1, NUMBERS_TOGETHER // numbers))
+
+
+def _as_batch(row: Batch, params: Params) -> Batch:
+    return {**{key: column[None] for key, column in row.items()}, WEIGHT: jnp.ones(1, float_dtype(params))}
+
+
+def _columns(batch: Batch) -> Batch:
+    return {key: column for key, column in batch.items() if key != WEIGHT}
