@@ -61,31 +61,6 @@ class SoftSwitch:
         return w - now.eta * now.along(w, (1 - s) * p, s * q)
 
 
-class Proximal:
-    """The switching method within stages of so many rounds, each about a centre; ``measures``: one a stage."""
-
-    def __init__(self, alpha, lam, rho, rounds, share, d, soft=None):
-        self.alpha, self.lam, self.rho, self.rounds, self.soft = alpha, lam, rho, rounds, soft
-        self.first = rounds - int(np.ceil(share * rounds))
-        self.centre, self.evidence, self.measures, self.means = np.zeros(d), [], [], []
-
-    def step(self, w, k, now):
-        f, g = now.f(w), now.g(w)
-        p, q = lean(f, self.alpha), lean(g, self.alpha)
-        away = w - self.centre
-        G = (q * g).sum() + self.rho / 2 * away @ away
-        share = float(self.lam < G) if self.soft is None else min(1.0, max(0.0, 1 + self.soft * (G - self.lam)))
-        if self.lam >= G and k % self.rounds >= self.first:
-            self.evidence.append(w)
-        out = w - now.eta * (now.along(w, (1 - share) * p, share * q) + self.rho * away)
-        if (k + 1) % self.rounds == 0:
-            new = np.mean(self.evidence, axis=0) if self.evidence else out
-            self.measures.append(self.rho * np.linalg.norm(new - self.centre) if self.evidence else np.inf)
-            self.means.append(len(self.evidence))
-            self.centre, self.evidence = new, []
-        return out
-
-
 class FedAvg:
     def step(self, w, k, now):
         none = np.zeros_like(now.g(w))
@@ -183,14 +158,6 @@ def optimistic(carry):
     def way(kept, w, u):
         now = u(w)
         return (now if kept is None else now + carry * (now - kept)), now
-
-    return way
-
-
-def spider(every):
-    def way(kept, w, u):
-        d, count = (u(w), 0) if kept is None or kept[2] % every == 0 else (kept[0] + u(w) - u(kept[1]), kept[2])
-        return d, (d, w, count + 1)
 
     return way
 

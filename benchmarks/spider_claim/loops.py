@@ -55,7 +55,7 @@ class Loop:
         sees: how it estimates g at w_k: ``"all"`` rows; a ``"batch"``; ``"spider"``: all rows in every q-th round, and
             ĝ + g(w_k) − g(w_{k−1}) on one batch between.
         switches: step on g where ĝ > 0, else on f; or on f + ρ min(1, max(0, ĝ/ν)) g in every round.
-        recursive: the gradient itself is a SPIDER estimate, as ``ExactPenalty`` of the library has it.
+        recursive: the gradient itself is a SPIDER estimate.
         space: what is tuned.
     """
 

@@ -139,7 +139,7 @@ def test_every_engine_takes_the_same_course(x64, expected, engine, name):
             solve(engine, CASES[name])
         return
     wanted, found = expected(name), solve(engine, CASES[name])
-    assert 0 < wanted.history.feasible.sum(), "a case in which no round is feasible tells little"
+    assert wanted.history.feasible.any(), "a case in which no round is feasible tells little"
     for field in ("objective", "constraint", "criterion"):
         np.testing.assert_allclose(getattr(found.history, field), getattr(wanted.history, field), rtol=1e-9, atol=1e-9)
     for field in ("feasible", "worst_client", "absent", "value_evaluations", "gradient_evaluations"):

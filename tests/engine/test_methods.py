@@ -25,14 +25,6 @@ SCHEMES = {
 }
 METHODS = {
     "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
-    "proximal": (
-        ss.SoftmaxSGM(alpha=20.0, proximal=methods.Proximal(strength=2.0, rounds=20), **COMMON),
-        lambda: loops.Proximal(20.0, LAM, 2.0, 20, 0.5, D),
-    ),
-    "proximal, soft": (
-        ss.AverageSGM(soft=3.0, proximal=methods.Proximal(strength=2.0, rounds=20), **COMMON),
-        lambda: loops.Proximal(None, LAM, 2.0, 20, 0.5, D, soft=3.0),
-    ),
     "FedAvg": (methods.FedAvg(**COMMON), loops.FedAvg),
     "TERM": (methods.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
     "q-FedAvg": (methods.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
@@ -56,17 +48,13 @@ METHODS = {
         methods.HingePenalty(penalty=2.0, share=0.2, alpha=5.0, **COMMON),
         lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS, 5.0),
     ),
-    "exact penalty, SPIDER": (
-        methods.ExactPenalty(penalty=2.0, direction=methods.Spider(every=7, anchor="batch"), **COMMON),
-        lambda: loops.Estimated(loops.spider(7), None, penalty=2.0, eps=EPS),
+    "exact penalty": (
+        methods.ExactPenalty(penalty=2.0, **COMMON),
+        lambda: loops.Estimated(loops.optimistic(0.0), None, penalty=2.0, eps=EPS),
     ),
     "optimistic": (
         ss.SoftmaxSGM(alpha=20.0, direction=methods.Optimistic(carry=0.5), **COMMON),
         lambda: loops.Estimated(loops.optimistic(0.5), 20.0, LAM),
-    ),
-    "SPIDER": (
-        ss.SoftmaxSGM(alpha=20.0, direction=methods.Spider(every=4, anchor="batch"), **COMMON),
-        lambda: loops.Estimated(loops.spider(4), 20.0, LAM),
     ),
     "AFL": (methods.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
     "control variates": (
@@ -122,8 +110,6 @@ def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
 PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
 NOTHING = {
     "not optimistic": {"direction": methods.Optimistic(carry=0.0)},
-    "a pull below rounding": {"proximal": methods.Proximal(strength=1e-300, rounds=20)},
-    "anchors only": {"direction": methods.Spider(every=1, anchor="batch")},
 }
 
 
@@ -136,51 +122,6 @@ def test_an_extension_that_is_off_changes_no_bit(name):
     extended = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **NOTHING[name]), **how)
     np.testing.assert_array_equal(extended.last, plain.last)
     np.testing.assert_array_equal(extended.history.criterion, plain.history.criterion)
-
-
-def test_anchors_of_all_rows(monkeypatch, case):
-    """SPIDER as published: every fourth round goes through all rows of its clients; the cost is counted as such."""
-    data, clients, problem = case
-    owner = np.repeat(np.arange(N), clients.sizes)
-    draws = drawn(problem, clients, 5, 40, batch_size=8, participation=0.5)
-    method = methods.ExactPenalty(penalty=2.0, direction=methods.Spider(every=4), **COMMON)
-    functions, kept, w, iterates, rows = NumpyTwin(data, C), None, np.zeros(D), [np.zeros(D)], []
-    for k, told in enumerate(draws):
-        now = loops.Round(functions, told, ETA, ETA, 1, N)
-        g = now.g(w)
-        P, Q = loops.lean(now.f(w), None), 2.0 * (g.mean() > EPS) * loops.lean(g, None)
-        if k % 4 == 0:
-            whole = [np.flatnonzero(owner == i) for i in told.clients]
-            rows.append(sum(map(len, whole)))
-            everything = reference.Draws(told.clients, told.value_rows, _Whole(whole))
-            d = loops.Round(functions, everything, ETA, ETA, 1, N).along(w, P, Q)
-        else:
-            rows.append(2 * 3 * 8)
-            d = kept[0] + now.along(w, P, Q) - now.along(kept[1], P, Q)
-        kept, w = (d, w), w - ETA * d
-        iterates.append(w)
-    found, result = watched(
-        monkeypatch,
-        problem,
-        clients,
-        method,
-        rounds=40,
-        seed=5,
-        replace=True,
-        memory=None,
-        batch_size=8,
-        participation=0.5,
-    )
-    np.testing.assert_allclose(found, iterates, rtol=1e-8, atol=1e-11)
-    np.testing.assert_array_equal(result.history.gradient_evaluations, np.cumsum(rows))
-
-
-class _Whole:
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __getitem__(self, index):
-        return [self.rows[index[1]]]
 
 
 def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
@@ -209,7 +150,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
-    both = ss.SoftmaxSGM(direction=methods.Spider(), at_clients=methods.ControlVariates(), **common)
+    both = ss.SoftmaxSGM(robust=1, at_clients=methods.ControlVariates(), **common)
     with pytest.raises(ValueError, match="do not go together"):
         flat.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
@@ -218,7 +159,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="GiB for 6 clients"):
         flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
-        ss.SoftmaxSGM(direction="spider", **common)
+        ss.SoftmaxSGM(direction="optimistic", **common)
 
 
 @pytest.mark.parametrize(
@@ -228,13 +169,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
         lambda: methods.QFedAvg(power=-1.0, **COMMON),
         lambda: methods.NuPI(integral=0.0, **COMMON),
         lambda: methods.HingePenalty(penalty=1.0, share=0.0, **COMMON),
-        lambda: methods.Spider(every=0),
-        lambda: methods.Spider(anchor="some"),
         lambda: methods.Optimistic(carry=-1.0),
-        lambda: methods.Proximal(strength=0.0, rounds=5),
-        lambda: methods.Proximal(strength=1.0, rounds=0),
-        lambda: methods.Proximal(strength=1.0, rounds=5, average_last=0.0),
-        lambda: methods.Penalty(penalty=1.0, proximal=methods.Proximal(strength=1.0, rounds=5), **COMMON),
         lambda: methods.Consensus(pull=0.0),
         lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],

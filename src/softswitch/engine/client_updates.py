@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from softswitch.engine.server_round import Decided, Pointed
@@ -19,7 +18,6 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.round import State
 from softswitch.oracles.base import Oracle
 from softswitch.problem.domains import Domain
-from softswitch.problem.parameters import Params
 from softswitch.support.arrays import take_clients, weighted_sum
 
 FOR_DIRECTIONS = 2
@@ -55,9 +53,7 @@ def pointing(
         return Pointed(robust.combined(each, decision.weights), each)
     if method.sees_each:
         return Pointed(method.combine(k, by.reports, decision, oracle.directions(state.params, *update)))
-    if method.direction is None or not method.direction.looks_back:
-        return Pointed(oracle.direction(state.params, *update))
-    return _at_two_iterates(oracle, method, state, update)
+    return Pointed(oracle.direction(state.params, *update))
 
 
 def _with_what_clients_keep(
@@ -99,30 +95,6 @@ def _put(state: State, clients: Array, own: Any) -> Any:
     return jax.tree.map(lambda all_, new: all_.at[clients].set(new.astype(all_.dtype)), state.at_clients, own)
 
 
-def _at_two_iterates(oracle: Oracle, method: Method, state: State, update: tuple[Any, ...]) -> Pointed:
-    way, (draws, *rest) = method.direction, update
-    assert way is not None
-    assert state.directions is not None
-    own = state.directions.of(rest[1].feasible)
-    back, anchors = way.back_to(own), way.anchors(own)
-    twice = 2 * jnp.asarray(oracle.cost(oracle.count_rows(draws))[1], jnp.int32)
-
-    def both() -> tuple[Params, Params, Array]:
-        return oracle.direction(state.params, *update), oracle.direction(back, *update), twice
-
-    if anchors is None:
-        now, then, rows = both()
-        return Pointed(now, back=then, gradients=rows)
-    whole, of_all = oracle.with_all_rows(draws)
-
-    def anchor() -> tuple[Params, Params, Array]:
-        rows = jnp.asarray(whole.cost(whole.count_rows(of_all))[1], jnp.int32)
-        return whole.direction(state.params, of_all, *rest), state.params, rows
-
-    now, then, rows = lax.cond(anchors, anchor, both)
-    return Pointed(now, back=then, gradients=rows)
-
-
 def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
     """Raise where the rule asks for more than these clients can do, or for what does not go together.
 
@@ -137,7 +109,6 @@ def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, do
     wants = {
         "robust": method.robust is not None,
         "at_clients": method.at_clients is not None,
-        "a direction that looks back": method.direction is not None and method.direction.looks_back,
         "what it makes of each direction": method.sees_each,
     }
     several = [one for one, wanted in wants.items() if wanted]

@@ -22,7 +22,6 @@ from softswitch.engine.client_updates import check_exchanges
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import check_size
 from softswitch.methods.memory import Memory
-from softswitch.methods.proximal import Stages, check_stages
 from softswitch.methods.robust import check_robust
 from softswitch.methods.round import State, check_optimizer, first_to_average
 from softswitch.oracles.base import Oracle
@@ -97,8 +96,6 @@ def apply_warm_start(warm_start: WarmStart, fresh: State) -> State:
     state = fresh._replace(params=warm_start.state.params)
     if "optimizer" in warm_start.keep_state:
         state = state._replace(optimizer=warm_start.state.optimizer, method=warm_start.state.method)
-    if state.stages is not None:  # a stage begins there, with an average of its own
-        return state._replace(stages=Stages.begun(warm_start.state.params))
     if "average" in warm_start.keep_state:
         state = state._replace(average=warm_start.state.average)
     return state
@@ -356,7 +353,6 @@ def request_of(
             )
         check_robust(method, federation.oracle.participants, federation.start)
         check_optimizer(method, federation.start)
-        check_stages(method.proximal, settings.rounds)
         check_exchanges(method, federation.oracle, memory=settings.memory, domain=federation.domain)
         if method.at_clients is not None:
             check_size(method.at_clients, federation.start, federation.oracle.client_count, method.switches)

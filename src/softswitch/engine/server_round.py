@@ -51,16 +51,12 @@ class Pointed(NamedTuple):
     Attributes:
         direction: Σ r_i u_i, or what is made of the u_i where clients may lie,
         each: who are then all of them, with the clients as the first axis of every array; else None.
-        back: the direction at the earlier iterate that the rule looks back to; None where it does not.
-        gradients: on how many rows gradients were taken, where that is not what the clients' rounds usually cost.
         at_clients: what every client keeps after it, where the rule asks for it; else None.
         traffic: how many bytes went up and down, each in two parts, where messages are compressed; else None.
     """
 
     direction: Params
     each: Params | None = None
-    back: Params | None = None
-    gradients: Any = None
     at_clients: Any = None
     traffic: Any = None
 
@@ -150,7 +146,6 @@ def decided(
         reports: what they reported.
         pool: the constraint on data put together, by its summed statistics, where there is one.
     """
-    reports = round.with_extra(state, method, reports)
     believed = reports if method.robust is None else robust.trimmed(reports, method.robust)
     if memory is None:
         return Decided(clients, reports, believed, *robust.decide(method, state.method, reports), None)
@@ -201,7 +196,6 @@ def applied(
         by.rule_state,
         pointed.direction,
         remembered,
-        pointed.back,
         pointed.at_clients,
     )
     directions = pointed.each
@@ -223,9 +217,7 @@ def applied(
         told if record_clients else None,
         None if remembered is None else remembered.unheard.sum(),
         None if remembered is None else k - jnp.where(remembered.heard, remembered.heard_at, k).min(),
-        pointed.gradients,
         seen.values,
         pointed.traffic,
-        round.stage_ended(state, after),
     )
     return after, record

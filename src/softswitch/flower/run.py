@@ -32,7 +32,6 @@ from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.memory import Memory
-from softswitch.methods.proximal import check_stages
 from softswitch.methods.round import State, check_optimizer
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, check_start
@@ -370,7 +369,6 @@ def _check(method: Method, settings: StrategySettings, params: Params, rounds: i
     """Raise if the method cannot run over Flower, or not with these settings."""
     check_domain(settings.domain, params)
     check_over_network(method)
-    check_stages(method.proximal, rounds)
     check_compression(method.at_clients, settings.domain, method.robust)
     is_compressed = isinstance(method.at_clients, Compression)
     if is_compressed and settings.resend_params:

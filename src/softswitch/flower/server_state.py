@@ -44,10 +44,8 @@ from softswitch.methods.round import (
     advance,
     first_to_average,
     sound,
-    stage_ended,
     start,
     surviving_weights,
-    with_extra,
 )
 from softswitch.methods.weight_cap import capped
 from softswitch.oracles.evaluation import ClientSummary
@@ -165,7 +163,7 @@ class ServerState:
         record = _record(
             [0], np.zeros(1, int), self._void_reports, None, ClientSummary.missing(), (0, 0), traffic=traffic
         )
-        return self.state, _add_state(record, self.state, self.state, 0)
+        return self.state, _add_state(record, self.state, 0)
 
     def program(self) -> str:
         """Return a digest of the server's computation in a round, with all constants of the method."""
@@ -277,7 +275,6 @@ class ServerState:
         self._updated_memory = None
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
-        reports = with_extra(self.state, self.method, reports)
         if self._memory is None:
             return self._cap(reports, *_decide(self.method, self.state.method, reports))
         reports = reports._replace(stand_for=self._stand_for)
@@ -317,7 +314,6 @@ class ServerState:
         ``outcomes`` are changed to void if the round is. ``decided`` is what ``decide`` returned. Directions are by
         place in ``clients``. ``rows`` counts those of reports and of gradients, ``traffic`` the bytes up and down.
         """
-        reports = with_extra(self.state, self.method, reports)
         trusted = reports if self.method.robust is None else _trim(reports, self.method.robust)
         direction, stacked = None, None
         if decided is not None:
@@ -346,7 +342,7 @@ class ServerState:
                 state = self._compare_reports(state, clients, reports, decision, list(directions), stacked)
             state, change = self._round_as_clients(state)
             record = _record(clients, outcomes, reports, decision, full, rows, trusted, traffic, epsilon)
-        record = _add_state(record, self.state, state, self.done)
+        record = _add_state(record, state, self.done)
         history = record if self.record is None else _concatenate(self.record, record)
         void_in_a_row = self.void_in_a_row + 1 if direction is None else 0
         # One assignment: after Ctrl-C a round is either done or not.
@@ -501,16 +497,13 @@ def _record(
     return record
 
 
-def _add_state(record: Record, before: State, after: State, k: int) -> Record:
-    """Add to a round's record the age of the memory and the measure of a stage that ended."""
+def _add_state(record: Record, after: State, k: int) -> Record:
+    """Add to a round's record the age of the memory."""
     changes: dict[str, Any] = {}
     if after.memory is not None:
         heard = np.asarray(after.memory.heard_at)
         changes["oldest"] = np.asarray([k - heard[heard >= 0].min(initial=k)], np.int32)
         changes["unheard"] = np.asarray([(heard == -1).sum()], np.int32)
-    measure = stage_ended(before, after)
-    if measure is not None:
-        changes["stationarity"] = np.asarray(measure)[None]
     return record._replace(**changes)
 
 

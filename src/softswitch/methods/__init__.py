@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from softswitch.methods.compressors import TopK as TopK
     from softswitch.methods.directions import Direction as Direction
     from softswitch.methods.directions import Optimistic as Optimistic
-    from softswitch.methods.directions import Spider as Spider
     from softswitch.methods.exact_penalty import ExactPenalty as ExactPenalty
     from softswitch.methods.fed_avg import FedAvg as FedAvg
     from softswitch.methods.hard_sgm import HardSGM as HardSGM
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from softswitch.methods.penalty import Penalty as Penalty
     from softswitch.methods.primal_dual import PrimalDual as PrimalDual
     from softswitch.methods.prox_al import ProxAL as ProxAL
-    from softswitch.methods.proximal import Proximal as Proximal
     from softswitch.methods.q_fed_avg import QFedAvg as QFedAvg
     from softswitch.methods.scaff_pd import ScaffPD as ScaffPD
     from softswitch.methods.schedules import FallingStep as FallingStep
@@ -65,7 +63,6 @@ _MODULES = {
     "Penalty": "methods.penalty",
     "PrimalDual": "methods.primal_dual",
     "ProxAL": "methods.prox_al",
-    "Proximal": "methods.proximal",
     "QFedAvg": "methods.q_fed_avg",
     "Quantised": "methods.compressors",
     "Reports": "methods.messages",
@@ -73,7 +70,6 @@ _MODULES = {
     "Method": "methods.base",
     "ScaffPD": "methods.scaff_pd",
     "SoftmaxSGM": "methods.softmax_sgm",
-    "Spider": "methods.directions",
     "TERM": "methods.term",
     "TopK": "methods.compressors",
     "switch": "methods.base",

@@ -15,7 +15,6 @@ from softswitch.methods.client_state import AtClients
 from softswitch.methods.compression import Compression
 from softswitch.methods.directions import Direction
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.methods.proximal import Proximal
 from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.problem.parameters import Params
@@ -66,11 +65,9 @@ class Method(ABC):
             worst-off honest clients lose the full protection: they cannot be told from liars. At least 2b + 1 must take
             part in a round. None: all are trusted.
         direction: what the server makes of the clients' weighted direction before its optimiser takes it: an
-            optimistic step or variance reduction (``Optimistic``, ``Spider``). None: nothing.
+            optimistic step (``Optimistic``). None: nothing.
         at_clients: what clients keep from round to round, and how they change their local steps by it:
             ``ControlVariates``, or ``Compression`` of what is sent. As many numbers a client as there are parameters.
-        proximal: a proximal centre, for objectives and constraints that are not convex: ``Proximal(strength=ρ,
-            rounds=R)`` of ``softswitch.methods``, for rules that switch and have a step size. None: none.
     """
 
     tolerance: float
@@ -83,7 +80,6 @@ class Method(ABC):
     robust: int | None = None
     direction: Direction | None = None
     at_clients: AtClients | None = None
-    proximal: Proximal | None = None
 
     own_criterion: ClassVar[str] = "mean"
     """The criterion of a rule that is given none."""
@@ -137,8 +133,6 @@ class Method(ABC):
             checks.check_instance("direction", self.direction, Direction)
         if self.at_clients is not None:
             checks.check_instance("at_clients", self.at_clients, AtClients)
-        if self.proximal is not None:
-            self._check_proximal(self.proximal)
         if self.robust is not None and not checks.is_array(self.robust):  # an array was checked when it was a number
             liars = checks.check_integer("robust", self.robust, minimum=0)
             object.__setattr__(self, "robust", liars or None)
@@ -156,20 +150,6 @@ class Method(ABC):
         value = getattr(self, name)
         if value is not None:
             self._set(name, checks.check_real(name, value, **bounds))
-
-    def _check_proximal(self, proximal: Any) -> None:
-        """Raise where there can be no proximal centre."""
-        checks.check_instance("proximal", proximal, Proximal)
-        if not (self.switches or getattr(self, "soft", None) is not None):
-            raise ValueError(
-                f"proximal must be None for {type(self).__name__}, but is {proximal!r}: it bounds g + (ρ/2)‖w − c‖² by "
-                "the switch, which this rule has not"
-            )
-        if self.step_size is None:
-            raise ValueError(
-                f"proximal={proximal!r} needs a step_size: a run that chooses one goes back to its best answer so far "
-                "again and again, and stages with their measure would not be of its answer"
-            )
 
     def __str__(self) -> str:
         """Return the method's name and the settings that differ from their defaults and are set."""
@@ -269,16 +249,10 @@ class Method(ABC):
     def measure(self, reports: Reports, alpha: float | Array = 0.0) -> Array:
         """The criterion G_k by the rule's word for it; α is that of the constraint's softmax.
 
-        With a proximal centre (ρ/2)‖w_k − c‖² is added.
-
         Args:
             reports: the round's reports.
             alpha: sharpness of the softmax criterion, per unit of the constraint; other criteria do not use it.
         """
-        own = self._measured(reports, alpha)
-        return own if reports.extra is None else own + reports.extra
-
-    def _measured(self, reports: Reports, alpha: float | Array) -> Array:
         values, reported = reports.pairs
         if self.switches_on == "softmax":
             return softmax_mean(values, alpha, reported)
@@ -302,7 +276,6 @@ def check_over_network(method: Method) -> None:
     """
     wants = {
         "at_clients": method.at_clients is not None and not isinstance(method.at_clients, Compression),
-        "a direction that looks back": method.direction is not None and method.direction.looks_back,
         "reports at two iterates": method.compares,
         "a choice of clients of its own": method.draws_clients,
         "a memory of each client": method.knows_clients,

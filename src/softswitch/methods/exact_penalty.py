@@ -1,4 +1,4 @@
-"""An exact penalty on the worst constraint, with variance-reduced directions."""
+"""An exact penalty on the worst constraint."""
 
 from __future__ import annotations
 
@@ -8,34 +8,24 @@ from typing import Any, ClassVar
 from array_api_compat import array_namespace
 
 from softswitch.methods.base import Method
-from softswitch.methods.directions import Direction, Spider
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.multipliers import leaning, shared_out
 from softswitch.support import checks
 
-ANCHORED = Spider()
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExactPenalty(Method):
-    """Exact penalty F(w) + ρ max(0, G(w) − ε) with SPIDER directions (related to Liu and Xu, arXiv 2501.19214).
+    """Exact penalty F(w) + ρ max(0, G(w) − ε) on the worst constraint.
 
-        w_{k+1} = w_k − η d_k,   d_k the SPIDER estimate of Σ_i p_i u_i(f_i) + ρ 1[G_k > ε] Σ_i q_i u_i(g_i)
-
-    The estimate is of the sum. If the penalty starts or stops in a round, the estimate has an error until the next
-    anchor. The published method, for one function and one constraint, has a SPIDER estimate of the constraint's
-    *value*, plain subgradients, and a smoothed penalty; ``HingePenalty`` is closest to it.
-    ``python -m benchmarks.spider_claim`` compares both.
+        w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + ρ 1[G_k > ε] Σ_i q_i u_i(g_i))
 
     Attributes:
         penalty: ρ >= 0, in units of f per unit of g.
         alpha: α of p = softmax(α f) and q = softmax(α g). None: equal weights, so F and G are the clients' means.
-        direction: Direction estimator. None: plain directions, which gives a plain penalty on G.
     """
 
     penalty: float
     alpha: float | None = None
-    direction: Direction | None = ANCHORED
     own_criterion: ClassVar[str] = "softmax"
     switches: ClassVar[bool] = False
 

@@ -292,7 +292,7 @@ def decide(
         reports: what they reported.
         pooled: the constraint on all clients' data put together, by what is remembered, where it is pooled.
     """
-    everyone = Everyone(remembered.objective, remembered.constraint, pooled, remembered.heard, extra=reports.extra)
+    everyone = Everyone(remembered.objective, remembered.constraint, pooled, remembered.heard)
     if reports.clients is not None:
         everyone = everyone._replace(clients=jnp.arange(remembered.objective.shape[0], dtype=jnp.int32))
     by_all, after = robust.decide(method, rule_state, everyone)

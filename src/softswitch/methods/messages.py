@@ -27,7 +27,6 @@ class Reports(NamedTuple):
         earlier: what the same batches gave at w_{k−1}, f, g and the sums, for a rule that compares (``Rule.compares``)
             and for a memory that is corrected; else None.
         key: a random key, for a rule that draws clients (``Rule.draws_clients``); else None.
-        extra: what is added to the criterion, (ρ/2)‖w_k − c‖², for a rule with a proximal centre; else None.
     """
 
     objective: Float[Array, " m"]
@@ -41,7 +40,6 @@ class Reports(NamedTuple):
     clients: Int[Array, " m"] | None = None
     earlier: tuple[Float[Array, " m"], Float[Array, "m c"], Float[Array, "m s"] | None] | None = None
     key: Any = None
-    extra: Float[Array, ""] | None = None
 
     @property
     def has_objective(self) -> Bool[Array, " m"]:

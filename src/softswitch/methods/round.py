@@ -17,7 +17,6 @@ from softswitch.methods.consistency import Consistency, minimised, nothing_compa
 from softswitch.methods.directions import Branches
 from softswitch.methods.memory import Remembered, moved
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.proximal import Stages
 from softswitch.methods.weighting import maximum
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
@@ -105,7 +104,7 @@ class State(NamedTuple):
         params: w_k.
         optimizer: the server optimiser's state.
         method: the rule's memory.
-        average: of the feasible iterates; of those of the present stage, where there are stages.
+        average: of the feasible iterates.
         best: the best feasible iterate by its reports; while there is none, the one with the smallest criterion.
         diverged_at: the round in which something was not finite; −1 while all is well.
         memory: what is remembered of every client, where the server remembers; else None.
@@ -115,7 +114,6 @@ class State(NamedTuple):
         directions: what the rule's way to make directions remembers, where it has one; else None.
         at_clients: what every client keeps, where the rule asks for it; else None.
         before: w_{k−1}, where reports are compared with those at the iterate before; else None.
-        stages: the proximal centre, where the rule has one; else None.
     """
 
     params: Params
@@ -130,7 +128,6 @@ class State(NamedTuple):
     directions: Branches | None = None
     at_clients: Any = None
     before: Params | None = None
-    stages: Stages | None = None
 
 
 def start(
@@ -152,7 +149,6 @@ def start(
         directions=Branches.begun(method.direction, params, method.switches),
         at_clients=None if method.at_clients is None else method.at_clients.init(params, clients, method.switches),
         before=params if compares else None,
-        stages=None if method.proximal is None else Stages.begun(params),
     )
 
 
@@ -203,21 +199,11 @@ def check_optimizer(method: Method, params: Params) -> None:
 def descended_on(method: Method, reports: Reports, decision: Decision) -> Float[Array, ""]:
     """The value of what a round descends on, by its reports: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
 
-    In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be. With a
-    proximal centre (ρ/2)‖w_k − c‖² is part of it.
+    In a constraint round of a switching rule it is measured from λ, so that 0 is where the round wants to be.
     """
     each = minimised(reports, decision.local_loss)
     value = jnp.dot(decision.weights, each.astype(decision.weights.dtype))
-    if reports.extra is not None:
-        value += reports.extra
     return value - jnp.where(decision.feasible, 0, method.switch_at) if method.switches else value
-
-
-def with_extra(state: State, method: Method, reports: Reports) -> Reports:
-    """Reports with what the proximal centre adds to the criterion, where there is one."""
-    if method.proximal is None or state.stages is None:
-        return reports
-    return reports._replace(extra=method.proximal.extra(state.params, state.stages.centre))
 
 
 def surviving_weights(
@@ -243,7 +229,6 @@ def advance(
     rule_state: Any,
     direction: Params,
     memory: Remembered | None = None,
-    back: Params | None = None,
     at_clients: Any = None,
 ) -> State:
     """Apply a round: w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and account for w_k.
@@ -256,23 +241,20 @@ def advance(
         method: the method.
         domain: Θ, or None.
         k: the round.
-        averaging_from: rounds before this one do not join the average; where there are stages, these have their own.
+        averaging_from: rounds before this one do not join the average.
         reports: what the clients reported.
         decision: what the rule made of it.
         rule_state: the rule's memory after it.
         direction: Σ r_i u_i.
         memory: what is remembered after this round's reports, where the server remembers. Rounds do not join the
             average before every client was heard, or all but b where b may lie.
-        back: the clients' direction at the earlier iterate that the rule's way to make directions looks back to.
         at_clients: what every client keeps after the round, where the rule asks for it.
     """
     directions = state.directions
     if method.direction is not None and directions is not None:
         own = directions.of(decision.feasible)
-        direction, own = method.direction.made(own, state.params, direction, back)
+        direction, own = method.direction.made(own, state.params, direction)
         directions = directions.after(decision.feasible, own)
-    if method.proximal is not None and state.stages is not None:
-        direction = method.proximal.pulled(direction, state.params, state.stages.centre)
     value = descended_on(method, reports, decision)
     updates, optimizer_state = server_optimizer(method, k).update(direction, state.optimizer, state.params, value=value)
     params = optax.apply_updates(state.params, updates)
@@ -289,19 +271,11 @@ def advance(
     if memory is not None:
         joins &= memory.unheard.sum() <= (0 if method.robust is None else method.robust)
         went = moved(memory, state.params, params)
-    averages = k >= averaging_from
-    if method.proximal is not None and state.stages is not None:
-        averages = state.stages.averages(method.proximal)
-    average = state.average.add(state.params, joins & averages)
+    average = state.average.add(state.params, joins & (k >= averaging_from))
     worst = maximum(reports.objective, reports.mask)
     best = state.best.offer(state.params, worst, joins, decision.criterion, counts)
     read = (average.rounds, best.score, () if went is None else went.travelled)
     moves = delay_until(counts & stepped, read, state.params)
-    stages = state.stages
-    if method.proximal is not None and stages is not None:
-        after, ends = stages.after(method.proximal, params, average.mean(), average.rounds)
-        stages = select(moves, after, stages)
-        average = select(moves & ends, no_average(params), average)
     void_at_clients = state.at_clients
     if method.at_clients is not None and at_clients is not None:
         void_at_clients = method.at_clients.after_void(state.at_clients, at_clients)
@@ -319,16 +293,7 @@ def advance(
         directions=select(moves, directions, state.directions),
         at_clients=select(moves, at_clients, void_at_clients),
         before=None if state.before is None else select(moves, state.params, state.before),
-        stages=stages,
     )
-
-
-def stage_ended(before: State, after: State) -> Float[Array, ""] | None:
-    """The stationarity measure of the stage that a round ended; NaN where it ended none, None without stages."""
-    if before.stages is None or after.stages is None:
-        return None
-    measure = after.stages.stationarity
-    return jnp.where(after.stages.finished > before.stages.finished, measure, jnp.nan).astype(measure.dtype)
 
 
 def healthy(reports: Reports) -> Bool[Array, " m"]:

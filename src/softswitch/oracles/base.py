@@ -54,7 +54,7 @@ class Oracle(ABC):
         is_sharded: Whether clients are distributed over devices.
         processes: Number of processes that hold these devices.
         can_repeat_updates: Whether ``report`` and ``direction`` accept another iterate with the same draws,
-            ``with_all_rows`` is available, and local losses may have a ``linear`` part and a ``pull``.
+            and local losses may have a ``linear`` part and a ``pull``.
         can_repeat_reports: Whether ``report`` accepts another iterate with the same draws.
         is_private: Whether every release of data is counted. A run then asks only for its rounds and for one
             evaluation of its answer.
@@ -183,14 +183,6 @@ class Oracle(ABC):
             return self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
 
         return lax.map(one, jnp.eye(self.participants, dtype=decision.weights.dtype))
-
-    def with_all_rows(self, draws: Any) -> tuple[Oracle, Any]:
-        """Return the same clients with gradients on all of their rows, and the round's draws for them.
-
-        Args:
-            draws: The round's ``draw``.
-        """
-        raise ValueError(f"{type(self).__name__} cannot compute gradients on all rows")
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:

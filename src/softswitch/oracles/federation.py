@@ -107,7 +107,6 @@ def make_gradient_oracle(
         held_out=None if held_out is None else _plan_held_out(held_out, clients, ignoring),
         by_size=compute.group_by_size and not (losses.is_random or losses.has_pooled_constraint or ignoring),
         compute_dtype=compute.dtype,
-        all_rows=make_batching(None, None, clients.stratum_sizes),
     )
 
 

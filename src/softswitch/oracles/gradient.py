@@ -65,7 +65,6 @@ class GradientOracle(Oracle):
         held_out: Held-out rows and how they are evaluated; or None.
         by_size: Whether clients of similar size are computed together.
         compute_dtype: Narrower dtype for reports and gradients; None for the dtype of the parameters.
-        all_rows: How a client takes all of its rows.
     """
 
     rows: Rows
@@ -80,7 +79,6 @@ class GradientOracle(Oracle):
     held_out: tuple[Rows, EvaluationPlan] | None = None
     by_size: bool = field(default=False, metadata=STATIC)
     compute_dtype: str | None = field(default=None, metadata=STATIC)
-    all_rows: Batching | None = field(default=None, metadata=STATIC)
     can_repeat_updates: ClassVar[bool] = True
     can_repeat_reports = True
     has_pooled_constraint = property(attrgetter("losses.has_pooled_constraint"))
@@ -340,13 +338,6 @@ class GradientOracle(Oracle):
             return directions
 
         return self._minimise_branch(minimise, decision, switches)
-
-    def with_all_rows(self, draws: Any) -> tuple[GradientOracle, Any]:
-        """Return the same clients with gradients on all of their rows, and the round's draws for them."""
-        assert self.all_rows is not None
-        together = slice_size(self.participants, 4 * self.all_rows.width * self.rows.row_bytes)
-        oracle = replace(self, update_batching=self.all_rows, slice_size=min(self.slice_size, together))
-        return oracle, draws._replace(update_rows=draws.update_rows[..., :0])
 
     def count_rows(self, draws: Any) -> Int[Array, ""] | None:
         """Count the participants' rows if a batch is all of them; else return None."""

@@ -58,13 +58,6 @@ def select_answer(end: RunEnd) -> tuple[Params, str]:
         return state.params, end.restarts[-1].answer
     if wanted == "last":
         return state.params, f"last iterate, after {len(history)} rounds"
-    if state.stages is not None and wanted == "average":
-        finished, joined = int(state.stages.finished), int(state.stages.joined)
-        if joined:
-            name = f"proximal centre after stage {finished}: the mean of {joined} feasible iterates of it"
-            return state.stages.centre, name
-        reason = f"no feasible round to average in stage {finished}" if finished else "no stage was finished"
-        return _best_iterate(state, history, f": {reason}")
     in_window = int(np.sum(history.feasible[first:]))
     count = int(state.average.rounds) if wanted == "average" and in_window else 0
     if count:

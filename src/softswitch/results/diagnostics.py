@@ -331,10 +331,7 @@ def _limit_cycle(history: History, method: Method) -> Diagnostic | None:
 def _few_averaged_rounds(end: RunEnd) -> Diagnostic | None:
     candidates = len(end.history) - end.averaging_from
     in_window = int(np.sum(end.history.feasible[end.averaging_from :]))
-    count, stages, proximal = int(end.state.average.rounds), end.state.stages, end.method.proximal
-    if stages is not None and proximal is not None:
-        in_window = count = int(stages.joined)
-        candidates = math.ceil(proximal.average_last * proximal.rounds)
+    count = int(end.state.average.rounds)
     if end.answer != "average" or candidates < MIN_ROUNDS or not in_window:
         return None
     if count >= MIN_ROUNDS and count >= MIN_AVERAGED_SHARE * candidates:

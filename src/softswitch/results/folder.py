@@ -95,7 +95,7 @@ def write_result(
         write_json(folder / CERTIFICATE, certificate.to_dict())
     else:
         (folder / CERTIFICATE).unlink(missing_ok=True)  # of previous parameters
-    history, proximal = result.history, result.method.proximal
+    history = result.history
     privacy = None if result.privacy is None else {**result.privacy.to_dict(), "description": str(result.privacy)}
     values = {
         "format": FORMAT,
@@ -113,7 +113,6 @@ def write_result(
         "worst_objective": float(result.worst_objective),
         "worst_constraint": float(result.worst_constraint),
         "worst_loss": None if result.client_optimum is None else float(result.worst_loss),
-        "stationarity": [] if proximal is None else list(map(float, history.stages)),
         "lower_bound": None if result.lower_bound is None else result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),

@@ -92,8 +92,6 @@ class History:
         oldest: Age of the oldest remembered report in rounds, if the server has a memory; else None.
         bytes_up: Bytes of the clients' updates, if messages are compressed; else None.
         bytes_down: Bytes of the parameters or their changes, if messages are compressed; else None.
-        stationarity: With a proximal centre, its move at the end of a stage times ρ; NaN in rounds that end no stage,
-            ∞ if the stage had no feasible round. Else None.
     """
 
     objective: np.ndarray
@@ -112,7 +110,6 @@ class History:
     oldest: np.ndarray | None = None
     bytes_up: np.ndarray | None = None
     bytes_down: np.ndarray | None = None
-    stationarity: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.objective)
@@ -134,12 +131,6 @@ class History:
         participated = outcomes != ClientOutcome.EMPTY
         completed = np.isin(outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
         return float((participated & ~completed).sum() / participated.sum())
-
-    @property
-    def stages(self) -> np.ndarray:
-        """The stationarity of each finished stage; empty without a proximal centre."""
-        measured = np.empty(0) if self.stationarity is None else self.stationarity
-        return measured[~np.isnan(measured)]
 
     @property
     def feasible_rounds(self) -> int:
@@ -165,8 +156,8 @@ class History:
         joined: Any = join(records, rounds)
         costs = oracle.cost(None if joined.rows is None else joined.rows.astype(np.int64))
         values, gradients = (
-            np.cumsum(np.broadcast_to(cost if recorded is None else recorded, rounds), dtype=np.int64)
-            for cost, recorded in zip(costs, (joined.values, joined.gradients), strict=True)
+            np.cumsum(np.broadcast_to(cost, rounds), dtype=np.int64)
+            for cost in (costs[0] if joined.values is None else joined.values, costs[1])
         )
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
         full, held_out = (
@@ -174,7 +165,7 @@ class History:
             for summary in (joined.full, joined.held_out)
         )
         assert full is not None
-        same = (*_REPORTED, "unheard", "oldest", "stationarity")
+        same = (*_REPORTED, "unheard", "oldest")
         return cls(
             **{name: getattr(joined, name) for name in same},
             value_evaluations=values,

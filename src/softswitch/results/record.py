@@ -29,7 +29,6 @@ class Record(NamedTuple):
     Attributes:
         full: The clients' summary at w_k on all their rows; NaN if it was not evaluated.
         rows: Number of rows of the participants, if a batch is all of them; else None.
-        gradients: Number of rows of gradients, if it differs from the oracle's cost; else None.
         values: Number of rows of values, if it differs from the oracle's cost; else None.
         traffic: Bytes sent up and down, if messages are compressed; else None. Each is a number of 2^15 bytes and a
             remainder, see ``compressors.in_one``.
@@ -47,10 +46,8 @@ class Record(NamedTuple):
     clients: RecordedClients | None
     unheard: Int[Array, ""] | None = None
     oldest: Int[Array, ""] | None = None
-    gradients: Int[Array, ""] | None = None
     values: Int[Array, ""] | None = None
     traffic: Int[Array, "2 2"] | None = None
-    stationarity: Float[Array, ""] | None = None
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:

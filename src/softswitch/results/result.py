@@ -154,19 +154,6 @@ class Result:
         unconstrained = find_baseline(UNCONSTRAINED_WORST, self.baselines)
         return None if unconstrained is None else self.worst_objective - unconstrained.objective
 
-    @property
-    def stationarity(self) -> float | None:
-        """ρ‖c_T − c_{T−1}‖, the last move of the proximal centre times ρ; None without a proximal centre.
-
-        Up to the error of the stage, it bounds the distance of c_T from a stationary point: there are subgradients v
-        of f and u of g, and a, b ≥ 0 with a + b = 1, such that ‖a·v + b·u‖ is at most this. NaN before the first stage
-        has ended; ∞ if the last stage had no feasible round to average.
-        """
-        if self.method.proximal is None:
-            return None
-        stages = self.history.stages
-        return float(stages[-1]) if len(stages) else float("nan")
-
     def explain(self) -> str:
         """Describe how the run ended, the answer and its quality, automatic settings and diagnostics."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
@@ -198,11 +185,6 @@ class Result:
 
     def _describe_quality(self) -> list[str]:
         lines = [f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}."]
-        stages = self.history.stages
-        if len(stages):
-            last, first = (format_number(s) if np.isfinite(s) else "∞ (no feasible round)" for s in stages[[-1, 0]])
-            progress = f"{last} in the last of {len(stages)} stages, {first} in the first"
-            lines.append(f"Stationarity (move of the proximal centre times its strength): {progress}.")
         if self.baselines:
             lines += tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
         constant = find_baseline(CONSTANT, self.baselines)

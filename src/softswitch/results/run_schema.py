@@ -49,7 +49,6 @@ _FINISHED_RUN = {
     "oldest_report?": (int, None),
     "price?": _NUMBER,
     "worst_loss?": _NUMBER,
-    "stationarity?": [_NUMBER],
     "privacy?": (None, {"description": str, "epsilon": [_NUMBER], "delta": float}),
     "auto_settings?": MapOf(ANY),
     "constraints?": [str],

@@ -13,7 +13,6 @@ from safetensors.numpy import save
 
 from softswitch import methods
 from softswitch.methods.base import Method
-from softswitch.methods.proximal import Proximal
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.results.history import History
 from softswitch.support import checks
@@ -110,7 +109,7 @@ def _check_shapes(history: History) -> None:
         raise ValueError("full_rounds must be integers and feasible must be booleans")
 
 
-_SETTINGS_TYPES = {cls.__name__: cls for cls in (FallingStep, NormalizedAdam, Proximal)}
+_SETTINGS_TYPES = {cls.__name__: cls for cls in (FallingStep, NormalizedAdam)}
 
 
 def describe_method(method: Method) -> dict[str, Any]:

@@ -118,8 +118,6 @@ class Cell(NamedTuple):
         if budget_kind == "passes":
             method = resolve_method(self.method.make(self.method.draw_settings(1)[0], self.task.tolerance, 1))
             values *= 2 if method.compares else 1 if self.memory is None else self.memory.values_a_report
-            if method.direction is not None:
-                gradients = method.direction.rows(gradients, held * oracle.local_steps)
             round_cost = values + gradients
         else:  # in units of the rows of a plain round, which sends and receives one vector
             evaluation_cost = round_cost * oracle.client_count / (2 * oracle.participants)

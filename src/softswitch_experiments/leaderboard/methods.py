@@ -17,8 +17,7 @@ from softswitch.methods.automatic import Automatic
 from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import Consensus
-from softswitch.methods.directions import Optimistic, Spider
-from softswitch.methods.exact_penalty import ExactPenalty
+from softswitch.methods.directions import Optimistic
 from softswitch.methods.fed_avg import FedAvg
 from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.hinge_penalty import HingePenalty
@@ -26,7 +25,6 @@ from softswitch.methods.nu_pi import NuPI
 from softswitch.methods.penalty import Penalty
 from softswitch.methods.primal_dual import PrimalDual
 from softswitch.methods.prox_al import ProxAL
-from softswitch.methods.proximal import Proximal
 from softswitch.methods.q_fed_avg import QFedAvg
 from softswitch.methods.scaff_pd import ScaffPD
 from softswitch.methods.schedules import FallingStep
@@ -139,12 +137,6 @@ _optimistic = _softmax_sgm(direction=lambda settings: Optimistic(carry=settings[
 OPTIMISTIC: dict[str, Any] = {"alpha": ALPHA, "carry": OneOf((0.5, 1.0))}
 
 
-def _proximal(settings: Settings, common: dict[str, Any]) -> Method:
-    rounds = max(1, common["step_size"].rounds // settings["stages"])
-    proximal = Proximal(strength=settings["strength"], rounds=rounds)
-    return SoftmaxSGM(alpha=settings["alpha"], proximal=proximal, **common)
-
-
 def _primal_dual(settings: Settings, common: dict[str, Any]) -> Method:
     return PrimalDual(multiplier=1.0, dual_step_size=settings["dual"], **common)
 
@@ -164,12 +156,6 @@ METHODS: tuple[BenchMethod, ...] = (
     ),
     BenchMethod("softmax SGM, corrected, optimistic", "both", _optimistic, OPTIMISTIC, corrects=True),
     BenchMethod("softmax SGM, optimistic", "arXiv 2505.09146", _optimistic, OPTIMISTIC),
-    BenchMethod(
-        "softmax SGM, proximal",
-        "about a proximal centre, arXiv 1908.02734",
-        _proximal,
-        {"alpha": ALPHA, "strength": Between(0.01, 10.0), "stages": OneOf((3, 10, 30))},
-    ),
     BenchMethod("hard SGM", "α → ∞", lambda settings, common: HardSGM(**common)),
     BenchMethod("FedSGM", "arXiv 2601.16897", lambda settings, common: AverageSGM(**common)),
     BenchMethod(
@@ -204,16 +190,6 @@ METHODS: tuple[BenchMethod, ...] = (
             penalty=settings["price"], dual_step_size=settings["dual"], alpha=settings["alpha"], **common
         ),
         {"price": Between(0.1, 30.0), "dual": DUAL_STEP, **SOFTMAX},
-    ),
-    BenchMethod(
-        "exact penalty, SPIDER",
-        "arXiv 2501.19214",
-        lambda settings, common: ExactPenalty(
-            penalty=settings["price"], alpha=settings["alpha"], direction=Spider(), **common
-        ),
-        {"price": PENALTY, **SOFTMAX},
-        sends=2.0,
-        simulators=False,
     ),
     BenchMethod(
         "hinge penalty, running estimate",

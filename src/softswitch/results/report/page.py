@@ -139,7 +139,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
     is_regret = about.get("worst_loss") is not None
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
     verdict = judge_run(run, clients)
-    bound, stages, oldest = about.get("lower_bound"), about.get("stationarity"), about.get("oldest_report")
+    bound, oldest = about.get("lower_bound"), about.get("oldest_report")
     constraint_name = f"{kind.constraint}, worst {noun}, training rows"
     tiles = {constraint_name: kind.write(about["worst_constraint"]), "bound": kind.write(about["tolerance"])}
     tiles[f"F: {regret.objective}, worst {noun}, training rows"] = format_number(about["worst_objective"])
@@ -147,8 +147,6 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         tiles[f"{kind.objective}, worst {noun}, training rows"] = format_number(about["worst_loss"])
     if bound is not None:
         tiles[f"optimal F, {'at least' if bound['certified'] else 'estimated'}"] = format_number(bound["value"])
-    if stages:
-        tiles["stationarity, last stage"] = "∞: no feasible round" if stages[-1] is None else format_number(stages[-1])
     tiles |= {
         "rounds": f"{about['rounds']:,}",
         "feasible rounds": format_percent(about["switch_share"]),
