@@ -20,7 +20,7 @@ from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.options import group_options
 from softswitch.problem.networks import rescale_network
 from softswitch.results.certificate import Verdict
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
+from softswitch.results.status import Diagnostic, DiagnosticCode
 from softswitch.tables.constraints import build_problem
 
 PROBLEM = build_problem("miss-rate", 2).problem

@@ -12,10 +12,9 @@ from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.results.convergence import describe_convergence, measure_improvement
 from softswitch.results.diagnostics import diverged_restarts, unstable_objective
 from softswitch.results.history import History
-from softswitch.results.restart import Restart
+from softswitch.results.restart import Restart, describe_convergence, measure_improvement
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 

@@ -27,9 +27,8 @@ from softswitch.problem.problem import Problem
 from softswitch.results.byzantine import diagnose_model
 from softswitch.results.certificate import Certificate, describe_certification, is_certified
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.result import Result
-from softswitch.results.status import StatusCode
+from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
 
 SHORTER = 4

@@ -23,7 +23,7 @@ from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import float_dtype
-from softswitch.results.record import Record
+from softswitch.results.history import Record
 from softswitch.support.arrays import delay_until, fingerprint
 from softswitch.support.tracing import program_digest, trace_once
 

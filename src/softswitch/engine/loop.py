@@ -18,13 +18,11 @@ from softswitch.methods.base import Method
 from softswitch.methods.round import State, healthy
 from softswitch.oracles.options import Logging
 from softswitch.privacy.oracle import NoisyOracle
-from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Callback, Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
-from softswitch.results.conclusion import build_result
-from softswitch.results.history import History
-from softswitch.results.record import Record, join
-from softswitch.results.result import Result
+from softswitch.results.history import History, Record, join
+from softswitch.results.result import Result, build_result
+from softswitch.results.status import RunEnd
 from softswitch.support import processes
 from softswitch.support.processes import defer_interrupts
 

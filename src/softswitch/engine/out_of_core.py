@@ -28,7 +28,7 @@ from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.row_feed import PendingRows, RoundRows
 from softswitch.problem.parameters import Params
-from softswitch.results.record import Record
+from softswitch.results.history import Record
 
 __all__ = [
     "apart",

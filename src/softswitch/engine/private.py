@@ -34,9 +34,9 @@ from softswitch.privacy.settings import SIZE_THRESHOLD, Drawing, NoiseLevels, Re
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.history import ClientHistory
 from softswitch.results.result import Result
+from softswitch.results.status import Diagnostic, DiagnosticCode
 
 ROUNDS = 100
 """More rounds mean more noise in each."""

@@ -19,7 +19,7 @@ from softswitch.methods.weighting import maximum
 from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
-from softswitch.results.record import Record, RecordedClients
+from softswitch.results.history import Record, RecordedClients
 
 FOR_RULE = 3
 """Folded into a round's key for a rule that draws."""

@@ -20,7 +20,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.round import State
 from softswitch.oracles.base import Oracle
-from softswitch.results.record import Record
+from softswitch.results.history import Record
 from softswitch.support.arrays import is_random_key
 
 __all__ = [

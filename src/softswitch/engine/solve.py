@@ -26,10 +26,9 @@ from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.infeasibility import describe_infeasibility, minimise_constraint
 from softswitch.results.result import Result
-from softswitch.results.status import StatusCode
+from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
 
 FLOWER_ROUNDS = 300

@@ -33,7 +33,7 @@ from softswitch.methods.weighting import maximum
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.host import HostOracle
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.record import Record
+from softswitch.results.history import Record
 
 CHUNK_ROUNDS = 10
 """Rounds from one look at the clock, at callbacks and checkpoints to the next."""

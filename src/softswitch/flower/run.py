@@ -35,15 +35,12 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.round import State, check_optimizer
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, check_start
-from softswitch.results.answer import RunEnd
 from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Snapshot
-from softswitch.results.conclusion import build_result
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.events import EventLog
-from softswitch.results.history import ClientOutcome, History
-from softswitch.results.record import Record
-from softswitch.results.result import Result
+from softswitch.results.history import ClientOutcome, History, Record
+from softswitch.results.result import Result, build_result
+from softswitch.results.status import Diagnostic, DiagnosticCode, RunEnd
 from softswitch.support.arrays import fingerprint, has_leaves, take_clients
 from softswitch.support.text import join_first
 from softswitch.support.tracing import strip_addresses

@@ -52,8 +52,7 @@ from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.checkpoints import Snapshot
-from softswitch.results.history import ClientOutcome
-from softswitch.results.record import Record, RecordedClients
+from softswitch.results.history import ClientOutcome, Record, RecordedClients
 from softswitch.support.arrays import take_clients
 from softswitch.support.tracing import program_digest
 

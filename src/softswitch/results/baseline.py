@@ -13,8 +13,9 @@ from softswitch.methods.base import Method
 from softswitch.methods.trimming import mean_within, worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
 from softswitch.results.json_numbers import nan_if_none, replace_non_finite
+from softswitch.results.status import Diagnostic
+from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import format_number, format_value
 
 START = "the start"
@@ -50,14 +51,7 @@ class Baseline:
 
     @classmethod
     def of(cls, name: str, evaluation: Evaluation, method: Method, params: Params | None = None) -> Baseline:
-        """Summarise the values of a model at every client.
-
-        Args:
-            name: Name of the model in tables.
-            evaluation: Its objective and constraints at every client.
-            method: The method, which has the criterion and the tolerance.
-            params: Parameters to keep. Default: none.
-        """
+        """Summarise the values of a model at every client."""
         worst = evaluation.constraint.max(axis=1)
         feasible = worst_but(evaluation.constraint, method.robust) <= method.tolerance
         if evaluation.pooled is not None and method.switches_on == "pooled":
@@ -79,11 +73,7 @@ class Baseline:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Baseline:
-        """Restore a baseline from ``to_dict``, with NaN for None.
-
-        Args:
-            values: The output of ``to_dict``.
-        """
+        """Restore a baseline from ``to_dict``, with NaN for None."""
         return cls(**{name: nan_if_none(values[name]) for name in _SAVED})
 
 
@@ -110,37 +100,24 @@ def compare_with_trivial(
 ) -> list[Diagnostic]:
     """Diagnose an answer that is not better than a feasible trivial model.
 
-    Args:
-        answer: The answer.
-        baselines: The models to compare with.
-        costs: The values of the answer and of the constant to compare. Default: their F.
+    ``costs`` are the values of the answer and of the constant to compare; by default their F.
     """
     diagnostics = []
     start, constant = (find_baseline(name, baselines) for name in (START, CONSTANT))
     if start is not None and start.feasible and _is_no_better(answer.objective, start.objective, START_MARGIN):
-        diagnostics.append(
-            Diagnostic(
-                DiagnosticCode.NO_BETTER_THAN_START,
-                f"the start is feasible and has F = {format_value(start.objective)}, the answer "
-                f"{format_value(answer.objective)}",
-                "Run longer, or omit step_size to have it chosen automatically",
-                suggests_more_rounds=True,
-            )
-        )
+        values = f"F = {format_value(start.objective)}, the answer {format_value(answer.objective)}"
+        evidence = f"the start is feasible and has {values}"
+        advice = "Run longer, or omit step_size to have it chosen automatically"
+        diagnostics.append(Diagnostic(Code.NO_BETTER_THAN_START, evidence, advice, suggests_more_rounds=True))
     if constant is not None and constant.feasible:
         value, trivial = (answer.objective, constant.objective) if costs is None else costs
         if _is_no_better(value, trivial, CONSTANT_MARGIN):
             metric = "F =" if costs is None else "an error rate of"
-            diagnostics.append(
-                Diagnostic(
-                    DiagnosticCode.NO_BETTER_THAN_CONSTANT,
-                    f"a constant prediction is feasible and has {metric} {format_value(trivial)}, the answer "
-                    f"{format_value(value)}",
-                    "Run longer or omit step_size; if that does not help, raise the tolerance, or check that the "
-                    "features predict the label",
-                    suggests_more_rounds=True,
-                )
-            )
+            values = f"{metric} {format_value(trivial)}, the answer {format_value(value)}"
+            evidence = f"a constant prediction is feasible and has {values}"
+            longer = "Run longer or omit step_size; if that does not help, raise the tolerance"
+            advice = f"{longer}, or check that the features predict the label"
+            diagnostics.append(Diagnostic(Code.NO_BETTER_THAN_CONSTANT, evidence, advice, suggests_more_rounds=True))
     return diagnostics
 
 

@@ -11,25 +11,22 @@ from softswitch.methods.base import Method
 from softswitch.methods.consistency import Consistency
 from softswitch.methods.trimming import largest_few, worst_but
 from softswitch.oracles.base import Evaluation
-from softswitch.results.answer import RunEnd
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
+from softswitch.results.status import Diagnostic, RunEnd
+from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import format_value, join_first
 
 MIN_ROUNDS = 12  # fewest compared rounds of a client for a diagnostic
 MIN_DEVIATIONS = 4.0  # a client disagrees if it is this many standard deviations above the usual rate
 MAX_SCALE_RATIO = 1000.0  # largest plausible ratio of a client's scale to the median scale
-OUTLIER_DISTANCE = 100.0
-"""An outlier is this many times as far from the remaining clients as those from each other."""
+OUTLIER_DISTANCE = 100.0  # an outlier is this many times as far from the remaining clients as those from each other
 
 
 def diagnose_clients(end: RunEnd, evaluation: Evaluation) -> list[Diagnostic]:
     """Diagnose suspicious clients of a run with a robust method, given the answer's values at every client."""
-    if end.method.robust is None:
-        return []
     diagnostics = diagnose_model(end.names, end.method, evaluation)
-    if (consistency := end.state.consistency) is not None:
+    if end.method.robust is not None and (known := end.state.consistency) is not None:
         checks = (_inconsistent_updates, _scale_mismatch)
-        diagnostics += [d for check in checks if (d := check(end.names, consistency, end.method.robust)) is not None]
+        diagnostics += [d for check in checks if (d := check(end.names, known, end.method.robust)) is not None]
     return diagnostics
 
 
@@ -46,34 +43,32 @@ def _trimmed_violation(names: Sequence[Any], method: Method, evaluation: Evaluat
     above = [i for i in largest_few(worst, method.robust) if worst[i] > tolerance]
     if not above or not worst_but(evaluation.constraint, method.robust) <= tolerance:
         return None
+    violation = f"{_list_values(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance"
     answered = " that have answered" if np.isnan(worst).any() else ""
-    return Diagnostic(
-        DiagnosticCode.TRIMMED_VIOLATION,
-        f"{_list_values(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance {tolerance:g}; "
-        f"all remaining clients{answered} are within it, and robust={method.robust} trims as many",
+    remaining = f"all remaining clients{answered} are within it, and robust={method.robust} trims as many"
+    advice = (
         "The client is Byzantine, or it is the worst-off client and robustness works against it: check with it; if "
-        "you trust all clients, omit robust",
+        "you trust all clients, omit robust"
     )
+    return Diagnostic(Code.TRIMMED_VIOLATION, f"{violation} {tolerance:g}; {remaining}", advice)
 
 
 def _outliers(names: Sequence[Any], evaluation: Evaluation, byzantine: int) -> Diagnostic | None:
     outliers: dict[int, float] = {}
     for values in (evaluation.objective, *evaluation.constraint.T):
         ordered = np.sort(values[np.isfinite(values)])
-        if len(ordered) <= 2 * byzantine + 1:
+        if len(ordered) <= 2 * byzantine + 1 or ordered[byzantine] == ordered[-1 - byzantine]:
             continue
         low, high = ordered[byzantine], ordered[-1 - byzantine]
         margin = OUTLIER_DISTANCE * (high - low)
-        for i in np.flatnonzero(np.isfinite(values) & ((values > high + margin) | (values < low - margin))):
-            if high > low:
-                outliers.setdefault(int(i), values[i])
+        far = np.flatnonzero(np.isfinite(values) & ((values > high + margin) | (values < low - margin)))
+        outliers |= {int(i): values[i] for i in far if int(i) not in outliers}
     if not outliers:
         return None
+    distance = "times as far from the remaining clients as these are from each other"
+    evidence = f"{_list_values(names, list(outliers), outliers)}: more than {OUTLIER_DISTANCE:g} {distance}"
     return Diagnostic(
-        DiagnosticCode.OUTLIER_VALUES,
-        f"{_list_values(names, list(outliers), outliers)}: more than {OUTLIER_DISTANCE:g} times as far from the "
-        "remaining clients as these are from each other",
-        "Check that client's data and units, or continue without it (exclude)",
+        Code.OUTLIER_VALUES, evidence, "Check that client's data and units, or continue without it (exclude)"
     )
 
 
@@ -83,20 +78,17 @@ def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: i
     enough = hurt >= MIN_ROUNDS
     if not enough.any():
         return None
-    share = denied / np.maximum(hurt, 1)
-    usual = min(0.5, worst_but(share[enough], byzantine))
+    usual = min(0.5, worst_but((denied / np.maximum(hurt, 1))[enough], byzantine))
     excess = (denied - hurt * usual) / np.sqrt(np.maximum(hurt, 1) * max(usual * (1 - usual), 0.05))
     suspicious = np.flatnonzero(enough & (excess >= MIN_DEVIATIONS)).tolist()
     if not suspicious:
         return None
     listed = join_first([f"{names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in suspicious])
-    return Diagnostic(
-        DiagnosticCode.INCONSISTENT_UPDATES,
-        f"a client's update predicts that a step increases its loss, but it then reports a decrease: {listed}; no "
-        f"other client does so in more than {usual:.0%}",
-        "Its updates contradict its reports, by mistake or on purpose: check its code, or continue without it "
-        "(exclude)",
-    )
+    evidence = "a client's update predicts that a step increases its loss, but it then reports a decrease"
+    others = f"no other client does so in more than {usual:.0%}"
+    contradiction = "Its updates contradict its reports, by mistake or on purpose"
+    advice = f"{contradiction}: check its code, or continue without it (exclude)"
+    return Diagnostic(Code.INCONSISTENT_UPDATES, f"{evidence}: {listed}; {others}", advice)
 
 
 def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) -> Diagnostic | None:
@@ -111,12 +103,10 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
     if not suspicious:
         return None
     listed = join_first([f"{names[i]!r} ({ratio[i]:.2g} times)" for i in suspicious])
-    return Diagnostic(
-        DiagnosticCode.UPDATE_SCALE_MISMATCH,
-        f"the median client's reports change by {usual:.2g} times what its updates predict; those of {listed}",
-        "Its reports and updates have different units, or are made up: check its code, or continue without it "
-        "(exclude)",
-    )
+    evidence = f"the median client's reports change by {usual:.2g} times what its updates predict; those of {listed}"
+    units = "Its reports and updates have different units, or are made up"
+    advice = f"{units}: check its code, or continue without it (exclude)"
+    return Diagnostic(Code.UPDATE_SCALE_MISMATCH, evidence, advice)
 
 
 def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:

@@ -1,51 +1,87 @@
-"""The history of a run, round by round."""
+"""The history of a run, round by round, and the records of rounds that engines write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.compressors import in_one
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.results.record import Record, join
 
-
-class CountsRows(Protocol):
-    """An object that knows the cost of a round; see ``softswitch.oracles.base.Oracle``."""
-
-    def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return the number of rows on which a round evaluates values and gradients."""
-        ...
+_REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
 
 
 class ClientOutcome(IntEnum):
-    """The outcome of a round for one client, if clients can be lost."""
+    """The outcome of a round for one client, if clients can be lost.
+
+    EMPTY: no client, because the round had fewer participants than others. COUNTED: its update was applied. NO_REPORT
+    and NO_UPDATE: it was lost before its report, or after it and before its update. BAD_REPORT and BAD_UPDATE: that was
+    rejected. REFUSED: it refused to participate. VOID: it completed the round, but too few clients did.
+    """
 
     EMPTY = 0
-    """No client: the round had fewer participants than others."""
     COUNTED = 1
-    """The client reported, and its update was applied."""
     NO_REPORT = 2
-    """The client was lost before its report."""
     BAD_REPORT = 3
-    """The client's report was rejected."""
     REFUSED = 4
-    """The client refused to participate."""
     NO_UPDATE = 5
-    """The client reported and was lost before its update."""
     BAD_UPDATE = 6
-    """The client reported and its update was rejected."""
     VOID = 7
-    """The client completed the round, but too few clients did, and the round was void."""
 
     @property
     def label(self) -> str:
         """The name in lower case with spaces."""
         return self.name.lower().replace("_", " ")
+
+
+class RecordedClients(NamedTuple):
+    """The reports of the participants of a round; see ``ClientHistory``."""
+
+    clients: Int[Array, " m"]
+    objective: Float[Array, " m"]
+    constraint: Float[Array, "m c"]
+    metrics: dict[str, Float[Array, " m"]]
+    outcomes: Int[Array, " m"] | None = None
+    epsilon: Float[Array, " m"] | None = None
+
+
+class Record(NamedTuple):
+    """One round of a history; see ``History``.
+
+    Attributes:
+        full: The clients' summary at w_k on all their rows; NaN if it was not evaluated.
+        rows: Number of rows of the participants, if a batch is all of them; else None.
+        values: Number of rows of values, if it differs from the oracle's cost; else None.
+        traffic: Bytes sent up and down, if messages are compressed; else None. Each is a number of 2^15 bytes and a
+            remainder, see ``compressors.in_one``.
+    """
+
+    objective: Float[Array, ""]
+    constraint: Float[Array, ""]
+    criterion: Float[Array, ""]
+    feasible: Bool[Array, ""]
+    worst_client: Int[Array, ""]
+    full: ClientSummary
+    held_out: ClientSummary | None
+    absent: Int[Array, ""]
+    rows: Int[Array, ""] | None
+    clients: RecordedClients | None
+    unheard: Int[Array, ""] | None = None
+    oldest: Int[Array, ""] | None = None
+    values: Int[Array, ""] | None = None
+    traffic: Int[Array, "2 2"] | None = None
+
+
+def join(records: Sequence[Record], rounds: int) -> Record:
+    """Concatenate chunks of records on the host and keep the first ``rounds`` rounds."""
+    joined: Record = jax.tree.map(lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:rounds], *records)
+    return joined
 
 
 @dataclass(frozen=True)
@@ -126,11 +162,10 @@ class History:
     def lost_share(self) -> float:
         """The share of participants, over all rounds, that did not complete the round."""
         outcomes = None if self.per_client is None else self.per_client.outcomes
-        if outcomes is None or not (outcomes != ClientOutcome.EMPTY).any():
+        if outcomes is None or not (participated := int(np.sum(outcomes != ClientOutcome.EMPTY))):
             return 0.0
-        participated = outcomes != ClientOutcome.EMPTY
-        completed = np.isin(outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
-        return float((participated & ~completed).sum() / participated.sum())
+        completed = np.isin(outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID)).sum()
+        return float((participated - completed) / participated)
 
     @property
     def feasible_rounds(self) -> int:
@@ -144,11 +179,11 @@ class History:
         return self.feasible_rounds / counted if counted else float("nan")
 
     @classmethod
-    def from_records(cls, oracle: CountsRows, records: Sequence[Record], rounds: int, first: int = 0) -> History:
+    def from_records(cls, oracle: Any, records: Sequence[Record], rounds: int, first: int = 0) -> History:
         """Concatenate chunks of records.
 
         Args:
-            oracle: The clients, which know the cost of a round.
+            oracle: The clients, which know the ``cost`` of a round.
             records: Chunks of rounds, in order. The last may be longer than needed.
             rounds: Number of rounds to keep.
             first: Number of the first round.
@@ -160,22 +195,21 @@ class History:
             for cost in (costs[0] if joined.values is None else joined.values, costs[1])
         )
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
-        full, held_out = (
-            None if summary is None else ClientSummary(*(part[evaluated] for part in summary))
-            for summary in (joined.full, joined.held_out)
-        )
-        assert full is not None
-        same = (*_REPORTED, "unheard", "oldest")
+        full, held_out = (s and ClientSummary(*(part[evaluated] for part in s)) for s in (joined.full, joined.held_out))
+        up, down = (None, None) if joined.traffic is None else (in_one(joined.traffic[:, i]) for i in (0, 1))
+        clients = joined.clients and ClientHistory(*joined.clients)
+        if clients is not None and clients.epsilon is not None and np.isnan(clients.epsilon).all():
+            clients = replace(clients, epsilon=None)
         return cls(
-            **{name: getattr(joined, name) for name in same},
+            **{name: getattr(joined, name) for name in (*_REPORTED, "unheard", "oldest")},
             value_evaluations=values,
             gradient_evaluations=gradients,
             full_rounds=first + evaluated,
             full=full,
             held_out=held_out,
-            per_client=None if joined.clients is None else _drop_unknown_epsilon(ClientHistory(*joined.clients)),
-            bytes_up=None if joined.traffic is None else in_one(joined.traffic[:, 0]),
-            bytes_down=None if joined.traffic is None else in_one(joined.traffic[:, 1]),
+            per_client=clients,
+            bytes_up=up,
+            bytes_down=down,
         )
 
     def since(self, first: int) -> History:
@@ -185,27 +219,20 @@ class History:
             first: The first round to keep, counted from 0.
         """
         names = (*_REPORTED, "value_evaluations", "gradient_evaluations")
-        return History(
-            **{name: getattr(self, name)[first:] for name in names},
-            full_rounds=self.full_rounds[:0],
-            full=ClientSummary(*(values[:0] for values in self.full)),
-        )
+        kept = {name: getattr(self, name)[first:] for name in names}
+        return History(**kept, full_rounds=self.full_rounds[:0], full=ClientSummary(*(part[:0] for part in self.full)))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return all values as arrays by name, for a file."""
-        arrays: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, ClientSummary):
-                arrays |= {f"{entry.name}.{name}": part for name, part in value._asdict().items()}
-            elif isinstance(value, ClientHistory):
-                parts = {name: getattr(value, name) for name in ("clients", "objective", "constraint")}
-                parts |= {"outcomes": value.outcomes, "epsilon": value.epsilon}
-                parts |= {f"metrics.{name}": part for name, part in value.metrics.items()}
-                arrays |= {f"{entry.name}.{name}": part for name, part in parts.items()}
-            else:
-                arrays[entry.name] = value
-        return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+
+        def flatten(name: str, value: Any) -> dict[str, np.ndarray]:
+            if isinstance(value, ClientSummary | ClientHistory):
+                value = value._asdict() if isinstance(value, ClientSummary) else vars(value)
+            if isinstance(value, dict):
+                return {key: part for n, v in value.items() for key, part in flatten(f"{name}.{n}", v).items()}
+            return {} if value is None else {name: np.asarray(value)}
+
+        return {key: part for name, value in vars(self).items() for key, part in flatten(name, value).items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> History:
@@ -214,28 +241,15 @@ class History:
         Args:
             arrays: The output of ``to_arrays``.
         """
-
-        def part(name: str, entries: Mapping[str, np.ndarray] = arrays) -> dict[str, Any]:
-            prefix = f"{name}."
-            return {key.removeprefix(prefix): array for key, array in entries.items() if key.startswith(prefix)}
-
-        client, held_out = part("per_client"), part("held_out")
-        per_client = None
-        if client:
-            required = (client["clients"], client["objective"], client["constraint"])
-            optional = (client.get("outcomes"), client.get("epsilon"))
-            per_client = ClientHistory(*required, part("metrics", client), *optional)
-        return cls(
-            **{entry.name: arrays[entry.name] for entry in fields(cls) if entry.name in arrays},
-            full=ClientSummary(**part("full")),
-            held_out=ClientSummary(**held_out) if held_out else None,
-            per_client=per_client,
-        )
-
-
-_REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
-
-
-def _drop_unknown_epsilon(history: ClientHistory) -> ClientHistory:
-    is_unknown = history.epsilon is not None and np.isnan(history.epsilon).all()
-    return replace(history, epsilon=None) if is_unknown else history
+        parts: dict[str, Any] = {}
+        for name, array in arrays.items():
+            *path, last = name.split(".", 2)  # the name of a metric may have dots
+            part = parts
+            for key in path:
+                part = part.setdefault(key, {})
+            part[last] = array
+        known = {entry.name: parts[entry.name] for entry in fields(cls) if entry.name in parts}
+        known |= {name: ClientSummary(**known[name]) for name in ("full", "held_out") if name in known}
+        if "per_client" in known:
+            known["per_client"] = ClientHistory(**{"metrics": {}, **known["per_client"]})
+        return cls(**known)

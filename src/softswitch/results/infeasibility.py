@@ -20,15 +20,15 @@ from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Domain, as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.results.answer import RunEnd
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
+from softswitch.results.status import Diagnostic, RunEnd
+from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import format_value, join_first
 
 MIN_STEPS, MAX_STEPS = 10, 200  # limits of the steps of ``minimise_constraint``
 
 
 class ClientMinimum(NamedTuple):
-    """The smallest constraint of one client, minimised alone; ``converged`` is False at the step limit."""
+    """The smallest constraint of one client, minimised alone."""
 
     smallest: float
     converged: bool
@@ -94,7 +94,7 @@ def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_settin
     if not worst_but(evaluation.constraint, end.method.robust) <= tolerance:
         return describe_infeasibility(end.names, worst, tolerance, int(worst.argmax()), None)
     return Diagnostic(
-        DiagnosticCode.SWITCH_NEVER_PASSES,
+        Code.SWITCH_NEVER_PASSES,
         f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
         f"on all their data, the largest at {format_value(float(worst.max()))}, but no round's criterion was at most "
         f"{format_value(float(end.method.switch_at))}",
@@ -109,36 +109,24 @@ def describe_infeasibility(
 ) -> Diagnostic:
     """Diagnose a run whose constraint was never met.
 
-    Args:
-        names: The clients' labels.
-        worst: The largest constraint of each client where the criterion was smallest.
-        tolerance: ε.
-        client: The client whose constraint was minimised alone.
-        minimum: The result of that minimisation; None if there was none.
+    ``worst`` has the largest constraint of each client where the criterion was smallest. ``minimum`` is the result of
+    minimising the constraint of ``client`` alone, if that was done.
     """
     above = np.flatnonzero(~(worst <= tolerance))
     listed = join_first([f"{names[i]!r} ({format_value(worst[i])})" for i in above[np.argsort(-worst[above])]])
     evidence = f"{len(above)} of {len(names)} clients are above the tolerance {tolerance:g} at best: {listed}"
     name, longer = repr(names[client]), "Run longer, change the step size, or raise the tolerance"
     if minimum is None or not math.isfinite(minimum.smallest):
-        return Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, longer, suggests_more_rounds=True)
+        return Diagnostic(Code.NEVER_FEASIBLE, evidence, longer, suggests_more_rounds=True)
     smallest = format_value(minimum.smallest)
     if minimum.smallest <= tolerance:
-        return Diagnostic(
-            DiagnosticCode.INCOMPATIBLE_CONSTRAINTS,
-            f"{evidence}. Alone, client {name} reaches {smallest}, within the tolerance",
-            "If a longer run or another step size does not help, the clients' constraints conflict: raise the "
-            "tolerance or enlarge the model",
-        )
+        evidence = f"{evidence}. Alone, client {name} reaches {smallest}, within the tolerance"
+        conflict = "If a longer run or another step size does not help, the clients' constraints conflict"
+        advice = f"{conflict}: raise the tolerance or enlarge the model"
+        return Diagnostic(Code.INCOMPATIBLE_CONSTRAINTS, evidence, advice)
     if not minimum.converged:
-        return Diagnostic(
-            DiagnosticCode.NEVER_FEASIBLE,
-            f"{evidence}. Alone, client {name} reached {smallest}, and the search had not converged",
-            longer,
-            suggests_more_rounds=True,
-        )
-    return Diagnostic(
-        DiagnosticCode.INFEASIBLE_CLIENT,
-        f"{evidence}. Minimising the constraint of client {name} alone ends at {smallest}",
-        f"This does not depend on other clients: raise the tolerance, or give {name} a constraint it can meet",
-    )
+        evidence = f"{evidence}. Alone, client {name} reached {smallest}, and the search had not converged"
+        return Diagnostic(Code.NEVER_FEASIBLE, evidence, longer, suggests_more_rounds=True)
+    evidence = f"{evidence}. Minimising the constraint of client {name} alone ends at {smallest}"
+    advice = f"This does not depend on other clients: raise the tolerance, or give {name} a constraint it can meet"
+    return Diagnostic(Code.INFEASIBLE_CLIENT, evidence, advice)

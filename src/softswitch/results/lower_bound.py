@@ -80,11 +80,7 @@ class LowerBound:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> LowerBound:
-        """Restore a bound from ``to_dict``.
-
-        Args:
-            values: The output of ``to_dict``.
-        """
+        """Restore a bound from ``to_dict``."""
         restored = {entry.name: values[entry.name] for entry in fields(cls)}
         for name in _ARRAYS:
             shape = restored[name]["shape"]

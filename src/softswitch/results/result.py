@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,34 @@ from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.results import saving
-from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, find_baseline, tabulate_baselines
-from softswitch.results.convergence import describe_convergence
-from softswitch.results.diagnostic import Diagnostic, DiagnosticCode
+from softswitch.results.baseline import (
+    CONSTANT,
+    START,
+    UNCONSTRAINED_WORST,
+    Baseline,
+    find_baseline,
+    tabulate_baselines,
+)
+from softswitch.results.diagnostics import diagnose
 from softswitch.results.history import History
 from softswitch.results.lower_bound import LowerBound
-from softswitch.results.restart import Restart
-from softswitch.results.status import Status, StatusCode, model_status
+from softswitch.results.restart import Restart, describe_convergence
+from softswitch.results.status import (
+    Diagnostic,
+    DiagnosticCode,
+    RunEnd,
+    Status,
+    StatusCode,
+    model_status,
+    run_status,
+    select_answer,
+)
 from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors
 from softswitch.support.text import format_number, format_value
+
+_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")
+_PLAIN = ("selected", "seed", "seconds", "auto_settings")  # fields that JSON holds as they are
+_FROM_END = ("history", "names", "method", "seed", "seconds", "state", "restarts", "auto_settings")
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +179,13 @@ class Result:
         """Describe how the run ended, the answer and its quality, automatic settings and diagnostics."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
         if self.client_optimum is not None:
-            lines.append(self._describe_regret())
+            (regret, r), (loss, f) = (
+                (format_number(float(values[i])), self.names[i])
+                for values in (self.client_objective, self.client_loss)
+                for i in [int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
+            )
+            largest = f"f is largest at client {f!r}, {loss}"
+            lines.append(f"F is the largest regret, f_i − f_i*: {regret}, at client {r!r}; {largest}.")
         if self.lower_bound is not None:
             lines.append(f"Optimality: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
@@ -171,17 +198,6 @@ class Result:
         lines += [f"  Restart {i}: {restart}." for i, restart in enumerate(self.restarts, 1)]
         lines += [f"- {diagnostic}" for diagnostic in self.diagnostics] or ["No problems detected."]
         return "\n".join(lines)
-
-    def _describe_regret(self) -> str:
-        regret, loss = (
-            (self.names[i], format_number(float(values[i])))
-            for values in (self.client_objective, self.client_loss)
-            for i in [int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
-        )
-        return (
-            f"F is the largest regret, f_i − f_i*: {regret[1]}, at client {regret[0]!r}; f is largest at client "
-            f"{loss[0]!r}, {loss[1]}."
-        )
 
     def _describe_quality(self) -> list[str]:
         lines = [f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}."]
@@ -211,18 +227,15 @@ class Result:
         """
         status = {"client": _label(self.status.client), "criterion": repr(self.status.criterion)}
         fields = {
-            "selected": self.selected,
+            **{name: getattr(self, name) for name in _PLAIN},
             "status": asdict(self.status) | status,
             "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
             "names": [_label(name) for name in self.names],
             "method": saving.describe_method(self.method),
-            "seed": self.seed,
-            "seconds": self.seconds,
             "restarts": [restart.to_dict() for restart in self.restarts],
-            "lower_bound": None if self.lower_bound is None else self.lower_bound.to_dict(),
-            "auto_settings": self.auto_settings,
+            "lower_bound": self.lower_bound and self.lower_bound.to_dict(),
             "baselines": [baseline.to_dict() for baseline in self.baselines],
-            "privacy": None if self.privacy is None else self.privacy.to_dict(),
+            "privacy": self.privacy and self.privacy.to_dict(),
         }
         trees = {name: getattr(self, name) for name in ("params", "last", "best", "state", *_ARRAYS)}
         saving.write(Path(folder), fields, trees, self.history)
@@ -245,18 +258,16 @@ class Result:
             else:
                 saving.check_method(method, fields["method"])
             check_size(path / saving.ARRAYS, MAX_TENSOR_BYTES)
-            arrays = load_file(path / saving.ARRAYS)
-            values = {name: saving.restore_tree(name, fields, arrays, None) for name in _ARRAYS}
-            iterates = {
-                name: _to_device(saving.restore_tree(name, fields, arrays, like)) for name in ("params", "last", "best")
-            }
+            restore = partial(saving.restore_tree, fields["outlines"], load_file(path / saving.ARRAYS))
+            values = {name: restore(name, None) for name in _ARRAYS}
+            iterates = {name: _to_device(restore(name, like)) for name in ("params", "last", "best")}
             fresh = start(iterates["last"], method, values["client_constraint"].shape[1])
             status, bound, privacy = fields["status"], fields["lower_bound"], fields["privacy"]
             criterion = None if status["criterion"] == "None" else float(status["criterion"])
             return cls(
                 **iterates,
                 **values,
-                selected=fields["selected"],
+                **{name: fields[name] for name in _PLAIN},
                 status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": criterion}),
                 diagnostics=tuple(
                     Diagnostic(**{**saved, "code": DiagnosticCode(saved["code"])}) for saved in fields["diagnostics"]
@@ -264,18 +275,34 @@ class Result:
                 history=saving.read_history(path / saving.HISTORY),
                 names=tuple(fields["names"]),
                 method=method,
-                seed=fields["seed"],
-                seconds=fields["seconds"],
                 restarts=tuple(map(Restart.from_dict, fields["restarts"])),
-                auto_settings=fields["auto_settings"],
                 baselines=tuple(map(Baseline.from_dict, fields["baselines"])),
-                state=_to_device(saving.restore_tree("state", fields, arrays, fresh)),
+                state=_to_device(restore("state", fresh)),
                 lower_bound=None if bound is None else LowerBound.from_dict(bound),
                 privacy=None if privacy is None else PrivacyAccount.from_dict(privacy),
             )
 
 
-_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")
+def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Result:
+    """Select the answer of a finished run, evaluate it at all clients, and diagnose the run.
+
+    ``clients`` is an ``Oracle``, or has its ``evaluate_params``. For ``scatter`` see ``diagnose``.
+    """
+    params, selected = select_answer(end)
+    evaluation = clients.evaluate_params(params)
+    return Result(
+        params=params,
+        last=end.state.params,
+        best=end.state.best.params if end.history.feasible_rounds else None,
+        selected=selected,
+        status=run_status(end, evaluation),
+        diagnostics=diagnose(end, evaluation, clients, scatter),
+        client_objective=evaluation.objective,
+        client_constraint=evaluation.constraint,
+        pooled_constraint=evaluation.pooled,
+        baselines=() if end.start is None else (Baseline.of(START, end.start, end.method),),
+        **{name: getattr(end, name) for name in _FROM_END},
+    )
 
 
 def _to_device(tree: Any) -> Any:

@@ -60,11 +60,11 @@ def read_format(file: Path, expected: str) -> dict[str, Any]:
     return dict(content)
 
 
-def restore_tree(name: str, values: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> Any:
+def restore_tree(outlines: dict[str, Any], arrays: dict[str, np.ndarray], name: str, like: Any) -> Any:
     """Restore a tree of a result. ``like`` has its structure, if that is not made of dicts, lists and tuples."""
     prefix = f"{name}:"
     leaves = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-    structure = values["outlines"][name]
+    structure = outlines[name]
     if like is not None:
         return unflatten_by_path(leaves, like) if structure is not None else None
     if structure == CUSTOM_STRUCTURE:
@@ -91,22 +91,22 @@ def read_history(file: Path) -> History:
 
 
 def _check_shapes(history: History) -> None:
-    rounds, evaluations = history.objective.shape, history.full_rounds.shape
-    wrong = []
-    places = None if history.per_client is None else history.per_client.clients.shape
-    for name, array in history.to_arrays().items():
+    rounds, evaluations, reports = history.objective.shape, history.full_rounds.shape, history.per_client
+    places = () if reports is None else reports.clients.shape
+
+    def fits(name: str, shape: tuple[int, ...]) -> bool:
         if name.startswith("per_client."):
-            fits = array.shape[:2] == places
-        else:
-            fits = array.shape == (evaluations if name.startswith(("full", "held_out")) else rounds)
-        wrong += [] if fits else [name]
-    if history.per_client is not None and places is not None:
-        bad = history.per_client.constraint.ndim != 3 or history.per_client.clients.dtype.kind not in "iu"
-        wrong += ["per_client"] * (bad or len(places) != 2 or places[:1] != rounds)
+            return shape[:2] == places
+        return shape == (evaluations if name.startswith(("full", "held_out")) else rounds)
+
+    wrong = [name for name, array in history.to_arrays().items() if not fits(name, array.shape)]
+    if reports is not None and (len(places) != 2 or places[:1] != rounds or reports.constraint.ndim != 3):
+        wrong.append("per_client")
     if wrong or len(rounds) != 1 or len(evaluations) != 1:
         raise ValueError(f"its arrays have inconsistent shapes: {', '.join(wrong)}")
-    if history.full_rounds.dtype.kind not in "iu" or history.feasible.dtype.kind != "b":
-        raise ValueError("full_rounds must be integers and feasible must be booleans")
+    integers = [history.full_rounds, *([] if reports is None else [reports.clients])]
+    if any(array.dtype.kind not in "iu" for array in integers) or history.feasible.dtype.kind != "b":
+        raise ValueError("full_rounds and clients must be integers and feasible must be booleans")
 
 
 _SETTINGS_TYPES = {cls.__name__: cls for cls in (FallingStep, NormalizedAdam)}

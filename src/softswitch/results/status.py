@@ -1,35 +1,40 @@
-"""The status of a run: a code for programs and a message for people."""
+"""How a run ended: its answer, its status (a code for programs, a message for people) and the kinds of diagnostics."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import jax
 import numpy as np
 
 from softswitch.methods.base import Method
+from softswitch.methods.round import State
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
-from softswitch.results.answer import RunEnd, smallest_criterion
+from softswitch.problem.parameters import Params
+from softswitch.results.history import History
+from softswitch.results.restart import Restart
 from softswitch.support.text import format_value, join_first
 
 
 class StatusCode(StrEnum):
-    """How a run ended."""
+    """How a run ended.
+
+    FEASIBLE: all rounds were run and the answer meets the tolerance at every client on all training data. VIOLATED: all
+    rounds were run and some were feasible, but the answer violates the tolerance at some client. NO_FEASIBLE_ROUND: no
+    round was feasible, hence there is no feasible average; an auto-tuned run evaluates its answer on all data and is
+    FEASIBLE if that meets the tolerance. DIVERGED: a report or a step was not finite. STOPPED: a callback or Ctrl-C
+    stopped the run early.
+    """
 
     FEASIBLE = "feasible"
-    """All rounds were run and the answer meets the tolerance at every client on all training data."""
     VIOLATED = "answer-violates"
-    """All rounds were run and some were feasible, but the answer violates the tolerance at some client."""
     NO_FEASIBLE_ROUND = "no-feasible-round"
-    """No round was feasible, hence there is no feasible average. An auto-tuned run evaluates its answer on all data and
-    is feasible if that meets the tolerance."""
     DIVERGED = "diverged"
-    """A report or a step was not finite."""
     STOPPED = "stopped"
-    """A callback or Ctrl-C stopped the run early."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +64,150 @@ class Status:
         return f"{self.code}: {self.message}"
 
 
+class DiagnosticCode(StrEnum):
+    """The kind of problem."""
+
+    DIVERGED = "diverged"
+    NO_VALUES = "no-values"
+    VOID_ROUNDS = "void-rounds"
+    MISSING_STRATA = "missing-strata"
+    CLIENT_DROPOUT = "client-dropout"
+    EXCLUDED_CLIENTS = "excluded-clients"
+    SUPPRESSED_CLASSES = "suppressed-classes"
+    NEVER_FEASIBLE = "never-feasible"
+    INFEASIBLE_CLIENT = "infeasible-client"
+    INCOMPATIBLE_CONSTRAINTS = "incompatible-constraints"
+    SWITCH_NEVER_PASSES = "switch-never-passes"
+    RARELY_FEASIBLE = "rarely-feasible"
+    INACTIVE_CONSTRAINT = "inactive-constraint"
+    MASKED_WORST_CLIENT = "masked-worst-client"
+    LIMIT_CYCLE = "limit-cycle"
+    NOISY_SWITCH = "noisy-switch"
+    STEP_SIZE_TOO_LARGE = "step-size-too-large"
+    UNSTABLE_OBJECTIVE = "unstable-objective"
+    FEW_AVERAGED_ROUNDS = "few-averaged-rounds"
+    STILL_IMPROVING = "still-improving"
+    DIVERGED_RESTARTS = "diverged-restarts"
+    NO_BETTER_THAN_START = "no-better-than-start"
+    NO_BETTER_THAN_CONSTANT = "no-better-than-constant"
+    TRIMMED_VIOLATION = "trimmed-violation"
+    OUTLIER_VALUES = "outlier-values"
+    INCONSISTENT_UPDATES = "inconsistent-updates"
+    UPDATE_SCALE_MISMATCH = "update-scale-mismatch"
+    UNKNOWN_BENEFIT = "unknown-benefit"
+    CLIPPED_ROWS = "clipped-rows"
+    NOISE_EXCEEDS_BOUND = "noise-exceeds-bound"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A problem detected in a run.
+
+    Attributes:
+        code: The kind of problem.
+        evidence: What in the run points to it.
+        advice: What to try.
+        suggests_more_rounds: Whether the advice includes a longer run.
+    """
+
+    code: DiagnosticCode
+    evidence: str
+    advice: str
+    suggests_more_rounds: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.evidence}. {self.advice}."
+
+
+@dataclass(frozen=True, eq=False)
+class RunEnd:
+    """A run after its last round.
+
+    Attributes:
+        averaging_from: The first round that could join the average.
+        answer: The requested iterate.
+        vanished: Whether no client has an objective, or none has a constraint, on all its data.
+        culprit: The label of the client that made the run diverge, if known.
+        restarts: The restarts of an auto-tuned run. The answer is then the start of the next one.
+        start: The values of the start at every client, if known.
+        auto_settings: The settings that auto-tuning chose, by name.
+    """
+
+    state: State
+    history: History
+    method: Method
+    names: tuple[Any, ...]
+    averaging_from: int
+    answer: str
+    stopped: bool
+    seed: int
+    seconds: float
+    vanished: bool = False
+    culprit: Any = None
+    restarts: tuple[Restart, ...] = ()
+    start: Evaluation | None = None
+    auto_settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def diverged_at(self) -> int:
+        """The round in which a value was not finite; −1 if there was none."""
+        return int(self.state.diverged_at)
+
+    @property
+    def smallest_criterion_round(self) -> int:
+        """The round with the smallest criterion."""
+        criterion = self.history.criterion
+        return int(np.argmin(np.where(np.isfinite(criterion), criterion, np.inf)))
+
+
+def select_answer(end: RunEnd) -> tuple[Params, str]:
+    """Return the answer and its description: the requested iterate or, if there is none, the next best."""
+    state, history, first = end.state, end.history, end.averaging_from
+    if end.restarts:
+        return state.params, end.restarts[-1].answer
+    if end.answer == "last":
+        return state.params, f"last iterate, after {len(history)} rounds"
+    reason = ""
+    if end.answer == "average":
+        in_window, count = int(np.sum(history.feasible[first:])), int(state.average.rounds)
+        if in_window and count:
+            window = f"rounds {first} to {len(history) - 1}" if first else f"{len(history)} rounds"
+            window += " and of the previous run" if count > in_window else ""
+            mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
+            return mean, f"mean of the {count} feasible iterates of {window}"
+        reason = f": no feasible round from {first} on"
+        if len(history) <= first:
+            reason = f": the average begins with round {first}, and the run ended before it"
+    if history.feasible_rounds:
+        best = np.argmin(np.where(history.feasible, history.objective, np.inf))
+        return state.best.params, f"best feasible iterate by its reports, from round {best}{reason}"
+    if np.isfinite(state.best.criterion):
+        return state.best.params, f"iterate with the smallest criterion, round {end.smallest_criterion_round}"
+    return state.params, "the start: no round was completed"
+
+
 def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
     """Return the status of a finished run, given its answer's values at every client."""
-    history = end.history
+    history, smallest = end.history, float(end.state.best.criterion)
     if end.diverged_at >= 0:
-        return _diverged(end)
+        return Status(StatusCode.DIVERGED, _describe_divergence(end), end.diverged_at, end.culprit, smallest)
     answer = _Answer(end.names, end.method, evaluation)
-    smallest = float(end.state.best.criterion)
     if end.stopped:
         message = f"stopped after {len(history)} rounds, {history.feasible_rounds} of them feasible; {answer}"
         return Status(StatusCode.STOPPED, message, len(history), answer.client, smallest)
     if history.void.all():
-        return Status(StatusCode.NO_FEASIBLE_ROUND, _all_rounds_void(end), None, None, smallest)
-    pooled = evaluation.pooled if end.method.switches_on == "pooled" else None
-    is_feasible, message = answer.check() if pooled is None else answer.check_pooled(float(pooled.max()))
+        return Status(StatusCode.NO_FEASIBLE_ROUND, _describe_void_rounds(end), None, None, smallest)
+    is_feasible, message = answer.check(pooled=evaluation.pooled if end.method.switches_on == "pooled" else None)
     # The answer of an auto-tuned run was evaluated on all data. Any other answer needs a feasible round.
     if not history.feasible_rounds and not (end.restarts and is_feasible):
-        return _never_feasible(end, answer)
+        reason = f"client {answer.client!r} has the largest constraint, {format_value(answer.largest)}"
+        if answer.is_feasible:
+            largest = f"(the largest is {format_value(answer.largest)}, at {answer.client!r})"
+            reason = f"{answer.within} on their data {largest}, which no round's reports showed"
+        level, when = format_value(float(end.method.switch_at)), end.smallest_criterion_round
+        criterion = f"the smallest was {format_value(smallest)} in round {when}, where {reason}"
+        message = f"none of {len(history)} rounds had a criterion <= {level}; {criterion}"
+        return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, answer.client, smallest)
     message = f"{message}. {history.feasible_rounds} of {len(history)} rounds were feasible"
     return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, answer.client, smallest)
 
@@ -91,39 +223,27 @@ class _Answer:
     """The constraint of an answer at the clients."""
 
     def __init__(self, names: Sequence[Any], method: Method, evaluation: Evaluation) -> None:
-        self.tolerance, self.robust = method.tolerance, method.robust
-        worst = evaluation.constraint.max(axis=1)
+        worst, tolerance = evaluation.constraint.max(axis=1), method.tolerance
         self.client = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
         self.largest = float("nan") if np.isnan(worst).all() else float(np.nanmax(worst))
-        self.clients = len(worst)
         self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(worst))]
-        self.violating = int((worst > self.tolerance).sum())
-        self.is_feasible = bool(worst_but(evaluation.constraint, self.robust) <= self.tolerance)
+        self.is_feasible = bool(worst_but(evaluation.constraint, method.robust) <= tolerance)
+        self.clients, self.tolerance, violating = len(worst), tolerance, int((worst > tolerance).sum())
+        self.above = f"{violating} of {self.clients} clients {'is' if violating == 1 else 'are'} above"
+        trimmed = violating + len(self.unknown)
+        but = f" but {trimmed} of {self.clients}, trimmed as robust={method.robust} allows,"
+        everyone = f"all clients{but}" if trimmed else f"all {self.clients} clients"
+        self.within = f"{everyone} are within the tolerance {tolerance:g}"
 
-    @property
-    def within(self) -> str:
-        trimmed = self.violating + len(self.unknown)
-        if trimmed:
-            return f"all clients but {trimmed} of {self.clients}, trimmed as robust={self.robust} allows, are within"
-        return f"all {self.clients} clients are within"
-
-    @property
-    def above(self) -> str:
-        return f"{self.violating} of {self.clients} clients {'is' if self.violating == 1 else 'are'} above"
-
-    def check(self, where: str = "") -> tuple[bool, str]:
-        """Return whether the clients meet the tolerance, and a message."""
-        counts = self.within if self.is_feasible else self.above
-        return self.is_feasible, f"{counts} the tolerance {self.tolerance:g}{where}; {self}"
-
-    def check_pooled(self, level: float) -> tuple[bool, str]:
-        """Return whether the constraint on the clients' pooled data meets the tolerance, and a message."""
-        within = level <= self.tolerance
-        message = (
-            f"the constraint on the pooled data is {format_value(level)}, {'within' if within else 'above'} the "
-            f"tolerance {self.tolerance:g}; individually, {self.above} it; {self}"
-        )
-        return within and not self.unknown, message
+    def check(self, where: str = "", pooled: np.ndarray | None = None) -> tuple[bool, str]:
+        """Return whether the clients, or their pooled data, meet the tolerance, and a message."""
+        if pooled is None:
+            counts = self.within if self.is_feasible else f"{self.above} the tolerance {self.tolerance:g}"
+            return self.is_feasible, f"{counts}{where}; {self}"
+        level = float(pooled.max())
+        limit = f"{'within' if level <= self.tolerance else 'above'} the tolerance {self.tolerance:g}"
+        message = f"the constraint on the pooled data is {format_value(level)}, {limit}; individually, {self.above} it"
+        return level <= self.tolerance and not self.unknown, f"{message}; {self}"
 
     def __str__(self) -> str:
         largest = f"the largest constraint is {format_value(self.largest)}, at client {self.client!r}"
@@ -133,7 +253,7 @@ class _Answer:
         return unknown if len(self.unknown) == self.clients else f"{largest}; {unknown}"
 
 
-def _diverged(end: RunEnd) -> Status:
+def _describe_divergence(end: RunEnd) -> str:
     cause = "the server's step is not finite"
     if end.culprit is not None:
         cause = f"client {end.culprit!r} reported a value that is not finite"
@@ -142,36 +262,17 @@ def _diverged(end: RunEnd) -> Status:
     advice = "Lower step_size, or check that client's values"
     if not end.diverged_at:
         advice = "Check objective and constraint at the start"
-    message = f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
-    return Status(StatusCode.DIVERGED, message, end.diverged_at, end.culprit, float(end.state.best.criterion))
+    return f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
 
 
-def _all_rounds_void(end: RunEnd) -> str:
-    history, robust = end.history, end.method.robust
+def _describe_void_rounds(end: RunEnd) -> str:
+    history, robust, none = end.history, end.method.robust, f"in none of {len(end.history)} rounds"
     message = (
-        f"in none of {len(history)} rounds did the participants have an objective and a constraint; raise "
-        "participation, or sample by strata"
+        f"{none} did the participants have an objective and a constraint; raise participation, or sample by strata"
     )
     if history.per_client is not None and not (history.per_client.clients >= 0).any():
-        message = f"in none of {len(history)} rounds was any client connected"
+        message = f"{none} was any client connected"
     elif history.lost_share:
-        message = (
-            f"in none of {len(history)} rounds did enough clients complete the round: {history.lost_share:.0%} of the "
-            "participants were lost or rejected; the log names them"
-        )
+        lost = f"{history.lost_share:.0%} of the participants were lost or rejected; the log names them"
+        message = f"{none} did enough clients complete the round: {lost}"
     return message if robust is None else f"{message}; robust={robust} needs {2 * robust + 1} clients in every round"
-
-
-def _never_feasible(end: RunEnd, answer: _Answer) -> Status:
-    smallest, when = float(end.state.best.criterion), smallest_criterion(end.history)
-    reason = f"client {answer.client!r} has the largest constraint, {format_value(answer.largest)}"
-    if answer.is_feasible:
-        reason = (
-            f"{answer.within} the tolerance {answer.tolerance:g} on their data "
-            f"(the largest is {format_value(answer.largest)}, at {answer.client!r}), which no round's reports showed"
-        )
-    message = (
-        f"none of {len(end.history)} rounds had a criterion <= {format_value(float(end.method.switch_at))}; the "
-        f"smallest was {format_value(smallest)} in round {when}, where {reason}"
-    )
-    return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, answer.client, smallest)

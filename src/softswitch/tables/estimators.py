@@ -37,9 +37,9 @@ from softswitch.problem.networks import Network, apply_network, rescale_network
 from softswitch.problem.parameters import WEIGHT, Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.certificate import describe_certification, is_certified
-from softswitch.results.diagnostic import DiagnosticCode
 from softswitch.results.report.page import report
 from softswitch.results.result import Result
+from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel, fit_multiclass_label, fit_number_label
