@@ -18,7 +18,7 @@ from flwr.common.serde import recorddict_to_proto
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch import methods as methods
-from softswitch.flower.arrays import unflatten_params
+from softswitch.flower.jax_client import unflatten_params
 from softswitch_experiments.tasks.fair_classification import adult
 
 CLIENTS, TOLERANCE, ROUNDS, LOOK = 10, 0.05, 200, 5

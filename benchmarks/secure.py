@@ -14,8 +14,8 @@ from flwr.app import Context, RecordDict
 
 import softswitch.flower as fl
 from softswitch import SoftmaxSGM, solve
-from softswitch.flower import secure_client
-from softswitch.flower.secure_protocol import SHARES, AggregationTerms
+from softswitch.flower import secure_aggregation as secure_client
+from softswitch.flower.secure_aggregation import SHARES, AggregationTerms
 from softswitch.methods.weight_cap import capped
 from softswitch.oracles.options import Output
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer

@@ -39,7 +39,7 @@ from softswitch.flower import (
     initial_arrays,
 )
 from softswitch.flower import messages as wire
-from softswitch.flower.secure_protocol import MASKED
+from softswitch.flower.secure_aggregation import MASKED
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 HOSPITALS, BENIGN, MALIGNANT = 7, 40, 20

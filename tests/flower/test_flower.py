@@ -20,7 +20,7 @@ from benchmarks import flat
 from flower_clients import FEATURES, quadratics, simulated, zeros
 from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.flower import messages as wire
-from softswitch.flower.arrays import flatten_params, unflatten_params
+from softswitch.flower.jax_client import flatten_params, unflatten_params
 from softswitch.methods import LocalLoss
 from softswitch.results.folder import find_runs, open_run
 from softswitch.results.history import ClientOutcome

@@ -17,7 +17,7 @@ from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
 from softswitch.flower import membership
 from softswitch.flower import messages as wire
-from softswitch.flower.arrays import flatten_params
+from softswitch.flower.jax_client import flatten_params
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import draw_rows
 from softswitch.results.history import ClientOutcome
@@ -325,7 +325,7 @@ def hello(content):
 
 
 def test_a_client_refuses_a_server_of_another_protocol():
-    assert wire.REGISTRATION in hello(membership.registration_request())
+    assert wire.REGISTRATION in hello(RecordDict({wire.SETTINGS: ConfigRecord(membership.get_version())}))
     assert "the server sent no version of the protocol, this client uses version 2" in wire.read_refusal(
         hello(RecordDict())
     )

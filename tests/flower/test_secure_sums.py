@@ -16,9 +16,9 @@ from benchmarks.secure import CappedSGM
 from benchmarks.secure import app_of as app_of_data
 from flower_clients import FEATURES, FaultyGrid, quadratic, simulated, zeros
 from softswitch.flower import messages as wire
-from softswitch.flower import secure_client
-from softswitch.flower import secure_protocol as secrets
-from softswitch.flower.secure_protocol import (
+from softswitch.flower import secure_aggregation as secrets
+from softswitch.flower import secure_aggregation as secure_client
+from softswitch.flower.secure_aggregation import (
     MASKED,
     ROUND_KEY,
     SHARES,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
-    from softswitch.flower.arrays import initial_arrays as initial_arrays
+    from softswitch.flower.client import ClientPolicy as ClientPolicy
     from softswitch.flower.client import client_app as client_app
     from softswitch.flower.jax_client import JaxClient as JaxClient
+    from softswitch.flower.jax_client import initial_arrays as initial_arrays
     from softswitch.flower.local_client import LocalOracle as LocalOracle
     from softswitch.flower.local_client import PerRowOracle as PerRowOracle
     from softswitch.flower.local_client import RefusalError as RefusalError
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
     from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import Values as Values
     from softswitch.flower.numpy_client import NumpyClient as NumpyClient
-    from softswitch.flower.policy import ClientPolicy as ClientPolicy
     from softswitch.flower.private_client import PrivateClient as PrivateClient
     from softswitch.flower.regret_client import RegretClient as RegretClient
+    from softswitch.flower.secure_aggregation import SecureAggregation as SecureAggregation
     from softswitch.flower.secure_client import SigningKeys as SigningKeys
-    from softswitch.flower.secure_protocol import SecureAggregation as SecureAggregation
     from softswitch.flower.server import server_app as server_app
     from softswitch.flower.settings import StrategySettings as StrategySettings
     from softswitch.flower.simulation import InProcessGrid as InProcessGrid
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from softswitch.results.events import read_events as read_events
 
 _MODULES = {
-    "ClientPolicy": "flower.policy",
+    "ClientPolicy": "flower.client",
     "InProcessGrid": "flower.simulation",
     "JaxClient": "flower.jax_client",
     "AllowedClient": "flower.membership",
@@ -40,8 +40,8 @@ _MODULES = {
     "NumpyClient": "flower.numpy_client",
     "PrivateClient": "flower.private_client",
     "RefusalError": "flower.local_client",
-    "SecureAggregation": "flower.secure_protocol",
-    "SigningKeys": "flower.secure_client",
+    "SecureAggregation": "flower.secure_aggregation",
+    "SigningKeys": "flower.secure_aggregation",
     "RegretClient": "flower.regret_client",
     "PerRowOracle": "flower.local_client",
     "StrategySettings": "flower.settings",
@@ -50,7 +50,7 @@ _MODULES = {
     "TorchClient": "flower.torch_client",
     "Values": "flower.messages",
     "client_app": "flower.client",
-    "initial_arrays": "flower.arrays",
+    "initial_arrays": "flower.jax_client",
     "parameters": "oracles.torch_functions",
     "read_events": "results.events",
     "server_app": "flower.server",

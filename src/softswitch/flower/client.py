@@ -1,36 +1,205 @@
-"""client_app(): a Flower ClientApp that answers the server's messages with a local client."""
+"""client_app(): a Flower ClientApp that answers the server's messages with a local client, by the client's policy."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
-from softswitch.flower import secure_client, secure_protocol
-from softswitch.flower.local_client import LocalOracle, RefusalError, Task
-from softswitch.flower.membership import get_version, protocol_mismatch
-from softswitch.flower.policy import ClientPolicy
+from softswitch.flower import secure_aggregation as secure
+from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task
+from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, IntervalMethod
+from softswitch.support import checks
+from softswitch.support.files import write_atomically
 
-Factory = Callable[[Context], LocalOracle]
-Handler = Callable[[LocalOracle, Message, Context], Message]
-MAX_INT, MAX_LOCAL_STEPS = 2**63 - 1, 10**6
+MAX_LOCAL_STEPS = 10**6
+MIN_ROWS = 10
+SECRET_SEED_BITS = 96
+REPLY_COUNTS = "reply_counts"
+"""The record in Flower's context with the number of replies so far."""
+COUNTERS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.EVALUATE: "evaluations", wire.CERTIFY: "evaluations"}
 _CLIENTS: dict[tuple[int, int], LocalOracle] = {}
 """The clients of the present run in this process, by run and node. Ray unpickles the app for every message."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClientPolicy:
+    """Rules that a client applies to every request, as in ``client_app(factory, ClientPolicy(min_rows=50))``.
+
+    By default a client computes nothing on a class, batch or table of fewer than ten rows, because values and gradients
+    of a single row reveal its features. Rows of smaller classes are excluded. Functions of an excluded class are −∞,
+    which is ignored in aggregation, and the server learns the number of excluded classes. If rows cannot be excluded,
+    or too few remain, the client refuses. This is not a privacy guarantee; use ``PrivateClient`` for one.
+
+    A request that violates a rule is refused with the reason. The rules bind only this package: they do not restrict
+    other code that runs on the same node.
+
+    Attributes:
+        runs: The runs to participate in: a set of Flower's run ids, or a function of Flower's ``Context`` that returns
+            a bool. Default: all.
+        min_rows: Minimum number of training rows, of held-out rows if there are any, and of rows in a batch.
+        min_class_rows: Minimum number of rows of a class, and of the expected rows of each class in a batch. The client
+            must declare its classes: with ``classes=``, or with an attribute ``class_rows``, such as
+            ``{"sick": 120, "well": 800}``. Set this to 1 if no function depends on a class. A ``PrivateClient``
+            excludes no class, because its noise covers single rows of every class.
+        secret_batches: Draw batches with a secret seed instead of the run's seed, which the server knows. Otherwise the
+            server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
+        min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
+            directions are also sent without it.
+        max_rounds: Maximum number of rounds of a run to participate in. Default: no maximum.
+        max_evaluations: Maximum number of evaluations and certificates in a run. Default: no maximum.
+        counter_file: File that counts rounds and evaluations across runs and restarts. Default: they are counted in
+            Flower's context, for each run.
+    """
+
+    runs: Collection[int] | Callable[[Context], bool] | None = None
+    min_rows: int = MIN_ROWS
+    min_class_rows: int = MIN_ROWS
+    secret_batches: bool = False
+    min_secure_clients: int | None = None
+    max_rounds: int | None = None
+    max_evaluations: int | None = None
+    counter_file: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        checks.check_instance("secret_batches", self.secret_batches, bool)
+        for name in ("min_rows", "min_class_rows", "min_secure_clients", "max_rounds", "max_evaluations"):
+            if getattr(self, name) is not None:
+                checks.check_integer(name, getattr(self, name), minimum=0)
+        if self.runs is not None and not callable(self.runs):
+            runs = frozenset(checks.check_integer("runs", run, minimum=0) for run in self.runs)
+            object.__setattr__(self, "runs", runs)
+
+    @classmethod
+    def for_simulations(cls) -> ClientPolicy:
+        """Return a policy without minimum sizes, for simulations in which all data is on one machine."""
+        return cls(min_rows=1, min_class_rows=1)
+
+    def restrict(self, client: LocalOracle) -> LocalOracle:
+        """Return the client without the rows of small classes, or raise ``RefusalError``.
+
+        Args:
+            client: The client with all of its rows.
+        """
+        min_rows = self.min_class_rows
+        if min_rows <= 1 or hasattr(client, "privacy_report"):
+            return client
+        class_rows: Any = getattr(client, "class_rows", None)
+        if class_rows is None:
+            problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared"
+            raise RefusalError(f"{problem}: set classes or class_rows, or min_class_rows=1 if no function needs them")
+        sizes = [int(size) for size in (class_rows.values() if isinstance(class_rows, Mapping) else class_rows)]
+        small, policy = sum(size < min_rows for size in sizes), f"fewer than {min_rows} rows (client policy)"
+        classes = getattr(client, "classes", None)
+        if not isinstance(classes, RowClasses) or classes.rows is None:
+            if small or not sizes:
+                raise RefusalError(f"it has a class of {policy}, and cannot exclude these rows")
+            return client
+        rows, held_out = classes.select_rows(min_rows)
+        if rows.sum() < max(1, self.min_rows):
+            raise RefusalError(f"without classes of {policy} it has {rows.sum()} rows left")
+        if not rows.all() or (held_out is not None and not held_out.all()):
+            try:
+                client = client.restrict(rows, held_out)  # type: ignore[attr-defined]
+            except ValueError as error:
+                raise RefusalError(f"without classes of {policy} it cannot continue: {error}") from error
+            client.excluded_classes = small  # type: ignore[attr-defined]
+        return client
+
+    def seed_batches(self, task: Task) -> Task:
+        """Return the task with the seed by which the client draws its batches.
+
+        Args:
+            task: The task from the server.
+        """
+        return task._replace(seed=secrets.randbits(SECRET_SEED_BITS)) if self.secret_batches else task
+
+    def admit(self, client: LocalOracle, kind: str, context: Context) -> None:
+        """Raise ``RefusalError`` if a request must not be answered.
+
+        Args:
+            client: The client that would answer.
+            kind: The type of the message.
+            context: Flower's context.
+        """
+        if self.runs is not None:
+            participates = self.runs(context) if callable(self.runs) else context.run_id in self.runs
+            if not participates:
+                raise RefusalError(f"it does not participate in run {context.run_id} (client policy)")
+        for attribute in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
+            rows = int(getattr(client, attribute))
+            if rows < self.min_rows and (rows or attribute != "held_out_rows"):
+                name = attribute.replace("_", " ")
+                raise RefusalError(f"it has {rows} {name}, but its policy requires {self.min_rows}")
+        per_batch = getattr(client, "class_rows_per_batch", None)
+        if per_batch is not None and per_batch < self.min_class_rows:
+            problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires"
+            raise RefusalError(f"{problem} {self.min_class_rows}: increase batch_size, or use all rows (None)")
+        classes, min_rows = getattr(client, "classes", None), self.min_class_rows
+        certifies = kind == wire.CERTIFY and client.held_out_rows and min_rows > 1
+        if certifies and isinstance(classes, RowClasses) and classes.rows is not None and classes.held_out_rows is None:
+            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
+            raise RefusalError(f"{problem}: set held_out_classes")
+
+    def count(self, kind: str, context: Context) -> None:
+        """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached.
+
+        Args:
+            kind: The type of the message.
+            context: Flower's context.
+        """
+        name = COUNTERS[kind]
+        maximum = self.max_evaluations if name == "evaluations" else self.max_rounds
+        if maximum is None:
+            return
+        file = None if self.counter_file is None else Path(self.counter_file).expanduser()
+        with nullcontext() if file is None else FileLock(file.with_name(f".{file.name}.lock")):
+            counts = _read_counts(file, context)
+            count = counts.get(name, 0)
+            if count >= maximum:
+                raise RefusalError(f"it has answered {count} {name}, and its policy allows {maximum}")
+            counts[name] = count + 1
+            if file is None:
+                context.state[REPLY_COUNTS] = ConfigRecord(dict(counts))
+            else:
+                write_atomically(file, json.dumps(counts).encode())
+
+
+def _read_counts(file: Path | None, context: Context) -> dict[str, int]:
+    counts: Any = {}
+    try:
+        if file is None:
+            counts = context.state.get(REPLY_COUNTS) or {}
+        elif file.exists():
+            counts = json.loads(file.read_text(encoding="utf-8"))
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return {str(name): int(count) for name, count in counts.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise RefusalError(f"its counter_file cannot be read: {file and file.name}") from error
+
+
 def client_app(
-    factory: Factory, policy: ClientPolicy | None = None, *, signing_keys: secure_client.SigningKeys | None = None
+    factory: Callable[[Context], LocalOracle],
+    policy: ClientPolicy | None = None,
+    *,
+    signing_keys: secure.SigningKeys | None = None,
 ) -> ClientApp:
     """Return a Flower ClientApp for the client that ``factory`` creates.
 
@@ -60,57 +229,45 @@ def client_app(
             _CLIENTS[key] = handlers.policy.restrict(client)
         return _CLIENTS[key]
 
-    def handle_with(handler: Handler) -> Callable[[Message, Context], Message]:
-        def handle(message: Message, context: Context) -> Message:
-            try:
-                client = get_client(context)
-                handlers.policy.admit(client, message.metadata.message_type, context)
-                return handler(client, message, context)
-            except RefusalError as refusal:
-                return wire.refuse(message, str(refusal))
-            except codes.OutdatedParamsError as outdated:
-                return wire.refuse(message, str(outdated), **{codes.NEEDS_PARAMS: True})
-            except wire.InvalidMessageError as error:
-                return wire.refuse(message, f"the server's message is invalid: {error}")
-
-        return handle
+    def handle(message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
+        try:
+            client = get_client(context)
+            handlers.policy.admit(client, kind, context)
+            records = getattr(handlers, kind.split(".")[1])(client, message, context)
+        except RefusalError as refusal:
+            return wire.refuse(message, str(refusal))
+        except codes.OutdatedParamsError as outdated:
+            return wire.refuse(message, str(outdated), **{codes.NEEDS_PARAMS: True})
+        except wire.InvalidMessageError as error:
+            return wire.refuse(message, f"the server's message is invalid: {error}")
+        privacy = getattr(client, "privacy_report", None)
+        if privacy is not None and kind in COUNTERS:  # these replies depend on rows
+            records[wire.PRIVACY] = ConfigRecord(dict(privacy))
+        return wire.reply(message, **records)
 
     app = ClientApp()
-    app.query("register")(handle_with(handlers.register))
-    app.query("report")(handle_with(handlers.report))
-    app.train("update")(handle_with(handlers.update))
-    app.query("unmask")(handle_with(handlers.unmask))
-    app.evaluate("values")(handle_with(handlers.evaluate))
-    app.evaluate("certify")(handle_with(handlers.certify))
+    for kind in (wire.REGISTER, wire.REPORT, wire.UPDATE, wire.UNMASK, wire.EVALUATE, wire.CERTIFY):
+        category, action = kind.split(".")
+        getattr(app, category)(action)(handle)
     return app
 
 
 @dataclass(frozen=True)
 class _Handlers:
-    policy: ClientPolicy
-    signing_keys: secure_client.SigningKeys | None
+    """The replies to the types of messages, as records by name."""
 
-    def register(self, client: LocalOracle, message: Message, context: Context) -> Message:
+    policy: ClientPolicy
+    signing_keys: secure.SigningKeys | None
+
+    def register(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         settings = message.content.get(wire.SETTINGS)
-        mismatch = protocol_mismatch(settings if isinstance(settings, ConfigRecord) else None, "server")
+        mismatch = protocol_mismatch(settings if isinstance(settings, ConfigRecord) else {}, "server")
         if mismatch is not None:
             raise RefusalError(mismatch)
-        registration: dict[str, Any] = {
-            **get_version(),
-            "name": str(client.name),
-            "rows": int(client.rows),
-            "held_out_rows": int(client.held_out_rows),
-            "value_rows": int(client.value_rows),
-            "gradient_rows": int(client.gradient_rows),
-            "constraints": int(client.constraints),
-            "statistics": int(getattr(client, "statistics", 0)),
-            "has_surrogate": bool(getattr(client, "has_surrogate", False)),
-            "can_repeat_reports": bool(getattr(client, "can_repeat_reports", False)),
-            "excluded_classes": int(getattr(client, "excluded_classes", 0)),
-        }
-        return wire.reply(message, **{wire.REGISTRATION: ConfigRecord(registration)})
+        return {wire.REGISTRATION: ConfigRecord({**get_version(), **asdict(ClientInfo.of(client))})}
 
-    def report(self, client: LocalOracle, message: Message, context: Context) -> Message:
+    def report(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Report values at w_k, and at w_{k−1} if requested; keep w_k for the update."""
         settings = wire.get_config(message.content, wire.SETTINGS)
         record, earlier = codes.read_params(message, context)
@@ -127,57 +284,47 @@ class _Handlers:
         if previous is not None:
             previous_values = values if previous is params else client.report(previous, task)
             records[wire.PREVIOUS_VALUES] = wire.encode_values(previous_values)
-        if settings.get(secure_protocol.MASKED) is True:
-            records[secure_protocol.ROUND_KEY] = secure_client.create_round_key(
-                task.round, client.name, context, self.signing_keys
-            )
-        return _reply(client, message, records)
+        if settings.get(secure.MASKED) is True:
+            key = secure.create_round_key(task.round, client.name, context, self.signing_keys)
+            records[secure.ROUND_KEY] = key
+        return records
 
-    def update(self, client: LocalOracle, message: Message, context: Context) -> Message:
+    def update(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Compute a direction at the parameters of the report, or at those sent again with this message."""
         self.policy.count(wire.UPDATE, context)
         content, policy = message.content, self.policy
-        if policy.min_secure_clients is not None and secure_protocol.TERMS not in content:
+        if policy.min_secure_clients is not None and secure.TERMS not in content:
             raise RefusalError("it sends directions only with secure aggregation (client policy)")
         decision = wire.get_config(content, wire.DECISION)
         source = content if wire.PARAMS in content else context.state
         params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
             raise RefusalError("it lost the parameters of the round in a restart after its report")
-        task = _parse_task(settings)
-        if str(task.round) != message.metadata.group_id:
-            raise RefusalError(
-                f"it has the parameters of round {task.round}, but the request is for round {message.metadata.group_id}"
-            )
+        task, wanted = _parse_task(settings), message.metadata.group_id
+        if str(task.round) != wanted:
+            raise RefusalError(f"it has the parameters of round {task.round}, but the request is for round {wanted}")
         loss = _parse_local_loss(decision, client.constraints)
         direction = client.update(wire.from_record(params), policy.seed_batches(task), loss)
         clip_norm = settings.get("clip_norm")
         if isinstance(clip_norm, float):
             direction = clip_direction(direction, clip_norm)
-        if secure_protocol.TERMS in content:
-            terms = secure_protocol.parse_terms(content[secure_protocol.TERMS])
-            direction, min_clients = clip_direction(direction, terms.limit), policy.min_secure_clients or 0
-            masked = secure_client.mask_direction(
-                direction, terms, client.name, context, min_clients, self.signing_keys
-            )
-            return _reply(client, message, masked)
+        if secure.TERMS in content:
+            terms, min_clients = secure.parse_terms(content[secure.TERMS]), policy.min_secure_clients or 0
+            direction = clip_direction(direction, terms.limit)
+            return secure.mask_direction(direction, terms, client.name, context, min_clients, self.signing_keys)
         if codes.UP in settings:
-            return _reply(
-                client, message, {wire.DIRECTION: codes.compress_direction(direction, settings, decision, context)}
-            )
-        return _reply(client, message, {wire.DIRECTION: wire.to_record(direction)})
+            return {wire.DIRECTION: codes.compress_direction(direction, settings, decision, context)}
+        return {wire.DIRECTION: wire.to_record(direction)}
 
-    def unmask(self, client: LocalOracle, message: Message, context: Context) -> Message:
-        """Send what the server needs to remove the masks from the sum."""
-        unmasking = secure_client.unmask(message, context, self.policy.min_secure_clients or 0)
-        return wire.reply(message, **{secure_protocol.UNMASKING: unmasking})
+    def unmask(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
+        return {secure.UNMASKING: secure.unmask(message, context, self.policy.min_secure_clients or 0)}
 
-    def evaluate(self, client: LocalOracle, message: Message, context: Context) -> Message:
+    def values(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         self.policy.count(wire.EVALUATE, context)
         params = wire.from_record(message.content.get(wire.PARAMS))
-        return _reply(client, message, {wire.VALUES: wire.encode_values(client.evaluate(params))})
+        return {wire.VALUES: wire.encode_values(client.evaluate(params))}
 
-    def certify(self, client: LocalOracle, message: Message, context: Context) -> Message:
+    def certify(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         self.policy.count(wire.CERTIFY, context)
         settings = wire.get_config(message.content, wire.SETTINGS)
         params = wire.from_record(message.content.get(wire.PARAMS))
@@ -191,62 +338,42 @@ class _Handlers:
             marginal, tolerance = _parse_probability(settings, "marginal"), wire.read_float(settings, "tolerance")
             options["levels"] = ErrorLevels(error, marginal, tolerance)
         intervals = client.certify(params, error, _parse_ranges(settings, client.constraints), **options)
-        return _reply(client, message, {wire.INTERVALS: encode_intervals(intervals)})
-
-
-def _reply(client: LocalOracle, message: Message, records: dict[str, Any]) -> Message:
-    """Reply with values that depend on rows; a private client adds its spent budget."""
-    if (privacy := getattr(client, "privacy_report", None)) is not None:
-        records[wire.PRIVACY] = ConfigRecord(dict(privacy))
-    return wire.reply(message, **records)
+        return {wire.INTERVALS: encode_intervals(intervals)}
 
 
 def _find_previous(
     digest: Any, params: wire.Arrays, earlier: Iterable[wire.Arrays], message: Message, context: Context
 ) -> wire.Arrays | None:
     """Return w_{k−1} with this digest from the message or the client's state, or None if the client lacks it."""
-    if not isinstance(digest, bytes):
-        raise wire.InvalidMessageError(f"its {wire.PREVIOUS} must be a digest, but is {digest!r:.80}")
-    if codes.digest(params) == digest:  # the first round of a run or restart
-        return params
+    wire.require(isinstance(digest, bytes), f"its {wire.PREVIOUS} must be a digest, but is {digest!r:.80}")
     records = message.content.get(wire.PREVIOUS), context.state.get(wire.PARAMS)
     held = (wire.from_record(record) for record in records if isinstance(record, ArrayRecord))
-    return next((candidate for candidate in (*earlier, *held) if codes.digest(candidate) == digest), None)
+    candidates = (each for source in ([params], earlier, held) for each in source)  # w_k itself in the first round
+    return next((candidate for candidate in candidates if codes.digest(candidate) == digest), None)
 
 
 def _parse_task(settings: ConfigRecord) -> Task:
     local_steps = wire.read_int(settings, "local_steps", MAX_LOCAL_STEPS)
-    if not local_steps:
-        raise wire.InvalidMessageError("its local_steps must be at least 1, but is 0")
-    return Task(
-        wire.read_int(settings, "round", MAX_INT),
-        wire.read_int(settings, "seed", MAX_INT),
-        local_steps,
-        wire.read_float(settings, "step_size"),
-        wire.read_bool(settings, "switches"),
-    )
+    wire.require(local_steps, "its local_steps must be at least 1, but is 0")
+    round_, seed = wire.read_int(settings, "round"), wire.read_int(settings, "seed")
+    return Task(round_, seed, local_steps, wire.read_float(settings, "step_size"), wire.read_bool(settings, "switches"))
 
 
 def _parse_probability(settings: ConfigRecord, name: str) -> float:
     value = wire.read_float(settings, name)
-    if not 0 < value < 1:
-        raise wire.InvalidMessageError(f"its {name} must be between 0 and 1, but is {value:g}")
+    wire.require(0 < value < 1, f"its {name} must be between 0 and 1, but is {value:g}")
     return value
 
 
 def _parse_local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
     switches = "feasible" in decision
     feasible = switches and wire.read_bool(decision, "feasible")
-    if feasible:
-        mix = [0.0] * constraints
-    elif switches and constraints == 1 and "constraint" not in decision:
-        mix = [1.0]
-    else:
-        mix = wire.read_numbers(decision, "constraint")
-    if len(mix) != constraints or not np.isfinite(mix).all():
-        raise wire.InvalidMessageError(
-            f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}"
-        )
+    mix = [0.0] * constraints
+    if not feasible:
+        is_single = switches and constraints == 1 and "constraint" not in decision
+        mix = [1.0] if is_single else wire.read_numbers(decision, "constraint")
+    is_valid = len(mix) == constraints and np.isfinite(mix).all()
+    wire.require(is_valid, f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}")
     weights: Any = np.asarray(mix)
     if switches:
         return LocalLoss(float(feasible), weights, 0.0, 0.0)
@@ -258,11 +385,10 @@ def encode_decision(loss: LocalLoss, switches: bool, feasible: bool) -> ConfigRe
     """Return the decision for one client as a record; one bit is enough for a switching method and one constraint."""
     mix = [float(weight) for weight in loss.constraint]
     if not switches:
-        objective, penalty, tolerance = float(loss.objective), float(loss.penalty), float(loss.tolerance)
-        return ConfigRecord({"objective": objective, "constraint": mix, "penalty": penalty, "tolerance": tolerance})
-    if feasible or len(mix) == 1:
-        return ConfigRecord({"feasible": feasible})
-    return ConfigRecord({"feasible": feasible, "constraint": mix})
+        numbers = {name: float(getattr(loss, name)) for name in ("objective", "penalty", "tolerance")}
+        return ConfigRecord({**numbers, "constraint": mix})
+    bit: dict[str, Any] = {"feasible": feasible}
+    return ConfigRecord(bit if feasible or len(mix) == 1 else bit | {"constraint": mix})
 
 
 def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
@@ -276,22 +402,18 @@ def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
 def encode_intervals(intervals: Sequence[Interval]) -> MetricRecord:
     """Return intervals as a record with one list per attribute."""
     rows = [asdict(interval) for interval in intervals]
-    converters: dict[str, Callable[[Any], int | float]] = {
-        "rows": int,
-        "approximate": int,
-        "method": list(IntervalMethod).index,
-    }
-    return MetricRecord({name: [converters.get(name, float)(row[name]) for row in rows] for name in rows[0]})
+    kinds: dict[str, Any] = {"rows": int, "approximate": int, "method": list(IntervalMethod).index}
+    return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
 
 
 def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
     """Return the ranges of f and each g; NaN limits mean that a range is not known."""
     low, high = wire.read_numbers(settings, "low"), wire.read_numbers(settings, "high")
     binary = wire.read_numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
-    if not len(low) == len(high) == len(binary) == 1 + constraints:
-        raise wire.InvalidMessageError(f"its ranges must be those of 1 objective and {constraints} constraints")
-    if any(not (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True) if not math.isnan(a)):
-        raise wire.InvalidMessageError("its ranges must be finite, with each lower limit below the upper one")
+    is_complete = len(low) == len(high) == len(binary) == 1 + constraints
+    wire.require(is_complete, f"its ranges must be those of 1 objective and {constraints} constraints")
+    valid = all(math.isnan(a) or (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True))
+    wire.require(valid, "its ranges must be finite, with each lower limit below the upper one")
     return [
         None if math.isnan(a) else frozenset((a, b)) if is_binary else (a, b)
         for a, b, is_binary in zip(low, high, binary, strict=True)

@@ -6,6 +6,7 @@ This module must not import JAX, because clients import it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -60,27 +61,21 @@ def to_vector(arrays: Mapping[str, Any]) -> np.ndarray:
 
 def from_vector(vector: np.ndarray, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
     """Return the arrays of a vector, the inverse of ``to_vector``."""
-    arrays, start = {}, 0
-    for name in sorted(specs):
-        shape, dtype = specs[name]
-        end = start + int(np.prod(shape, dtype=np.int64))
-        arrays[name] = vector[start:end].reshape(shape).astype(dtype)
-        start = end
-    return arrays
+    names = sorted(specs)
+    ends = np.cumsum([math.prod(specs[name].shape) for name in names])
+    parts = zip(names, np.split(vector, ends[:-1]), strict=True)
+    return {name: part.reshape(specs[name].shape).astype(specs[name].dtype) for name, part in parts}
 
 
 def decode(compressor: Compressor, code: Any, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
     """Return the arrays of a code, or raise ``InvalidMessageError`` if it is malformed or not finite."""
     dtype = np.result_type(*(spec.dtype for spec in specs.values()))
-    size = sum(int(np.prod(spec.shape, dtype=np.int64)) for spec in specs.values())
-    if not isinstance(code, bytes):
-        raise wire.InvalidMessageError(f"its code must be bytes, but is {type(code).__name__}")
+    wire.require(isinstance(code, bytes), f"its code must be bytes, but is {type(code).__name__}")
     try:
-        vector = compressor.decode(code, size, dtype)
+        vector = compressor.decode(code, sum(math.prod(spec.shape) for spec in specs.values()), dtype)
     except ValueError as error:
         raise wire.InvalidMessageError(f"its code does not match the compressor: {error}") from error
-    if not np.isfinite(vector).all():
-        raise wire.InvalidMessageError("its code contains NaN or infinity")
+    wire.require(np.isfinite(vector).all(), "its code contains NaN or infinity")
     return from_vector(vector, specs)
 
 
@@ -88,14 +83,12 @@ def parse_direction(
     record: Any, compressor: Compressor, specs: Mapping[str, wire.ArraySpec], largest: float
 ) -> wire.Arrays:
     """Return a client's compressed direction, or raise ``InvalidMessageError``."""
-    if not isinstance(record, ConfigRecord) or set(record) != {CODE}:
-        raise wire.InvalidMessageError("it contains no compressed direction; upgrade softswitch at the client")
-    if record[CODE] == b"":
-        raise wire.InvalidMessageError("its direction contains NaN or infinity")
+    is_code = isinstance(record, ConfigRecord) and set(record) == {CODE}
+    wire.require(is_code, "it contains no compressed direction; upgrade softswitch at the client")
+    wire.require(record[CODE] != b"", "its direction contains NaN or infinity")
     direction = decode(compressor, record[CODE], specs)
     size = max((float(np.abs(part).max(initial=0)) for part in direction.values()), default=0.0)
-    if not size <= largest:
-        raise wire.InvalidMessageError(f"its direction has entries up to {size:g}, but at most {largest:g} is accepted")
+    wire.require(size <= largest, f"its direction has entries up to {size:g}, but at most {largest:g} is accepted")
     return direction
 
 
@@ -116,9 +109,7 @@ def count_bytes(record: Any) -> int:
     """Return the number of bytes of a record's arrays or codes."""
     if isinstance(record, ArrayRecord):
         return sum(len(array.data) for array in record.values())
-    if not isinstance(record, ConfigRecord):
-        return 0
-    codes = record.get(CODES, [record.get(CODE)])
+    codes: Any = record.get(CODES, [record.get(CODE)]) if isinstance(record, ConfigRecord) else []
     return sum(len(code) for code in codes if isinstance(code, bytes)) if isinstance(codes, list) else 0
 
 
@@ -137,12 +128,11 @@ def read_params(message: Message, context: Context) -> tuple[ArrayRecord, list[w
     params = wire.from_record(held)
     if digest(params) == expected:  # a repeated message: the reply to the first one was lost
         return held, []
-    codes = change.get(CODES, [])
-    if not isinstance(codes, list) or len(codes) > MAX_CHANGES:
-        raise wire.InvalidMessageError(f"its changes of the parameters must be a list of at most {MAX_CHANGES:,} codes")
+    codes: Any = change.get(CODES, [])
+    is_valid = isinstance(codes, list) and len(codes) <= MAX_CHANGES
+    wire.require(is_valid, f"its changes of the parameters must be a list of at most {MAX_CHANGES:,} codes")
     compressor = parse_compressor(wire.get_config(message.content, wire.SETTINGS), DOWN)
-    specs = wire.array_specs(params)
-    earlier: list[wire.Arrays] = []
+    specs, earlier = wire.array_specs(params), list[wire.Arrays]()
     for code in codes:
         earlier = [params]
         params = apply_change(params, decode(compressor, code, specs))
@@ -159,8 +149,8 @@ def settle_errors(settings: ConfigRecord, context: Context) -> None:
     if LAST_COUNTED not in settings:
         return
     counted: Any = settings[LAST_COUNTED]
-    if not isinstance(counted, int) or counted < -1:
-        raise wire.InvalidMessageError(f"its {LAST_COUNTED} must be a round or −1, but is {counted!r:.80}")
+    is_valid = isinstance(counted, int) and counted >= -1
+    wire.require(is_valid, f"its {LAST_COUNTED} must be a round or −1, but is {counted!r:.80}")
     rounds: Any = context.state.get(ERROR_ROUNDS) or {"settled": -1, "next": -1}
     errors, next_errors = context.state.get(ERRORS), context.state.get(NEXT_ERRORS)
     if counted >= 0 and rounds["next"] == counted and isinstance(next_errors, ArrayRecord):
@@ -189,13 +179,17 @@ def compress_direction(
     error = vector - compressor.decode(code, len(vector), vector.dtype)
     rounds: Any = context.state.get(ERROR_ROUNDS) or {"settled": -1}
     context.state[NEXT_ERRORS] = wire.to_record({**errors, branch: error})
-    context.state[ERROR_ROUNDS] = ConfigRecord(
-        {"settled": rounds["settled"], "next": wire.read_int(settings, "round", 2**63 - 1)}
-    )
+    next_round = wire.read_int(settings, "round")
+    context.state[ERROR_ROUNDS] = ConfigRecord({"settled": rounds["settled"], "next": next_round})
     return ConfigRecord({CODE: code})
 
 
 # ---- the server's part
+
+
+def _holds_params(reply: Any) -> bool:
+    """Return whether a client holds the round's parameters: it replied and did not refuse."""
+    return isinstance(reply, Message) and wire.read_refusal(reply.content) is None
 
 
 class PreviousParams:
@@ -218,20 +212,16 @@ class PreviousParams:
         return RecordDict({**content, wire.PREVIOUS: self._record})
 
     def record_reply(self, index: int, reply: Any) -> None:
-        """Note that a client holds the round's parameters if it replied."""
-        self._held.pop(index, None)
-        if isinstance(reply, Message) and wire.read_refusal(reply.content) is None:
-            self._held[index] = self._current
+        """Note whether a client holds the round's parameters."""
+        self._held[index] = self._current if _holds_params(reply) else b""
 
 
 class ClientParams:
     """Tracks the parameter changes that each client has applied, and its last counted direction.
 
     A client that replied in a round holds that round's parameters. All other clients, and all clients after a server
-    restart, are sent whole parameters, as is a client that requests them.
-
-    Attributes:
-        down: Bytes of parameters sent in the present round.
+    restart, are sent whole parameters, as is a client that requests them. ``settings`` are those that all clients need,
+    and ``down`` counts the bytes of parameters sent in the present round.
     """
 
     def __init__(self, compression: Compression) -> None:
@@ -241,18 +231,11 @@ class ClientParams:
         self._digest = b""
         self._held: dict[int, int] = {}  # client -> number of changes it has applied
         self._counted: dict[int, int] = {}  # client -> last round in which its direction counted
-        self.down = 0
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that all clients need."""
-        settings: dict[str, Any] = {}
-        if self._compression.up is not None:
-            settings[UP] = describe_compressor(self._compression.up)
-            settings[APART] = bool(self._compression.apart)
-        if self._compression.changes is not None:
-            settings[DOWN] = describe_compressor(self._compression.changes)
-        return settings
+        self.down, self.settings = 0, dict[str, Any]()
+        if compression.up is not None:
+            self.settings |= {UP: describe_compressor(compression.up), APART: bool(compression.apart)}
+        if compression.changes is not None:
+            self.settings[DOWN] = describe_compressor(compression.changes)
 
     def restore(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
         """Restore the last counted directions from a history, beginning at round ``begin``."""
@@ -263,9 +246,10 @@ class ClientParams:
     def _note_counted(self, k: int, clients: Any, outcomes: Any) -> None:
         from softswitch.results.history import ClientOutcome  # imports JAX
 
-        for client, outcome in zip(clients, outcomes, strict=True):
-            if outcome == ClientOutcome.COUNTED:
-                self._counted[int(client)] = k
+        counted = (
+            client for client, outcome in zip(clients, outcomes, strict=True) if outcome == ClientOutcome.COUNTED
+        )
+        self._counted |= {int(client): k for client in counted}
 
     def begin(self, params: Mapping[str, Any]) -> None:
         """Begin a round at these parameters; if the kept changes do not lead to them, forget the changes."""
@@ -274,8 +258,7 @@ class ClientParams:
             return
         current = digest(params)
         if current != self._digest:
-            self._codes, self._dropped, self._held = [], 0, {}
-            self._digest = current
+            self._codes, self._dropped, self._held, self._digest = [], 0, {}, current
         whole = sum(np.asarray(part).nbytes for part in params.values())
         while sum(map(len, self._codes)) >= whole:  # whole parameters need fewer bytes
             del self._codes[0]
@@ -295,22 +278,19 @@ class ClientParams:
             counted = self._counted.get(index, -1)
             client_settings[LAST_COUNTED] = counted if counted >= begin else -1
         content = RecordDict({wire.SETTINGS: ConfigRecord(client_settings)})
-        held = self._held.get(index)
-        if self._compression.changes is None or held is None or held < self._dropped:
+        held = self._held.get(index, -1)
+        if self._compression.changes is None or held < self._dropped:
             content[wire.PARAMS] = wire.to_record(params)
         else:
-            changes = self._codes[held - self._dropped :]
-            content[CHANGE] = ConfigRecord({CODES: changes, DIGEST: self._digest})
+            content[CHANGE] = ConfigRecord({CODES: self._codes[held - self._dropped :], DIGEST: self._digest})
         if previous is not None:
             content = previous.add_to(index, content)
         self.down += sum(count_bytes(content.get(name)) for name in (wire.PARAMS, CHANGE, wire.PREVIOUS))
         return content
 
     def record_reply(self, index: int, reply: Any) -> None:
-        """Note that a client holds the round's parameters if it replied."""
-        self._held.pop(index, None)
-        if isinstance(reply, Message) and wire.read_refusal(reply.content) is None:
-            self._held[index] = self._dropped + len(self._codes)
+        """Note whether a client holds the round's parameters."""
+        self._held[index] = self._dropped + len(self._codes) if _holds_params(reply) else -1
 
     def end_round(self, k: int, clients: Any, outcomes: Any, code: bytes | None, params: Mapping[str, Any]) -> None:
         """Note whose direction counted, the code of the parameters' change, if any, and the new parameters."""

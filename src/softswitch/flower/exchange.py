@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
@@ -25,25 +25,30 @@ CLIENT_RAISED = 2
 
 
 class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error of the server)
-    """A client sent no usable reply; the text gives the reason.
+    """A client sent no usable reply, for the reason in the text.
 
-    Attributes:
-        permanent: Whether the client would fail again.
-        silent: Whether nothing came from the client before the timeout.
+    It is ``permanent`` if the client would fail again, ``silent`` if nothing came before the timeout.
     """
 
     def __init__(self, reason: str, *, permanent: bool = False, silent: bool = False) -> None:
         super().__init__(reason)
-        self.permanent = permanent
-        self.silent = silent
+        self.permanent, self.silent = permanent, silent
+
+
+def check_reply(reply: Message | NoReply) -> RecordDict:
+    """Return the content of a reply; raise the failure, or ``InvalidMessageError`` for a refusal."""
+    if isinstance(reply, NoReply):
+        raise reply
+    reason = wire.read_refusal(reply.content)
+    wire.require(reason is None, f"it refused: {reason}")
+    return reply.content
 
 
 class PendingMessages:
     """Messages that were sent and have no reply yet, each identified by an integer that the caller chooses."""
 
     def __init__(self, grid: Grid, timeout: float) -> None:
-        self._grid = grid
-        self._timeout = timeout
+        self._grid, self._timeout = grid, timeout
         self._pending: dict[str, tuple[int, float]] = {}  # message id -> (key, deadline)
         self._unsent: list[int] = []
 
@@ -57,9 +62,7 @@ class PendingMessages:
 
     def send(self, messages: Mapping[int, Message], timeout: float | None = None) -> None:
         """Send messages by their keys, perhaps with a timeout other than the default."""
-        if not messages:
-            return
-        sent = set(self._grid.push_messages(list(messages.values())))
+        sent = set(self._grid.push_messages(list(messages.values()))) if messages else ()
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for key, message in messages.items():
             if message.metadata.message_id in sent:
@@ -77,9 +80,8 @@ class PendingMessages:
             return results
         now = time.monotonic()
         for message_id, reply in _pull(self._grid, list(self._pending)):
-            key, _ = self._pending.pop(message_id, (None, 0.0))
-            if key is not None:
-                results.append((key, reply))
+            if message_id in self._pending:
+                results.append((self._pending.pop(message_id)[0], reply))
         for message_id, (key, deadline) in list(self._pending.items()):
             if now >= deadline:
                 del self._pending[message_id]
@@ -107,9 +109,7 @@ def exchange(
         for place, reply in pending.poll():
             results[place] = reply
             replies += isinstance(reply, Message) and wire.read_refusal(reply.content) is None
-        if not pending:
-            return results
-        if quorum is not None and replies >= quorum:
+        if not pending or (quorum is not None and replies >= quorum):
             break
         time.sleep(max(0.0, min(interval, deadline - time.monotonic())))
     for place in pending.keys:
@@ -140,11 +140,7 @@ def _failure(reply: Message) -> NoReply:
 
 
 class PollingGrid:
-    """A proxy of a grid whose ``send_and_receive`` is ``exchange``.
-
-    Attributes:
-        results: The reply or failure for each message of the last ``send_and_receive``, in order.
-    """
+    """A proxy of a grid whose ``send_and_receive`` is ``exchange``; ``results`` are the last replies and failures."""
 
     def __init__(self, grid: Grid, timeout: float, quorum: Callable[[int], int | None]) -> None:
         self._grid, self._timeout, self._quorum = grid, timeout, quorum

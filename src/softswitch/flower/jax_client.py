@@ -1,16 +1,16 @@
-"""JaxClient: a client that computes with JAX, with the same Problem as solve()."""
+"""JaxClient: a client that computes with JAX, and the conversion of pytrees of parameters to named arrays."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import ArrayLike
 
 from softswitch.certification.certify import compute_intervals, resolve_ranges
@@ -18,10 +18,8 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.engine.auto_tuning import size_of
-from softswitch.flower.arrays import flatten_params, unflatten_params
-from softswitch.flower.local_client import Task, merge_ranges
-from softswitch.flower.messages import Arrays, Values
-from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, take_rows
+from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
+from softswitch.flower.messages import Arrays, Values, to_record
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches
 from softswitch.oracles.federation import make_gradient_oracle
@@ -29,30 +27,69 @@ from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
 from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
-from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
+from softswitch.support.arrays import unflatten_by_path
 
 
-class JaxClient:
+def initial_arrays(params: Params) -> ArrayRecord:
+    """Return parameters as a Flower record, the start of ``SwitchingStrategy.start``.
+
+    For example ``initial_arrays(problem.start)``, or ``initial_arrays(parameters(module))`` for a PyTorch module.
+
+    Args:
+        params: The parameters w_0: a pytree of arrays, or arrays by name.
+    """
+    return to_record(flatten_params(params))
+
+
+def flatten_params(params: Params) -> Arrays:
+    """Return NumPy arrays by name: a dict of arrays keeps its names, and other trees use their paths as names."""
+    return {name: np.asarray(leaf, order="C") for name, leaf in flatten_traced(params).items()}
+
+
+def flatten_traced(params: Params) -> dict[str, Any]:
+    """Return the leaves by name without conversion to NumPy, for use in compiled programs."""
+    if _is_flat(params):
+        return dict(params)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def unflatten_params(arrays: Arrays, like: Params) -> Params:
+    """Return arrays by name in the structure of ``like``."""
+    return {name: arrays[name] for name in like} if _is_flat(like) else unflatten_by_path(arrays, like)
+
+
+def unflatten_state(state: Any, like: Any, flat_params: Arrays) -> Any:
+    """Return a tree that contains parameters by name, such as a run's state, in the structure of ``like``."""
+    arrays = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        *outer, last = path
+        name = getattr(last, "key", None)
+        arrays[jax.tree_util.keystr(path)] = leaf
+        if name in flat_params:  # the name is the path within the parameters
+            arrays[f"{jax.tree_util.keystr(tuple(outer))}{name}"] = leaf
+    return unflatten_by_path(arrays, like)
+
+
+def _is_flat(params: Any) -> bool:
+    return isinstance(params, dict) and all(
+        isinstance(name, str) and jax.tree_util.all_leaves([leaf]) for name, leaf in params.items()
+    )
+
+
+class JaxClient(RowClient):
     """A client with a ``Problem``, computed as in the compiled engine; the client draws its own batches.
+
+    The further arguments are those of ``RowClient``.
 
     Args:
         problem: The problem with objective, constraint and start.
         data: The columns, with one entry per sample.
-        name: The client's name.
-        batch_size: Number of rows in the batch of a gradient; None: all rows; "auto": all rows if that is cheap.
-        value_batch_size: Number of rows in the batch of a report. "same": as ``batch_size``; if that is "auto", each
-            size is chosen from its own cost.
-        replace: Whether rows are drawn with replacement. Default: with replacement, except that a client with no more
-            rows than a batch uses each row once.
-        strata: A column to stratify batches by, as in ``ClientData.from_arrays``.
-        held_out: Columns of rows that are not used for training, for the certificate.
-        classes: The class or group of each row, if a function depends on it: a column name, a tuple of column names, or
-            one label per row. Default: ``strata``. ``ClientPolicy`` excludes small classes.
-        held_out_classes: The classes of the held-out rows. Default: the same columns, if ``classes`` names columns.
+        strata: A column to stratify batches by, as in ``ClientData.from_arrays``. It is also the default of
+            ``classes``.
     """
 
     def __init__(
@@ -69,37 +106,29 @@ class JaxClient:
         classes: Classes = None,
         held_out_classes: Classes = None,
     ) -> None:
-        self._problem = problem
+        self._init = JaxClient.__init__, {key: value for key, value in locals().items() if key != "self"}
+        self._problem, self.domain = problem, problem.domain
         self._data = _client_data(data, name, strata)
         self._held_out = None if held_out is None else _client_data(held_out, name, None)
         self.rows = int(self._data.sizes[0])
-        sizes: dict[str, Any] = {"batch_size": batch_size, "value_batch_size": value_batch_size, "replace": replace}
-        self._batches, self._options = sizes, {"name": name, **sizes}
+        self.held_out_rows = 0 if held_out is None else int(self._held_out.sizes[0])
+        self._batches: dict[str, Any] = {
+            "batch_size": batch_size,
+            "value_batch_size": value_batch_size,
+            "replace": replace,
+        }
         if "auto" in (batch_size, value_batch_size):
             report, update = choose_batches(batch_size, value_batch_size, replace, self.rows, size_of(problem.start))
-            self._batches = {**sizes, "batch_size": update, "value_batch_size": report}
+            self._batches |= {"batch_size": update, "value_batch_size": report}
         self._oracles: dict[int, GradientOracle] = {}
         oracle = self._oracle(1)
         self._dtype = np.dtype(float_dtype(problem.start))
         self.name = str(name)
-        self._checksum = zlib.crc32(self.name.encode())
-        self.held_out_rows = 0 if self._held_out is None else int(self._held_out.sizes[0])
-        self.value_rows = oracle.report_batching.width
-        self.gradient_rows = oracle.update_batching.width
-        self.constraints = oracle.constraints
-        self.has_surrogate = oracle.has_surrogate
-        self.can_repeat_reports = True
-        self.classes = RowClasses.from_arguments(
-            strata if classes is None else classes,
-            held_out_classes,
-            (data, held_out),
-            (self.rows, self.held_out_rows),
-        )
-        self.class_rows = self.classes.rows
+        self.value_rows, self.gradient_rows = oracle.report_batching.width, oracle.update_batching.width
+        self.constraints, self.has_surrogate = oracle.constraints, oracle.has_surrogate
+        self.ranges = resolve_ranges(problem, None, None, self.constraints)
         self._is_stratified_by_class = classes is None
-        if self.class_rows is not None:
-            self.class_rows_per_batch = self._min_class_rows_in_batch(self.class_rows)
-        self._columns = data, held_out, strata
+        self._set_classes(strata if classes is None else classes, held_out_classes, (data, held_out))
         statistics = jax.eval_shape(_report, oracle, problem.start, np.zeros(3, np.uint32))[2]
         self.statistics = 0 if statistics is None else int(statistics.shape[0])
 
@@ -109,25 +138,8 @@ class JaxClient:
             if self._is_stratified_by_class and batching.draws is not None:
                 counts += [min(size, draws) for size, draws in zip(sizes, batching.draws, strict=True) if size]
             else:
-                counts.append(min_class_rows_in_batch(class_rows, batching.width))
+                counts.append(expected_class_rows(class_rows, batching.width))
         return min(counts)
-
-    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> JaxClient:
-        """Return this client with the selected rows only.
-
-        Args:
-            rows: Mask of the training rows to keep.
-            held_out: Mask of the held-out rows to keep, or None for all.
-        """
-        data, held_out_data, strata = self._columns
-        client, options = copy(self), self._options | self.classes.arguments(rows, held_out)
-        if self._is_stratified_by_class:
-            del options["classes"]
-        if not (strata is None or isinstance(strata, str | tuple)):
-            strata = np.asarray(strata)[rows]
-        options |= {"strata": strata, "held_out": take_rows(held_out_data, held_out)}
-        JaxClient.__init__(client, self._problem, take_rows(data, rows), **options)
-        return client
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return f_i and g_i on a batch."""
@@ -149,53 +161,27 @@ class JaxClient:
         """Return f_i and g_i on all rows."""
         return _to_values(*_evaluate(self._oracle(1), self._tree(params)))
 
-    def certify(
-        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
-    ) -> list[Interval]:
-        """Return confidence intervals from the held-out rows, as ``softswitch.certify`` does."""
-        assert self._held_out is not None
-        levels, known = levels or ErrorLevels.uniform(error), merge_ranges(ranges, self.ranges)
-        return compute_intervals(self._tree(params), self._problem, self._held_out, levels, known)[0]
+    def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
+        return compute_intervals(self._tree(params), self._problem, self._held_out, levels, ranges)[0]
 
     @property
     def start(self) -> Arrays:
         """The problem's start as arrays by name."""
         return flatten_params(self._problem.start)
 
-    @property
-    def ranges(self) -> list[Range | None]:
-        """The problem's ranges of f and each g on a single row."""
-        return resolve_ranges(self._problem, None, None, self.constraints)
-
-    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """Return f and each g on single training rows."""
-        if self.statistics:
-            raise ValueError("a PooledConstraint has no values on single rows")
-        return self._by_rows(self._data, params, rows)
-
-    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """Return f and each g on single held-out rows."""
-        assert self._held_out is not None
-        return self._by_rows(self._held_out, params, rows)
-
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
         indices, is_row = _pad(rows)
-        store, losses = self._data.rows, Losses.of(self._problem)
-        shares = mix.astype(self._dtype)
-        return flatten_params(
-            _clipped(store, self._tree(params), indices, is_row, shares, self._dtype.type(clip), losses)
-        )
+        shares, limit = mix.astype(self._dtype), self._dtype.type(clip)
+        losses = Losses.of(self._problem)
+        return flatten_params(_clipped(self._data.rows, self._tree(params), indices, is_row, shares, limit, losses))
 
-    def _by_rows(self, data: ClientData, params: Arrays, rows: np.ndarray) -> np.ndarray:
+    def _by_rows(self, params: Arrays, data: ClientData, rows: np.ndarray) -> np.ndarray:
+        if self.statistics:
+            raise ValueError("a PooledConstraint has no values on single rows")
         indices, _ = _pad(rows)
         values = _row_values(data.rows, self._tree(params), indices, Losses.of(self._problem))
         return np.asarray(values, float)[: len(rows)]
-
-    @property
-    def domain(self) -> Domain | None:
-        """The problem's domain, or None."""
-        return self._problem.domain
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
@@ -209,7 +195,7 @@ class JaxClient:
     def _seed_words(self, task: Task) -> np.ndarray:
         """Return the seed of a round's draws as three words; a seed of more than 32 bits is spread over all three."""
         low, middle, high = ((task.seed >> shift) & 0xFFFFFFFF for shift in (0, 32, 64))
-        return np.array([low, task.round ^ middle, self._checksum ^ high], np.uint32)
+        return np.array([low, task.round ^ middle, zlib.crc32(self.name.encode()) ^ high], np.uint32)
 
 
 def _pad(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,10 @@
-"""The interface of a client."""
+"""The interface of a client, and what clients with rows have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -11,6 +12,12 @@ from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
+
+if TYPE_CHECKING:
+    from softswitch.certification.intervals import ErrorLevels
+
+Classes = Any
+"""A column name, a tuple of column names (all combinations of their values), one label per row, or None."""
 
 
 class RefusalError(Exception):
@@ -67,7 +74,6 @@ class LocalOracle(Protocol):
             params: The parameters w_k.
             task: The settings of the round.
         """
-        ...
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return the direction u_i of E local steps from w_k on the local loss.
@@ -77,7 +83,6 @@ class LocalOracle(Protocol):
             task: The settings of the round.
             loss: The weights of the objective and of this client's constraints.
         """
-        ...
 
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all training rows.
@@ -85,7 +90,6 @@ class LocalOracle(Protocol):
         Args:
             params: The parameters to evaluate.
         """
-        ...
 
     def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
         """Return confidence intervals for f_i and g_i from the rows held out.
@@ -99,7 +103,6 @@ class LocalOracle(Protocol):
             ranges: The ranges of f and of each g on a single row, or None for those that are not known.
             levels: A second error probability and the tolerance, for p-values. This argument is optional.
         """
-        ...
 
 
 @runtime_checkable
@@ -116,16 +119,14 @@ class PerRowOracle(LocalOracle, Protocol):
     start: Arrays
 
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """Return f and each g on single training rows, one row of the result for each.
+        """Return f and each g on single training rows: an array of shape (rows, functions).
+
+        An entry is −∞ or NaN if the function does not apply to the row.
 
         Args:
             params: The parameters.
             rows: The indices of the rows.
-
-        Returns:
-            An array of shape (rows, functions); −∞ or NaN if the function does not apply to the row.
         """
-        ...
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>; a surrogate replaces its constraint.
@@ -136,7 +137,6 @@ class PerRowOracle(LocalOracle, Protocol):
             mix: The weights of f and each g.
             clip: The largest norm of a row's gradient.
         """
-        ...
 
     def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """Return f and each g on single rows held out, as ``row_values`` does for training rows.
@@ -145,7 +145,163 @@ class PerRowOracle(LocalOracle, Protocol):
             params: The parameters to certify.
             rows: The indices of the rows.
         """
-        ...
+
+
+class RowClient:
+    """What ``JaxClient``, ``NumpyClient`` and ``TorchClient`` have in common.
+
+    Args:
+        name: The client's name.
+        batch_size: Number of rows in the batch of a gradient; None: all rows; "auto": all rows if that is cheap.
+        value_batch_size: Number of rows in the batch of a report. "same": as ``batch_size``; if that is "auto", each
+            size is chosen from its own cost.
+        replace: Whether rows are drawn with replacement. Default: with replacement, except that a client with no more
+            rows than a batch uses each row once.
+        held_out: Rows that are not used for training, for the certificate.
+        classes: The class or group of each row, if a function depends on it: one label per row, or the name of a column
+            or a tuple of names if the data has named columns. ``ClientPolicy`` excludes small classes.
+        held_out_classes: The classes of the held-out rows. Default: the same columns, if ``classes`` names columns.
+        constraint_surrogate: A function like the constraint. Updates follow its gradient instead of that of a
+            discontinuous constraint; see ``Problem``.
+        objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of
+            them. It is used for the certificate if the server does not send a range.
+        constraint_range: The same for the constraint, {0, 1} for a rate; one range for all constraints, or one each.
+    """
+
+    name: str
+    rows: int
+    held_out_rows: int
+    value_rows: int
+    gradient_rows: int
+    ranges: list[Range | None]
+    has_surrogate, can_repeat_reports = False, True
+    _data: Any
+    _held_out: Any
+    _init: tuple[Callable[..., None], dict[str, Any]]
+
+    def _set_classes(
+        self, classes: Classes, held_out_classes: Classes, columns: Sequence[Mapping[str, Any] | None] = (None, None)
+    ) -> None:
+        """Set the classes of the training and held-out rows; ``columns`` are those of both."""
+        if held_out_classes is None and _are_column_names(classes):
+            held_out_classes = classes
+        held_out = None
+        if self.held_out_rows:
+            held_out = _row_labels("held_out_classes", held_out_classes, columns[1], self.held_out_rows)
+        self.classes = RowClasses(_row_labels("classes", classes, columns[0], self.rows), held_out)
+        self.class_rows = self.classes.rows
+        if self.class_rows is not None:
+            self.class_rows_per_batch = self._min_class_rows_in_batch(self.class_rows)
+
+    def _min_class_rows_in_batch(self, class_rows: Mapping[str, int]) -> int:
+        return expected_class_rows(class_rows, min(self.value_rows, self.gradient_rows))
+
+    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> Self:
+        """Return this client with the selected rows only.
+
+        Args:
+            rows: Mask of the training rows to keep.
+            held_out: Mask of the held-out rows to keep, or None for all.
+        """
+        (init, given), client = self._init, copy(self)
+        options = given | self.classes.arguments(rows, held_out)
+        if given["classes"] is None:
+            options["classes"] = None
+        if not isinstance(strata := given.get("strata"), str | tuple | None):
+            options["strata"] = np.asarray(strata)[rows]
+        data = {"data": self._take(given["data"], rows), "held_out": self._take(given["held_out"], held_out)}
+        init(client, **options | data)
+        return client
+
+    @staticmethod
+    def _take(data: Any, selected: np.ndarray | None) -> Any:
+        """Return the selected rows, or None if there are none; a mask of None selects all rows."""
+        if data is None or selected is None:
+            return data
+        return {key: np.asarray(column)[selected] for key, column in data.items()} if selected.any() else None
+
+    def certify(
+        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
+    ) -> list[Interval]:
+        """Return confidence intervals from the held-out rows."""
+        from softswitch.certification.intervals import ErrorLevels  # imports SciPy
+
+        return self._intervals(params, levels or ErrorLevels.uniform(error), merge_ranges(ranges, self.ranges))
+
+    def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
+        raise NotImplementedError
+
+    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """Return f and each g on single training rows."""
+        return self._by_rows(params, self._data, rows)
+
+    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
+        """Return f and each g on single held-out rows."""
+        return self._by_rows(params, self._held_out, rows)
+
+    def _by_rows(self, params: Arrays, data: Any, rows: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+
+class RowClasses:
+    """The class labels of a client's training rows and held-out rows, or None for labels that are not known."""
+
+    def __init__(self, training: np.ndarray | None, held_out: np.ndarray | None) -> None:
+        self._training, self._held_out = training, held_out
+        self.rows, self.held_out_rows = _count_labels(training), _count_labels(held_out)
+
+    def select_rows(self, min_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return masks of the training and held-out rows whose class has at least ``min_rows`` rows.
+
+        A class with too few training rows is excluded from the held-out rows too.
+        """
+        small = [name for name, count in (self.rows or {}).items() if count < min_rows]
+        selected = ~np.isin(np.asarray(self._training), small)
+        small += [name for name, count in (self.held_out_rows or {}).items() if count < min_rows]
+        return selected, None if self._held_out is None else ~np.isin(self._held_out, small)
+
+    def arguments(self, rows: np.ndarray, held_out: np.ndarray | None) -> dict[str, Any]:
+        """Return the arguments about classes of a client with the selected rows only."""
+        labels = {"classes": (self._training, rows), "held_out_classes": (self._held_out, held_out)}
+        return {
+            name: values if values is None or selected is None or not selected.any() else values[selected]
+            for name, (values, selected) in labels.items()
+        }
+
+
+def expected_class_rows(class_rows: Mapping[str, int], batch: int) -> int:
+    """Return the expected number of rows of the rarest class in a batch, rounded down."""
+    rows = sum(class_rows.values())
+    return min(batch, rows) * min(class_rows.values()) // rows
+
+
+def _are_column_names(classes: Classes) -> bool:
+    names = (classes,) if isinstance(classes, str) else classes
+    return isinstance(names, tuple) and bool(names) and all(isinstance(name, str) for name in names)
+
+
+def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | None, rows: int) -> np.ndarray | None:
+    if classes is None:
+        return None
+    parts = [] if _are_column_names(classes) else [np.asarray(classes)]
+    for name in ((classes,) if isinstance(classes, str) else classes) if not parts else ():
+        if columns is None or name not in columns:
+            known = "has no named columns" if columns is None else f"has the columns {', '.join(columns)}"
+            raise ValueError(f"{argument} must name columns of the client, which {known}, but names {name!r}")
+        parts.append(np.asarray(columns[name]))
+    if any(part.shape != (rows,) for part in parts):
+        raise ValueError(f"{argument} must have one label for each of {rows} rows, but has shape {parts[0].shape}")
+    values, codes = zip(*(np.unique(part, return_inverse=True) for part in parts), strict=True)
+    combinations, index = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    labels = [" × ".join(str(part[code]) for part, code in zip(values, row, strict=True)) for row in combinations]
+    return np.array(labels)[index.reshape(-1)]
+
+
+def _count_labels(labels: np.ndarray | None) -> dict[str, int] | None:
+    if labels is None:
+        return None
+    values, counts = np.unique(labels, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:

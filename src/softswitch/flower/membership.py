@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import RecordDict
 
 from softswitch.flower import messages as wire
 from softswitch.support import checks
 
-ROW_COUNTS = ("rows", "held_out_rows", "value_rows", "gradient_rows")
-MAX_CONSTRAINTS, MAX_STATISTICS, MAX_CLASSES = 10_000, 100_000, 10**6
+MAX_COUNTS = {"constraints": 10_000, "statistics": 100_000, "excluded_classes": 10**6}
 PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
 
 
@@ -38,8 +37,7 @@ def check_distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]
     for name in map(normalize_name, names):
         if not name:
             raise ValueError(f"{argument} must contain no empty name")
-        other = distinct.get(confusable_key(name))
-        if other is not None:
+        if (other := distinct.get(confusable_key(name))) is not None:
             problem = "twice" if other == name else f"and {other!r}, which looks the same"
             raise ValueError(f"{argument} must contain every name once, but contains {name!r} {problem}")
         distinct[confusable_key(name)] = name
@@ -61,6 +59,12 @@ class ClientInfo:
     excluded_classes: int = 0
     can_repeat_reports: bool = False
 
+    @classmethod
+    def of(cls, client: Any) -> ClientInfo:
+        """Return what a client reports about itself."""
+        kinds = {"str": str, "int": int, "bool": bool}
+        return cls(**{f.name: kinds[str(f.type)](getattr(client, f.name, f.default)) for f in fields(cls)})
+
 
 @cache
 def _package_version() -> str:
@@ -75,46 +79,33 @@ def get_version() -> dict[str, Any]:
     return {"protocol": wire.PROTOCOL, "softswitch": _package_version()}
 
 
-def registration_request() -> RecordDict:
-    """Return the content of the server's first message to a client."""
-    return RecordDict({wire.SETTINGS: ConfigRecord(get_version())})
-
-
-def protocol_mismatch(received: Mapping[str, Any] | None, sender: str) -> str | None:
+def protocol_mismatch(received: Mapping[str, Any], sender: str) -> str | None:
     """Return why the received version is not compatible, or None if it is; the sender is "server" or "client"."""
-    protocol = None if received is None else received.get("protocol")
+    protocol = received.get("protocol")
     if protocol == wire.PROTOCOL:
         return None
     receiver = "client" if sender == "server" else "server"
     local = f"this {receiver} uses version {wire.PROTOCOL} (softswitch {_package_version()})"
-    if not isinstance(protocol, int) or received is None:
+    if not isinstance(protocol, int):
         return f"the {sender} sent no version of the protocol, {local}: upgrade softswitch at the {sender}"
     remote = f"the {sender} uses version {protocol} of the protocol (softswitch {received.get('softswitch')})"
-    older = sender if protocol < wire.PROTOCOL else receiver
-    return f"{remote}, {local}: upgrade softswitch at the {older}"
+    return f"{remote}, {local}: upgrade softswitch at the {sender if protocol < wire.PROTOCOL else receiver}"
 
 
 def parse_registration(content: RecordDict, largest_rows: int) -> ClientInfo:
     """Return a client's registration, or raise ``InvalidMessageError``."""
-    record = content.get(wire.REGISTRATION)
-    if not isinstance(record, ConfigRecord):
-        raise wire.InvalidMessageError("it does not run a softswitch client")
-    if (mismatch := protocol_mismatch(record, "client")) is not None:
-        raise wire.InvalidMessageError(wire.sanitize(mismatch))
-    rows = {name: wire.read_int(record, name, largest_rows) for name in ROW_COUNTS}
-    constraints = wire.read_int(record, "constraints", MAX_CONSTRAINTS)
-    if not constraints:
-        raise wire.InvalidMessageError("it has no constraint")
-    limits = {"statistics": MAX_STATISTICS, "excluded_classes": MAX_CLASSES}
-    optional = {name: wire.read_int(record, name, limit) for name, limit in limits.items() if name in record}
-    return ClientInfo(
-        normalize_name(wire.read_text(record, "name")),
-        constraints=constraints,
-        has_surrogate=record.get("has_surrogate") is True,
-        can_repeat_reports=record.get("can_repeat_reports") is True,
-        **rows,
-        **optional,
-    )
+    record = wire.get_config(content, wire.REGISTRATION, "it does not run a softswitch client")
+    mismatch = protocol_mismatch(record, "client")
+    wire.require(mismatch is None, wire.sanitize(str(mismatch)))
+    numbers = [field.name for field in fields(ClientInfo) if str(field.type) == "int"]
+    counts: dict[str, Any] = {
+        name: wire.read_int(record, name, MAX_COUNTS.get(name, largest_rows))
+        for name in numbers
+        if name in record or name not in ("statistics", "excluded_classes")
+    }
+    wire.require(counts["constraints"], "it has no constraint")
+    flags = {name: record.get(name) is True for name in ("has_surrogate", "can_repeat_reports")}
+    return ClientInfo(normalize_name(wire.read_text(record, "name")), **counts, **flags)
 
 
 def read_public_key(key: str | bytes | Path) -> str:
@@ -124,35 +115,29 @@ def read_public_key(key: str | bytes | Path) -> str:
     if isinstance(key, Path) or not text.startswith((PEM, *SSH)):
         file = Path(given).expanduser()
         if "\n" in given or not file.is_file():
-            raise ValueError(
-                f"key must be the text of a public key (OpenSSH or PEM) or the path of its file, but is {given[:80]!r}"
-            )
+            accepted = "the text of a public key (OpenSSH or PEM) or the path of its file"
+            raise ValueError(f"key must be {accepted}, but is {given[:80]!r}")
         text = file.read_text(encoding="utf-8", errors="replace").strip()
     if "PRIVATE KEY" in text:
         raise ValueError("key must be a public key, but is a private key: use the .pub file")
     try:
-        public = _load_key(text.encode())
+        return _serialize_key(text.encode(), serialization.Encoding.PEM).decode()
     except Exception as error:
         raise ValueError(f"key must be a public key, but {text[:60]!r} … is not a public key: {error}") from error
-    return _serialize_key(public, pem=True).decode()
 
 
 @lru_cache(maxsize=4096)
 def encode_key(key: bytes) -> bytes | None:
     """Return a key in PEM or OpenSSH as bytes by which keys are compared, or None if it is not a public key."""
     try:
-        return _serialize_key(_load_key(key), pem=False)
+        return _serialize_key(key, serialization.Encoding.DER)
     except Exception:
         return None
 
 
-def _load_key(text: bytes) -> Any:
+def _serialize_key(text: bytes, encoding: serialization.Encoding) -> bytes:
     is_pem = text.startswith(PEM.encode())
-    return serialization.load_pem_public_key(text) if is_pem else serialization.load_ssh_public_key(text)
-
-
-def _serialize_key(key: Any, *, pem: bool) -> bytes:
-    encoding = serialization.Encoding.PEM if pem else serialization.Encoding.DER
+    key: Any = serialization.load_pem_public_key(text) if is_pem else serialization.load_ssh_public_key(text)
     data: bytes = key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
     return data
 
@@ -180,9 +165,7 @@ class AllowedClient:
     @property
     def identity(self) -> bytes:
         """The bytes by which keys are compared."""
-        identity = encode_key(str(self.key).encode())
-        assert identity is not None
-        return identity
+        return encode_key(str(self.key).encode()) or b""
 
 
 def find_keys(folder: str | Path) -> dict[str, Path]:
@@ -204,7 +187,6 @@ def parse_allow_list(clients: Mapping[str, str | Path | AllowedClient]) -> dict[
             allowed[name] = client if isinstance(client, AllowedClient) else AllowedClient(client)
         except ValueError as error:
             raise ValueError(f"clients[{name!r}]: {error}") from error
-        owner = owners.setdefault(allowed[name].identity, name)
-        if owner != name:
+        if (owner := owners.setdefault(allowed[name].identity, name)) != name:
             raise ValueError(f"clients must have different keys, but {owner!r} and {name!r} have the same key")
     return allowed

@@ -23,8 +23,7 @@ PARAMS, SETTINGS, DECISION, REGISTRATION = "params", "settings", "decision", "re
 VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "intervals", "refusal", "privacy"
 PREVIOUS, PREVIOUS_VALUES = "previous", "previous_values"
 """The names of the records in a message. ``PREVIOUS`` is also the setting with the digest of w_{k−1}."""
-MAX_HEADER_BYTES = 4096
-MAX_TEXT_LENGTH = 200
+MAX_HEADER_BYTES, MAX_TEXT_LENGTH, MAX_INT = 4096, 200, 2**63 - 1
 
 Arrays = dict[str, np.ndarray]
 
@@ -54,6 +53,17 @@ class Values(NamedTuple):
     statistics: list[float] | None = None
 
 
+def to_values(functions: np.ndarray) -> Values:
+    """Return the values of f and each g in a vector."""
+    return Values(float(functions[0]), functions[1:].tolist())
+
+
+def require(condition: Any, problem: str) -> None:
+    """Raise ``InvalidMessageError`` unless a condition on a received message holds."""
+    if not condition:
+        raise InvalidMessageError(problem)
+
+
 def array_specs(arrays: Mapping[str, Any]) -> dict[str, ArraySpec]:
     """Return the shape and dtype of each array."""
     return {name: ArraySpec(tuple(array.shape), str(array.dtype)) for name, array in arrays.items()}
@@ -66,16 +76,45 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
 
 def from_record(record: Any) -> Arrays:
     """Return the arrays of a record from the server as read-only views, or raise ``InvalidMessageError``."""
-    if not isinstance(record, ArrayRecord):
-        raise InvalidMessageError("it contains no parameters")
+    require(isinstance(record, ArrayRecord), "it contains no parameters")
     try:
         arrays = {name: _read_array(array.data) for name, array in record.items()}
         finite = all(np.isfinite(array).all() for array in arrays.values())
     except Exception as error:
         raise InvalidMessageError(f"its parameters are not arrays in NumPy's format: {sanitize(str(error))}") from error
-    if not finite:
-        raise InvalidMessageError("its parameters contain NaN or infinity")
+    require(finite, "its parameters contain NaN or infinity")
     return arrays
+
+
+def parse_arrays(record: Any, expected: Mapping[str, ArraySpec], largest: float) -> Arrays:
+    """Return a client's arrays of the expected names, shapes and dtypes, or raise ``InvalidMessageError``.
+
+    No entry may exceed ``largest`` in absolute value.
+    """
+    require(isinstance(record, ArrayRecord), "it contains no arrays")
+    difference = sorted(set(record) ^ set(expected))
+    text = sanitize(", ".join(difference[:5]))
+    require(not difference, f"its arrays are not those of the model; missing or unknown: {text}")
+    return {name: _parse_array(repr(name), record[name].data, spec, largest) for name, spec in expected.items()}
+
+
+def _parse_array(name: str, data: bytes, expected: ArraySpec, largest: float) -> np.ndarray:
+    max_bytes = math.prod(expected.shape) * np.dtype(expected.dtype).itemsize + MAX_HEADER_BYTES
+    require(len(data) <= max_bytes, f"{name} has {len(data):,} bytes, but at most {max_bytes:,} are accepted")
+    try:  # the header is checked first, because it may claim a huge array
+        header = _read_header(data)
+        sent = ArraySpec(header.shape, str(header.dtype))
+        array = _read_array(data) if sent == expected else np.zeros(0)
+    except Exception as error:
+        raise InvalidMessageError(f"{name} is not an array in NumPy's format: {error}") from error
+    require(
+        sent == expected,
+        f"{name} must be {expected.dtype} of shape {expected.shape}, but is {sent.dtype} of shape {sent.shape}",
+    )
+    require(np.isfinite(array).all(), f"{name} contains NaN or infinity")
+    size = np.abs(array).max(initial=0)
+    require(size <= largest, f"{name} has entries up to {size:g}, but at most {largest:g} is accepted")
+    return array
 
 
 class _Header(NamedTuple):
@@ -110,53 +149,11 @@ def _parse_header(header: bytes) -> _Header:
     return _Header(shape, fortran, dtype, stream.tell())
 
 
-def parse_arrays(record: Any, expected: Mapping[str, ArraySpec], largest: float) -> Arrays:
-    """Return a client's arrays, or raise ``InvalidMessageError``.
-
-    The names, shapes and dtypes must be the expected ones, and no entry may exceed ``largest`` in absolute value.
-    """
-    if not isinstance(record, ArrayRecord):
-        raise InvalidMessageError("it contains no arrays")
-    if set(record) != set(expected):
-        difference = ", ".join(sorted(set(record) ^ set(expected))[:5])
-        raise InvalidMessageError(f"its arrays are not those of the model; missing or unknown: {sanitize(difference)}")
-    return {name: _parse_array(name, record[name], spec, largest) for name, spec in expected.items()}
-
-
-def _parse_array(name: str, sent: Array, expected: ArraySpec, largest: float) -> np.ndarray:
-    max_bytes = math.prod(expected.shape) * np.dtype(expected.dtype).itemsize + MAX_HEADER_BYTES
-    if len(sent.data) > max_bytes:
-        raise InvalidMessageError(f"{name!r} has {len(sent.data):,} bytes, but at most {max_bytes:,} are accepted")
-    try:  # the header is checked first, because it may claim a huge array
-        header = _read_header(sent.data)
-        if header.shape != expected.shape or str(header.dtype) != expected.dtype:
-            raise InvalidMessageError(
-                f"{name!r} must be {expected.dtype} of shape {expected.shape}, but is {header.dtype} of shape "
-                f"{header.shape}"
-            )
-        array = _read_array(sent.data)
-    except InvalidMessageError:
-        raise
-    except Exception as error:
-        raise InvalidMessageError(f"{name!r} is not an array in NumPy's format: {error}") from error
-    if not np.isfinite(array).all():
-        raise InvalidMessageError(f"{name!r} contains NaN or infinity")
-    if array.size and not np.abs(array).max() <= largest:
-        raise InvalidMessageError(
-            f"{name!r} has entries up to {np.abs(array).max():g}, but at most {largest:g} is accepted"
-        )
-    return array
-
-
 def encode_values(values: Values) -> MetricRecord:
     """Return a client's values as a record; a single constraint is sent as a number, several as a list."""
     constraint = [float(value) for value in values.constraint]
-    record = MetricRecord(
-        {
-            "objective": float(values.objective),
-            "constraint": constraint[0] if len(constraint) == 1 else constraint,
-        }
-    )
+    record = MetricRecord({"objective": float(values.objective)})
+    record["constraint"] = constraint[0] if len(constraint) == 1 else constraint
     if values.statistics is not None:
         record["statistics"] = [float(value) for value in values.statistics]
     return record
@@ -167,21 +164,18 @@ def parse_values(content: RecordDict, constraints: int, statistics: bool, larges
 
     No value may exceed ``largest`` in absolute value. −∞ means that the client has no such function.
     """
-    record = content.get(name)
-    if not isinstance(record, MetricRecord):
-        raise InvalidMessageError("it contains no report")
+    record: Any = content.get(name)
+    require(isinstance(record, MetricRecord), "it contains no report")
     objective, constraint = read_numbers(record, "objective"), read_numbers(record, "constraint")
-    if len(objective) != 1 or len(constraint) != constraints:
-        raise InvalidMessageError(
-            f"it must report 1 objective and {constraints} constraints, but reports {len(objective)} and "
-            f"{len(constraint)}"
-        )
+    counts = f"{len(objective)} and {len(constraint)}"
+    expected = f"it must report 1 objective and {constraints} constraints, but reports {counts}"
+    require(len(objective) == 1 and len(constraint) == constraints, expected)
     for value in (*objective, *constraint):
-        if not (abs(value) <= largest or value == -math.inf):
-            raise InvalidMessageError(f"it reports {value}, but a number of at most {largest:g} in size is accepted")
+        is_valid = abs(value) <= largest or value == -math.inf
+        require(is_valid, f"it reports {value}, but a number of at most {largest:g} in size is accepted")
     sums = read_numbers(record, "statistics") if statistics else None
-    if sums is not None and not all(abs(value) <= largest for value in sums):
-        raise InvalidMessageError(f"its statistics must be finite and at most {largest:g} in size")
+    small = all(abs(value) <= largest for value in sums or ())
+    require(small, f"its statistics must be finite and at most {largest:g} in size")
     return Values(objective[0], constraint, sums)
 
 
@@ -206,53 +200,49 @@ def sanitize(text: str) -> str:
     return " ".join(text.split()).encode("unicode_escape").decode()[:MAX_TEXT_LENGTH]
 
 
-def get_config(content: RecordDict, name: str) -> ConfigRecord:
+def get_config(content: RecordDict, name: str, problem: str | None = None) -> ConfigRecord:
     """Return the record of settings with this name, or raise ``InvalidMessageError``."""
-    record = content.get(name)
-    if not isinstance(record, ConfigRecord):
-        raise InvalidMessageError(f"it contains no {name}")
-    return record
+    record: Any = content.get(name)
+    require(isinstance(record, ConfigRecord), problem or f"it contains no {name}")
+    config: ConfigRecord = record
+    return config
 
 
 def read_numbers(record: Mapping[str, Any], name: str) -> list[float]:
     """Return a number, or a list of numbers, as a list."""
-    value = record.get(name)
-    if isinstance(value, int | float):
-        return [float(value)]
-    if not isinstance(value, list) or not all(isinstance(entry, int | float) for entry in value):
-        raise InvalidMessageError(f"its {name} must be a number or a list of numbers, but is {value!r:.80}")
-    return [float(entry) for entry in value]
+    value: Any = record.get(name)
+    entries = value if isinstance(value, list) else [value]
+    valid = all(isinstance(entry, int | float) for entry in entries)
+    require(valid, f"its {name} must be a number or a list of numbers, but is {value!r:.80}")
+    return [float(entry) for entry in entries]
 
 
 def read_text(record: Mapping[str, Any], name: str) -> str:
     """Return a short printable text."""
-    value = record.get(name)
-    if not isinstance(value, str) or not 0 < len(value.strip()) <= MAX_TEXT_LENGTH or not value.isprintable():
-        raise InvalidMessageError(
-            f"its {name} must be a text of 1 to {MAX_TEXT_LENGTH} characters, but is {value!r:.80}"
-        )
-    return value
+    value: Any = record.get(name)
+    valid = isinstance(value, str) and 0 < len(value.strip()) <= MAX_TEXT_LENGTH and value.isprintable()
+    require(valid, f"its {name} must be a text of 1 to {MAX_TEXT_LENGTH} characters, but is {value!r:.80}")
+    return str(value)
 
 
 def read_float(record: Mapping[str, Any], name: str) -> float:
     """Return a finite number."""
-    value = record.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise InvalidMessageError(f"its {name} must be a finite number, but is {value!r:.80}")
+    value: Any = record.get(name)
+    valid = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    require(valid, f"its {name} must be a finite number, but is {value!r:.80}")
     return float(value)
 
 
 def read_bool(record: Mapping[str, Any], name: str) -> bool:
     """Return True or False."""
-    value = record.get(name)
-    if not isinstance(value, bool):
-        raise InvalidMessageError(f"its {name} must be True or False, but is {value!r:.80}")
-    return value
+    value: Any = record.get(name)
+    require(isinstance(value, bool), f"its {name} must be True or False, but is {value!r:.80}")
+    return bool(value)
 
 
-def read_int(record: Mapping[str, Any], name: str, largest: int) -> int:
+def read_int(record: Mapping[str, Any], name: str, largest: int = MAX_INT) -> int:
     """Return an integer from 0 to ``largest``."""
-    value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-        raise InvalidMessageError(f"its {name} must be an integer from 0 to {largest:,}, but is {value!r:.80}")
-    return value
+    value: Any = record.get(name)
+    valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
+    require(valid, f"its {name} must be an integer from 0 to {largest:,}, but is {value!r:.80}")
+    return int(value)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softswitch.flower.local_client import Task, merge_ranges
-from softswitch.flower.messages import Arrays, Values
-from softswitch.flower.policy import Classes, RowClasses, min_class_rows_in_batch, take_rows
+from softswitch.flower.local_client import Classes, RowClient, Task
+from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches, draw_rows
 from softswitch.privacy.clipping import sum_clipped_gradients
@@ -27,29 +25,17 @@ if TYPE_CHECKING:  # importing JAX and SciPy takes longer than most messages
 Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 
 
-class NumpyClient:
+class NumpyClient(RowClient):
     """A client with NumPy functions that return a value and its gradient, as for SciPy's ``jac=True``.
+
+    The further arguments are those of ``RowClient``.
 
     Args:
         objective: ``(params, batch) -> (value, gradient)``; the gradient has the names of the parameters.
         constraint: ``(params, batch) -> (value, gradient)``; a vector of values has a gradient with one row per value.
+            With a ``constraint_surrogate``, the gradient of the constraint may be None.
         data: The columns, such as ``{"X": X, "y": y}``, with one entry per sample.
         start: Parameters by name, to determine the number of constraints.
-        name: The client's name.
-        batch_size: Number of rows in the batch of a gradient; None: all rows; "auto": all rows if that is cheap.
-        value_batch_size: Number of rows in the batch of a report. "same": as ``batch_size``; if that is "auto", each
-            size is chosen from its own cost.
-        replace: Whether rows are drawn with replacement. Default: with replacement, except that a client with no more
-            rows than a batch uses each row once.
-        held_out: Columns of rows that are not used for training, for the certificate.
-        classes: The class or group of each row, if a function depends on it: a column name, a tuple of column names, or
-            one label per row. ``ClientPolicy`` excludes small classes.
-        held_out_classes: The classes of the held-out rows. Default: the same columns, if ``classes`` names columns.
-        constraint_surrogate: ``(params, batch) -> (value, gradient)``. Updates follow its gradient instead of the
-            constraint's, which may then be None; see ``Problem``.
-        objective_range: (low, high) if the objective on a single row lies between them, {low, high} if it is one of
-            them. It is used for the certificate if the server does not send a range.
-        constraint_range: The same for the constraint, {0, 1} for a rate; one range for all constraints, or one each.
     """
 
     def __init__(
@@ -70,18 +56,16 @@ class NumpyClient:
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
-        checks.check_callable("objective", objective, "(params, batch) -> (value, gradient)")
-        checks.check_callable("constraint", constraint, "(params, batch) -> (value, gradient)")
+        self._init = NumpyClient.__init__, {key: value for key, value in locals().items() if key != "self"}
+        functions = {"objective": objective, "constraint": constraint}
         if constraint_surrogate is not None:
-            checks.check_callable("constraint_surrogate", constraint_surrogate, "(params, batch) -> (value, gradient)")
+            functions["constraint_surrogate"] = constraint_surrogate
+        for argument, function in functions.items():
+            checks.check_callable(argument, function, "(params, batch) -> (value, gradient)")
         self._objective, self._constraint, self._surrogate = objective, constraint, constraint_surrogate
         self.has_surrogate = constraint_surrogate is not None
-        self.can_repeat_reports = True
         self._data, self.rows = _columns("data", data)
-        self._held_out: Arrays | None = None
-        self.held_out_rows = 0
-        if held_out is not None:
-            self._held_out, self.held_out_rows = _columns("held_out", held_out)
+        self._held_out, self.held_out_rows = (None, 0) if held_out is None else _columns("held_out", held_out)
         self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in self.start.values())
         self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
@@ -94,41 +78,11 @@ class NumpyClient:
 
             check_surrogate_size(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
-        self.classes = RowClasses.from_arguments(
-            classes, held_out_classes, (self._data, self._held_out), (self.rows, self.held_out_rows)
-        )
-        self.class_rows = self.classes.rows
-        if self.class_rows is not None:
-            self.class_rows_per_batch = min_class_rows_in_batch(
-                self.class_rows, min(self.value_rows, self.gradient_rows)
-            )
-        self._options: dict[str, Any] = {
-            "name": name,
-            "batch_size": batch_size,
-            "value_batch_size": value_batch_size,
-            "replace": replace,
-            "constraint_surrogate": constraint_surrogate,
-            "objective_range": objective_range,
-            "constraint_range": constraint_range,
-        }
-
-    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> NumpyClient:
-        """Return this client with the selected rows only.
-
-        Args:
-            rows: Mask of the training rows to keep.
-            held_out: Mask of the held-out rows to keep, or None for all.
-        """
-        client, options = copy(self), self._options | self.classes.arguments(rows, held_out)
-        options |= {"held_out": take_rows(self._held_out, held_out)}
-        data = take_rows(self._data, rows)
-        NumpyClient.__init__(client, self._objective, self._constraint, data, self.start, **options)
-        return client
+        self._set_classes(classes, held_out_classes, (self._data, self._held_out))
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return f_i and g_i on a batch."""
-        values = self._values(params, self._batch(self._generator(task, 0), self._batches.report))
-        return Values(float(values[0]), values[1:].tolist())
+        return to_values(self._values(params, self._batch(self._generator(task, 0), self._batches.report)))
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return u_i, the mean of E gradients along the local path."""
@@ -142,44 +96,23 @@ class NumpyClient:
 
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""
-        values = self._values(params, self._data)
-        return Values(float(values[0]), values[1:].tolist())
+        return to_values(self._values(params, self._data))
 
-    def certify(
-        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
-    ) -> list[Interval]:
-        """Return confidence intervals from the held-out rows."""
-        from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
-
-        assert self._held_out is not None
-        held_out = self._held_out
+    def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
+        from softswitch.certification.intervals import intervals_from_function, perturb_params
 
         def evaluate_rows(point: Arrays, rows: np.ndarray) -> np.ndarray:
-            return self._values(point, {key: column[rows] for key, column in held_out.items()})
+            return self._values(point, _take(self._held_out, rows))
 
         def evaluate_elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
             return partial(evaluate_rows, perturb_params(params, attempt))
 
-        return intervals_from_function(
-            partial(evaluate_rows, params),
-            self.held_out_rows,
-            levels or ErrorLevels.uniform(error),
-            merge_ranges(ranges, self.ranges),
-            evaluate_elsewhere,
-        )
-
-    def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """Return f and each g on single training rows."""
-        return self._by_rows(params, self._data, rows)
-
-    def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
-        """Return f and each g on single held-out rows."""
-        assert self._held_out is not None
-        return self._by_rows(params, self._held_out, rows)
+        evaluate = partial(evaluate_rows, params)
+        return intervals_from_function(evaluate, self.held_out_rows, levels, ranges, evaluate_elsewhere)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
-        batches = ({key: column[row : row + 1] for key, column in self._data.items()} for row in rows)
+        batches = (_take(self._data, slice(row, row + 1)) for row in rows)
         return sum_clipped_gradients((self._row_gradient(params, batch, mix) for batch in batches), params, clip)
 
     def _row_gradient(self, params: Arrays, row: Arrays, mix: np.ndarray) -> Arrays:
@@ -191,16 +124,13 @@ class NumpyClient:
 
     def _by_rows(self, params: Arrays, data: Arrays, rows: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            values = [
-                self._values(params, {key: column[row : row + 1] for key, column in data.items()}) for row in rows
-            ]
+            values = [self._values(params, _take(data, slice(row, row + 1))) for row in rows]
         return np.array(values).reshape(len(rows), 1 + self.constraints)
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
         """Return f and each g."""
-        return np.concatenate(
-            [np.atleast_1d(np.asarray(f(params, batch)[0], float)) for f in (self._objective, self._constraint)]
-        )
+        values = (function(params, batch)[0] for function in (self._objective, self._constraint))
+        return np.concatenate([np.atleast_1d(np.asarray(value, float)) for value in values])
 
     def _gradient(self, params: Arrays, batch: Arrays, loss: LocalLoss) -> Arrays:
         """Return the gradient of a·f + <b, g> + c·Σ max(0, g − ε), with the surrogate's gradient in place of g's."""
@@ -220,13 +150,14 @@ class NumpyClient:
         return total
 
     def _batch(self, generator: np.random.Generator, size: int | None) -> Arrays:
-        if size is None:
-            return self._data
-        rows = draw_rows(generator, self.rows, size, self._replace)
-        return {key: column[rows] for key, column in self._data.items()}
+        return self._data if size is None else _take(self._data, draw_rows(generator, self.rows, size, self._replace))
 
     def _generator(self, task: Task, purpose: int) -> np.random.Generator:
         return np.random.default_rng((task.seed, task.round, zlib.crc32(self.name.encode()), purpose))
+
+
+def _take(columns: Arrays, rows: Any) -> Arrays:
+    return {key: column[rows] for key, column in columns.items()}
 
 
 def _columns(argument: str, data: Mapping[str, Any]) -> tuple[Arrays, int]:

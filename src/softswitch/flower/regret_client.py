@@ -37,8 +37,12 @@ class RegretClient:
             raise ValueError(f"client must not be a PrivateClient, but {client.name!r} is: f_i* would not be private")
         self._client = client
         self._given = None if client_optimum is None else checks.check_real("client_optimum", client_optimum)
-        if client_optimum is None:
-            _check_optimum_computable(client)
+        required = f"client_optimum is required for client {client.name!r}"
+        if client_optimum is None and getattr(client, "domain", None) is not None:
+            raise ValueError(f"{required}, because its problem has a domain; compute it with softswitch.client_optimum")
+        has_exact_gradients = getattr(client, "start", None) is not None and client.gradient_rows >= client.rows
+        if client_optimum is None and not has_exact_gradients:
+            raise ValueError(f"{required}, unless it has a start and gradients of all rows (batch_size=None)")
 
     @cached_property
     def client_optimum(self) -> float:
@@ -80,19 +84,6 @@ class RegretClient:
         return values._replace(objective=values.objective - self.client_optimum)
 
 
-def _check_optimum_computable(client: LocalOracle) -> None:
-    if getattr(client, "domain", None) is not None:
-        raise ValueError(
-            f"client_optimum is required for client {client.name!r}, because its problem has a domain; compute it with "
-            "softswitch.client_optimum"
-        )
-    if getattr(client, "start", None) is None or client.gradient_rows < client.rows:
-        raise ValueError(
-            f"client_optimum is required for client {client.name!r}, unless it has a start and gradients of all rows "
-            "(batch_size=None)"
-        )
-
-
 def _find_optimum(client: LocalOracle) -> float:
     """Return f_i*, or 0 if the client has no objective."""
     start: Arrays = client.start  # type: ignore[attr-defined]
@@ -100,19 +91,16 @@ def _find_optimum(client: LocalOracle) -> float:
     objective_only: Any = LocalLoss(1.0, np.zeros(client.constraints), 0.0, 0.0)  # type: ignore[arg-type]
     ends = np.cumsum([leaf.size for leaf in start.values()])
 
-    def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
-        parts = np.split(point, ends[:-1])
-        params = {
-            name: part.reshape(leaf.shape).astype(leaf.dtype)
-            for (name, leaf), part in zip(start.items(), parts, strict=True)
-        }
-        gradient = client.update(params, task, objective_only)
-        flat = np.concatenate([np.ravel(gradient[name]) for name in start]).astype(float)
-        return client.evaluate(params).objective, flat
+    def to_vector(arrays: Arrays) -> np.ndarray:
+        return np.concatenate([np.ravel(arrays[name]) for name in start]).astype(float)
 
-    optimum = find_minimum(
-        value_and_gradient, np.concatenate([np.ravel(leaf) for leaf in start.values()]).astype(float)
-    )
+    def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+        parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)
+        params = {name: part.reshape(leaf.shape).astype(leaf.dtype) for (name, leaf), part in parts}
+        gradient = client.update(params, task, objective_only)
+        return client.evaluate(params).objective, to_vector(gradient)
+
+    optimum = find_minimum(value_and_gradient, to_vector(start))
     if np.isnan(optimum):
         raise ValueError(f"client_optimum is required for client {client.name!r}: its objective is unbounded below")
     return 0.0 if optimum == -np.inf else optimum

@@ -18,8 +18,7 @@ from softswitch.flower.client import clip_direction
 from softswitch.flower.compression import parse_direction
 from softswitch.flower.exchange import NoReply
 from softswitch.flower.roster import Roster
-from softswitch.flower.secure_protocol import parse_key
-from softswitch.flower.secure_server import MaskedUpdate
+from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.compressors import Compressor
 from softswitch.methods.memory import Memory

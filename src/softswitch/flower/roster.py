@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
@@ -17,8 +17,8 @@ from softswitch.flower.membership import (
     ClientInfo,
     confusable_key,
     encode_key,
+    get_version,
     parse_registration,
-    registration_request,
 )
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
@@ -279,7 +279,7 @@ class Roster:
 
     def _greet(self, nodes: Iterable[int]) -> None:
         assert self._greetings is not None
-        content = registration_request()
+        content = RecordDict({wire.SETTINGS: ConfigRecord(get_version())})
         self._greetings.send(
             {node: Message(content, node, wire.REGISTER, ttl=self._timeout, group_id="hello") for node in nodes}
         )

@@ -26,7 +26,7 @@ from softswitch.flower.remote import RemoteClients
 from softswitch.flower.replies import ReplyReader
 from softswitch.flower.restarts import RemoteRestarts
 from softswitch.flower.roster import Roster
-from softswitch.flower.secure_server import SecureAggregator
+from softswitch.flower.secure_aggregation import SecureAggregator
 from softswitch.flower.server_state import ServerState
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network

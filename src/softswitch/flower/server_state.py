@@ -18,7 +18,7 @@ from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
 from softswitch.flower.replies import no_reports, pool_statistics
-from softswitch.flower.secure_server import SecureMean
+from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods import robust
 from softswitch.methods.base import Method

@@ -10,7 +10,7 @@ from typing import Any
 
 from softswitch.engine.defaults import AUTOMATIC_AVERAGE
 from softswitch.flower.membership import AllowedClient, check_distinct_names, confusable_key, parse_allow_list
-from softswitch.flower.secure_protocol import SecureAggregation
+from softswitch.flower.secure_aggregation import SecureAggregation
 from softswitch.methods.memory import Memory
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain

@@ -27,12 +27,17 @@ from safetensors.numpy import load_file, save_file
 
 from softswitch.data.client_data import ClientData
 from softswitch.engine.request import RunSettings
-from softswitch.flower.arrays import flatten_params, flatten_traced, initial_arrays, unflatten_params, unflatten_state
-from softswitch.flower.client import client_app
+from softswitch.flower.client import ClientPolicy, client_app
 from softswitch.flower.exchange import CLIENT_RAISED
-from softswitch.flower.jax_client import JaxClient
+from softswitch.flower.jax_client import (
+    JaxClient,
+    flatten_params,
+    flatten_traced,
+    initial_arrays,
+    unflatten_params,
+    unflatten_state,
+)
 from softswitch.flower.membership import normalize_name
-from softswitch.flower.policy import ClientPolicy
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method

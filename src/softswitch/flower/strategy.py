@@ -24,8 +24,7 @@ from softswitch.flower.compression import count_bytes, needs_params
 from softswitch.flower.exchange import NoReply, PollingGrid, exchange
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.run import FlowerRun
-from softswitch.flower.secure_protocol import MASKED, TERMS
-from softswitch.flower.secure_server import SecureMean
+from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureMean
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
 from softswitch.methods.automatic import Automatic, resolve_method
