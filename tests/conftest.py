@@ -1,8 +1,8 @@
-"""Shapes in type hints are checked in every test; float64 where a test asks for it."""
+"""Compiler settings, memory limits and fixtures of all tests. Array shapes in type hints are checked in every test."""
 
 import atexit
+import ctypes
 import gc
-import itertools
 import os
 import shutil
 import subprocess
@@ -10,28 +10,26 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Tests compile hundreds of small programs and run each for a moment: the compiler need not take pains, nor divide each
-# program into parts to be compiled side by side, which also take twice the memory maps; and nobody reads where an
-# operation was written down. But bits that are promised to be equal are those of programs as users compile them: see
-# ``pytest_pyfunc_call``.
+# Tests compile many small programs and run each one briefly, so fast compilation matters more than fast programs. Some
+# tests compare results bit for bit and need the default compiler: see ``pytest_pyfunc_call``.
+DEFAULT_COMPILER = "SOFTSWITCH_DEFAULT_COMPILER" in os.environ
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
-    + ("" if "AS_USERS_COMPILE" in os.environ else " --xla_cpu_parallel_codegen_split_count=1")
+    + ("" if DEFAULT_COMPILER else " --xla_cpu_parallel_codegen_split_count=1")
     + " --xla_cpu_use_fusion_emitters=false"
 ).strip()
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if "AS_USERS_COMPILE" in os.environ else "1"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if DEFAULT_COMPILER else "1"
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
-# Nor do PyTorch's and NumPy's threads gain anything on arrays so small: those of two workers only wait for each other,
-# and such waiting takes the whole core.
+# Threads of PyTorch and NumPy do not help with small arrays, and idle ones spin.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
-# And many of them are the same: what one test has compiled, the next and the processes that it starts read from a
-# folder. Each worker has its own, so that nobody reads what another is just writing.
+# Tests and the processes they start share compiled programs. Each worker has a separate folder because JAX does not
+# write the files atomically.
 if "PYTEST_XDIST_WORKER" in os.environ or "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    KEPT_PROGRAMS = tempfile.mkdtemp(prefix="softswitch-tests-")
-    atexit.register(shutil.rmtree, KEPT_PROGRAMS, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = KEPT_PROGRAMS
+    COMPILATION_CACHE = tempfile.mkdtemp(prefix="softswitch-tests-")
+    atexit.register(shutil.rmtree, COMPILATION_CACHE, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILATION_CACHE
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
@@ -40,7 +38,7 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# The inner modules, whose arguments are arrays. What users call checks its arguments itself.
+# Inner modules, whose functions take arrays. Public functions check their arguments.
 INNER = (
     "softswitch.data.sampling",
     "softswitch.oracles.gradient",
@@ -57,15 +55,15 @@ hypothesis.settings.load_profile("softswitch")
 
 
 def pytest_pyfunc_call(pyfuncitem):
-    """A test marked ``as_users_compile`` runs in a process of its own, where the compiler takes its pains."""
-    if pyfuncitem.get_closest_marker("as_users_compile") is None or "AS_USERS_COMPILE" in os.environ:
+    """Run a test marked ``default_compiler`` in a separate process, with the compiler's default optimization."""
+    if pyfuncitem.get_closest_marker("default_compiler") is None or DEFAULT_COMPILER:
         return None
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_FLAGS", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
     done = subprocess.run(
         command,
         cwd=pyfuncitem.config.rootpath,
-        env=environment | {"AS_USERS_COMPILE": "1"},
+        env=environment | {"SOFTSWITCH_DEFAULT_COMPILER": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -76,10 +74,42 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 def pytest_collection_finish():
-    """What was imported stays: that it is not looked through for garbage, and the rest less often, saves a while."""
+    """Exclude imported modules from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MAX_MEMORY = 1_400_000_000
+"""Bytes of resident memory above which a worker releases memory after a test."""
+MAX_MAPS = 45_000
+"""Memory maps above which a worker drops compiled programs. A program has about ten. Linux allows 65,530 per process."""
+
+
+def resident_memory():
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
+
+
+def trim_heap():
+    """Return freed memory to the system. glibc keeps gigabytes that XLA's compiler threads have freed."""
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Limit the memory of a worker: trim the heap first, then drop compiled programs."""
+    if not Path("/proc/self/statm").exists():
+        return
+    if resident_memory() > MAX_MEMORY:
+        trim_heap()
+    module_ends = nextitem is None or nextitem.path != item.path
+    too_many_maps = module_ends and Path("/proc/self/maps").read_bytes().count(b"\n") > MAX_MAPS
+    if too_many_maps or resident_memory() > 0.75 * MAX_MEMORY:
+        jax.clear_caches()
+        gc.collect()
+        trim_heap()
 
 
 @pytest.fixture
@@ -89,34 +119,28 @@ def x64():
         yield
 
 
+@pytest.fixture
+def x64_isolated():
+    """Compute in float64, with caches cleared first: JAX reuses some traced loops of the other precision."""
+    with jax.enable_x64(True):
+        yield
+
+
+ISOLATED = pytest.StashKey[bool]()
+
+
+def pytest_runtest_setup(item):
+    """Clear caches between tests with and without ``x64_isolated``."""
+    isolated = "x64_isolated" in item.fixturenames
+    if isolated != item.config.stash.get(ISOLATED, False):
+        jax.clear_caches()
+    item.config.stash[ISOLATED] = isolated
+
+
 @pytest.fixture(scope="module")
 def optimised():
-    """The compiler takes its pains from here to the file's end: for tests that compute far longer than they compile."""
+    """Optimize compiled programs from here to the end of the file, for tests that run longer than they compile."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture
-def x64_alone():
-    """The same with nothing kept before and after: what JAX keeps of some loops does not fit the other precision."""
-    jax.clear_caches()
-    with jax.enable_x64(True):
-        yield
-    jax.clear_caches()
-
-
-TESTS = itertools.count(1)
-MOST_MAPS = 45_000
-"""A compiled program holds some ten memory maps, and a process may have 65,530: beyond that the compiler crashes."""
-
-
-@pytest.fixture(autouse=True)
-def few_programs():
-    """Let go of compiled programs where there are very many."""
-    yield
-    maps = Path("/proc/self/maps")
-    if next(TESTS) % 10 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()

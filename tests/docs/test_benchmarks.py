@@ -35,7 +35,7 @@ def test_the_loop_reaches_what_solve_reaches():
     assert torch.isfinite(found).all()
 
 
-def test_the_sequential_trpo_step_is_ours(x64_alone):
+def test_the_sequential_trpo_step_is_ours(x64_isolated):
     """PyTorch's step on Gymnasium's episodes against ours on the same: an independent check of both."""
     torch.manual_seed(0)
     policy = init_policy(jax.random.key(0), (32, 32))

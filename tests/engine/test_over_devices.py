@@ -144,7 +144,7 @@ def test_one_device_by_name(x64):
     np.testing.assert_allclose(on[1].params, on[0].params, rtol=1e-12, atol=1e-14)
 
 
-def test_other_generators_draw_alike(x64_alone):
+def test_other_generators_draw_alike(x64_isolated):
     """Where words of a stretch cannot be made one by one, all are made."""
     data, owner = regression()
     problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)

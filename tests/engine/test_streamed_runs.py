@@ -80,7 +80,7 @@ def test_results_are_those_of_rows_in_memory(how):
         np.testing.assert_array_equal(told.constraint, uses_regret.constraint)
 
 
-@pytest.mark.as_users_compile
+@pytest.mark.default_compiler
 def test_results_are_the_same_bit_for_bit_as_users_compile():
     in_memory, streamed = both(strata="kind", clients=12)
     asked = HOW["few take part"] | {"rounds": 60}
@@ -137,7 +137,7 @@ def test_pooled_constraint_and_held_out_rows(monkeypatch):
         flat.solve(pooled, streamed, method, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
 
 
-@pytest.mark.as_users_compile
+@pytest.mark.default_compiler
 def test_a_run_that_chooses_for_itself():
     in_memory, streamed = both()
     asked = {"rounds": 50, "batch_size": 8, "participation": 0.5}

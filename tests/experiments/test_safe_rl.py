@@ -93,7 +93,7 @@ def test_reports_by_hand(discounted):
 
 
 @pytest.mark.parametrize(("threshold", "sign"), [(1e6, 1), pytest.param(-1e6, -1, marks=pytest.mark.slow)])
-def test_the_direction_is_the_weighted_mean_of_local_steps(x64_alone, threshold, sign):
+def test_the_direction_is_the_weighted_mean_of_local_steps(x64_isolated, threshold, sign):
     """Feasible: each client improves its return; else it lowers its cost."""
     carts = cartpole(**SMALL)
     draws, reports, kept = asked(carts)
@@ -114,7 +114,7 @@ def test_the_direction_is_the_weighted_mean_of_local_steps(x64_alone, threshold,
 
 
 @pytest.mark.slow
-def test_a_further_local_step_plays_new_episodes(x64_alone):
+def test_a_further_local_step_plays_new_episodes(x64_isolated):
     carts = cartpole(local_steps=2, **SMALL | {"planets": ("mars",)})
     draws, reports, kept = asked(carts)
     direction = directed(carts, draws, kept, reports, ss.SoftmaxSGM(alpha=1.0, threshold=1e6, **COMMON))
@@ -127,7 +127,7 @@ def test_a_further_local_step_plays_new_episodes(x64_alone):
     assert not np.array_equal(later.uniforms, draws.report.uniforms[:, 0, :4])
 
 
-def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_alone):
+def test_a_rule_without_a_switch_mixes_reward_and_cost(x64_isolated):
     carts = cartpole(budgets=[0.0], **SMALL | {"planets": ("earth",)})
     draws, reports, kept = asked(carts)
     assert reports.constraint[0, 0] > 0
@@ -155,7 +155,7 @@ def test_parallel_crpo_is_softmax_sgm_at_zero():
 
 
 @pytest.mark.slow
-@pytest.mark.as_users_compile
+@pytest.mark.default_compiler
 def test_parallel_crpo_is_softmax_sgm_at_zero_bit_for_bit():
     average, zero = run_crpo_and_zero()
     np.testing.assert_array_equal(flat(average.last), flat(zero.last))

@@ -41,7 +41,7 @@ def played(planet="earth", seed=0, hidden=(8, 8)):
 
 
 @pytest.fixture
-def batch(x64_alone):
+def batch(x64_isolated):
     policy, episodes = played()
     return policy, episodes, Steps.from_episodes(episodes, jax.random.normal(jax.random.key(9), episodes.costs.shape))
 
@@ -88,7 +88,7 @@ SLOW = [pytest.param(hidden, marks=pytest.mark.slow) for hidden in ((5,), (8, 8)
 
 
 @pytest.mark.parametrize("hidden", [(), (6, 5, 4), *SLOW])
-def test_the_jacobian_is_autodiffs(x64_alone, hidden):
+def test_the_jacobian_is_autodiffs(x64_isolated, hidden):
     policy = shaken(init_policy(jax.random.key(2), hidden))
     states = jax.random.normal(jax.random.key(3), (7, 4))
     change, on_logits = shaken(policy, seed=4), jnp.arange(7.0) - 3
@@ -168,7 +168,7 @@ def test_the_fisher_product_is_the_kls_curvature(monkeypatch, batch, every, bloc
 
 
 @pytest.mark.slow
-def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64_alone):
+def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64_isolated):
     policy, episodes = played(hidden=(16, 16))
     better = gae.advantages(episodes, episodes.rewards, 0.99, 0.97)
     start, step = ravel_pytree(policy)[0], jax.jit(improve, static_argnames="region")
@@ -179,7 +179,7 @@ def test_a_subset_of_the_fisher_matrix_points_the_same_way(x64_alone):
     assert full @ subset / jnp.linalg.norm(full) / jnp.linalg.norm(subset) > 0.9
 
 
-def test_conjugate_gradient(x64_alone):
+def test_conjugate_gradient(x64_isolated):
     root = np.random.default_rng(0).normal(size=(12, 12))
     matrix, target = jnp.asarray(root @ root.T + np.eye(12)), jnp.arange(12.0)
     x, image = conjugate_gradient(lambda v: matrix @ v, target, 12)
@@ -223,7 +223,7 @@ SLOW_TRACES = [pytest.param(*pair, marks=pytest.mark.slow) for pair in ((0.9, 0.
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.97), *SLOW_TRACES])
-def test_advantages_are_a_plain_loops(x64_alone, gamma, lam):
+def test_advantages_are_a_plain_loops(x64_isolated, gamma, lam):
     _, episodes = played("mars")
     features, alive = np.asarray(gae.features(episodes.states)), np.asarray(episodes.alive)
     for signal in (episodes.rewards, -episodes.costs):
@@ -231,7 +231,7 @@ def test_advantages_are_a_plain_loops(x64_alone, gamma, lam):
         np.testing.assert_allclose(ours, plain_advantages(features, alive, np.asarray(signal), gamma, lam), atol=1e-8)
 
 
-def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64_alone):
+def test_with_a_trace_of_one_advantages_are_returns_above_the_baseline(x64_isolated):
     _, episodes = played()
     with_trace = gae.advantages(episodes, episodes.rewards, 0.9, 1.0)
     known = gae.features(episodes.states) * episodes.rewards[..., None]
