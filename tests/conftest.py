@@ -12,13 +12,12 @@ from pathlib import Path
 
 # Tests compile many small programs and run each one briefly, so fast compilation matters more than fast programs. Some
 # tests compare results bit for bit and need the default compiler: see ``pytest_pyfunc_call``.
-DEFAULT_COMPILER = "SOFTSWITCH_DEFAULT_COMPILER" in os.environ
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
-    + ("" if DEFAULT_COMPILER else " --xla_cpu_parallel_codegen_split_count=1")
+    + ("" if "SOFTSWITCH_DEFAULT_COMPILER" in os.environ else " --xla_cpu_parallel_codegen_split_count=1")
     + " --xla_cpu_use_fusion_emitters=false"
 ).strip()
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if DEFAULT_COMPILER else "1"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if "SOFTSWITCH_DEFAULT_COMPILER" in os.environ else "1"
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
 # Threads of PyTorch and NumPy do not help with small arrays, and idle ones spin.
@@ -56,7 +55,7 @@ hypothesis.settings.load_profile("softswitch")
 
 def pytest_pyfunc_call(pyfuncitem):
     """Run a test marked ``default_compiler`` in a separate process, with the compiler's default optimization."""
-    if pyfuncitem.get_closest_marker("default_compiler") is None or DEFAULT_COMPILER:
+    if pyfuncitem.get_closest_marker("default_compiler") is None or "SOFTSWITCH_DEFAULT_COMPILER" in os.environ:
         return None
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_FLAGS", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
@@ -84,7 +83,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 MAX_MEMORY = 1_400_000_000
 """Bytes of resident memory above which a worker releases memory after a test."""
 MAX_MAPS = 45_000
-"""Memory maps above which a worker drops compiled programs. A program has about ten. Linux allows 65,530 per process."""
+"""Memory maps above which a worker drops compiled programs. A program has about ten; Linux allows 65,530 in all."""
 
 
 def resident_memory():
