@@ -16,8 +16,8 @@ import numpy as np
 from scipy import stats
 
 import softswitch as ss
-from softswitch.certification.binomial import rows_to_certify
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
+from softswitch.certification.limits import rows_to_certify
 from softswitch.problem.ranges import ZERO_ONE, Range
 
 CLIENTS, ERROR = 20, 0.05

@@ -8,10 +8,9 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.certification.certifiability import certifiability
+from softswitch.certification.certifiability import EvaluatedRows, certifiability, forecast_candidate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
-from softswitch.certification.selection import EvaluatedRows, forecast_candidate
 from softswitch.problem.rates import decision_parity, miss_rate
 
 

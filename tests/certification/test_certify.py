@@ -10,8 +10,8 @@ from scipy import stats
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.certification.binomial import rows_to_certify
 from softswitch.certification.intervals import ErrorLevels, mean_interval
+from softswitch.certification.limits import rows_to_certify
 from softswitch.data.splits import hold_out
 from softswitch.problem.losses import mean_over
 from softswitch.results.certificate import Verdict

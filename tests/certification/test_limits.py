@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from softswitch.certification import betting, binomial
-from softswitch.certification.betting import BettingMean
-from softswitch.certification.binomial import BinomialRate, binomial_cdf, clopper_pearson_upper, rows_to_certify
+from softswitch.certification import limits
+from softswitch.certification.certify import hochberg
 from softswitch.certification.intervals import ErrorLevels, MeanDifference, gap_interval, mean_interval
-from softswitch.certification.multiple_testing import hochberg
+from softswitch.certification.limits import (
+    BettingMean,
+    BinomialRate,
+    binomial_cdf,
+    clopper_pearson_upper,
+    rows_to_certify,
+)
 
 DRAWS = 2000
 ERROR = 0.1
@@ -105,7 +110,7 @@ def test_the_capital_is_fair_at_the_true_mean(low, chance):
     mean = low * (1 - chance) + chance
     for picks in product((False, True), repeat=rows):
         dealt = np.where(picks, 1.0, low)
-        shares = np.minimum(betting.bet_sizes(dealt, 0.8), betting.MAX_BET / (1 - mean))
+        shares = np.minimum(limits.bet_sizes(dealt, 0.8), limits.MAX_BET / (1 - mean))
         likely = np.prod(np.where(picks, chance, 1 - chance))
         total += likely * np.prod(1 - shares * (dealt - mean))
     assert total == pytest.approx(1, rel=1e-12)
@@ -245,12 +250,12 @@ def test_more_rows_is_about_right():
     for a, b, bound in ((1.0, 19.0, 0.07), (1.0, 19.0, 0.035), (4.0, 16.0, 0.22)):
         few = generator.beta(a, b, 20)
         mean, deviation = a / (a + b), float(np.sqrt(a * b / ((a + b) ** 2 * (a + b + 1))))
-        total = 20 + betting.additional_rows(len(few), mean, deviation, bound, 0.01)
+        total = 20 + limits.additional_mean_rows(len(few), mean, deviation, bound, 0.01)
         for rows, decided in ((int(1.3 * total), True), (total // 3, False)):
             values = generator.permutation(stats.beta(a, b).ppf((np.arange(rows) + 0.5) / rows))
             side, at = (
                 (BettingMean(values, 0.01), bound) if mean < bound else (BettingMean(1 - values, 0.01), 1 - bound)
             )
             assert (side.p_value(at) <= 0.01) == decided, (bound, total, rows)
-    total = 50 + binomial.additional_rows(50, 0.02, 0.05, 0.01)
+    total = 50 + limits.additional_rate_rows(50, 0.02, 0.05, 0.01)
     assert binomial_cdf(0.02 * total, total, 0.05) <= 0.01 < binomial_cdf(0.02 * (total - 1), total - 1, 0.05)

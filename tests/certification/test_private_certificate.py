@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 
 import softswitch as ss
-from softswitch.certification.binomial import clopper_pearson_upper
 from softswitch.certification.intervals import ErrorLevels
+from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.certification.private import certificate_noise, noisy_interval, noisy_mean_upper
 from softswitch.results.certificate import Verdict
 

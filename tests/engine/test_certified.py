@@ -9,7 +9,7 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.certification.selection import CandidateForecast
+from softswitch.certification.certifiability import CandidateForecast
 from softswitch.data.splits import DataSplit
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, HowTrained, ways

@@ -11,9 +11,8 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.certification.certifiability import certifiability
+from softswitch.certification.certifiability import CandidateForecast, certifiability
 from softswitch.certification.certify import certify
-from softswitch.certification.selection import CandidateForecast
 from softswitch.data.splits import DataSplit
 from softswitch.engine import frontier as engine
 from softswitch.engine.candidates import Candidate, HowTrained

@@ -10,7 +10,7 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.certification.row_means import count_applicable_rows
+from softswitch.certification.private import count_applicable_rows
 from softswitch.engine.private import planned, private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation

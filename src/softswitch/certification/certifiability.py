@@ -1,25 +1,35 @@
-"""The smallest constraint bounds that a calibration split can certify, from its size alone."""
+"""What can be certified: by the size of a calibration split alone, and forecasts for candidate models.
+
+A forecast uses rows other than the calibration split, and only serves to choose between models; the certificate does
+not depend on it. Training rows count less than validation rows, because a model fits them better than new data.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from softswitch.certification.certify import resolve_ranges
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
+from softswitch.certification.limits import binomial_cdf
 from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, endpoints
+from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import join_first
 
 MAX_ROWS = 1 << 40
+TRAINING_WEIGHT = 0.5
+"""Weight of a training row relative to a validation row."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +61,24 @@ class Certifiability:
     @property
     def smallest_bound(self) -> float:
         """The smallest bound that can be certified at all clients; NaN without a known range."""
-        return max(self.bounds, key=_nan_as_infinity)
+        return _largest(self.bounds)
 
     def __str__(self) -> str:
         if self.rows_needed is None:
             return "The certificate will be approximate: the constraint has no known range (constraint_range)."
         clients, fewest, most = len(self.clients), min(self.rows), max(self.rows)
-        available = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        needed = (
+        text = (
             f"Certifying {self.tolerance:g} at {f'all {clients} clients' if clients > 1 else '1 client'} with "
             f"{self.confidence:.0%} confidence needs {self.rows_needed:,} applicable rows per client, all without "
-            f"error. Available: {available}."
+            f"error. Available: {fewest:,}{'' if fewest == most else f' to {most:,}'}."
         )
         if not self.uncertifiable:
-            return f"{needed} There are enough rows."
+            return f"{text} There are enough rows."
         counts = dict(zip(self.clients, self.rows, strict=True))
         names = join_first([f"{name} ({counts[name]:,})" for name in self.uncertifiable])
         bound = f"{self.smallest_bound:.3g}" if self.smallest_bound < math.inf else "none"
         return (
-            f"{needed} Too few rows for any model at {len(self.uncertifiable)} of {clients} clients: {names}. "
+            f"{text} Too few rows for any model at {len(self.uncertifiable)} of {clients} clients: {names}. "
             f"Smallest bound that these rows can certify: {bound}."
         )
 
@@ -88,52 +97,184 @@ def certifiability(
     error = 1 - checks.check_probability("confidence", confidence)
     levels = ErrorLevels(error / len(calibration), error, checks.check_real("tolerance", tolerance))
     constraints = problem.trace(calibration.batch_shapes(1, float_dtype(problem.start))).constraints
-    ranges = resolve_ranges(problem, None, None, constraints)[1:]
+    ranges = list(enumerate(resolve_ranges(problem, None, None, constraints)))[1:]
     values = RowValues(problem, calibration, problem.start)
     counts, bounds = [], []
     for client in range(len(calibration)):
-        best = [_smallest_bound(values, client, j, levels, row_range) for j, row_range in enumerate(ranges, 1)]
+        best = []
+        for j, bounds_of_row in ranges:
+            groups = values.gaps[j][client] if j in values.gaps else (values.rows(client, j),)
+            sizes = [len(group) for group in groups]
+            best.append(
+                (sum(sizes), _bound_without_errors(sizes, levels, bounds_of_row)) if all(sizes) else (0, math.inf)
+            )
         counts.append(min(rows for rows, _ in best))
-        bounds.append(max((bound for _, bound in best), key=_nan_as_infinity))
-    needed = [_rows_needed(j in values.gaps, levels, row_range) for j, row_range in enumerate(ranges, 1)]
-    known = [rows for rows in needed if rows is not None]
-    rows_needed = max(known) if len(known) == len(needed) else None
-    return Certifiability(
-        levels.tolerance, confidence, tuple(calibration.names), tuple(counts), tuple(bounds), rows_needed
-    )
+        bounds.append(_largest(bound for _, bound in best))
+    needed = [_rows_needed(2 if j in values.gaps else 1, levels, row_range) for j, row_range in ranges]
+    rows_needed = None if None in needed else max(rows for rows in needed if rows is not None)
+    names = tuple(calibration.names)
+    return Certifiability(levels.tolerance, confidence, names, tuple(counts), tuple(bounds), rows_needed)
 
 
-def _nan_as_infinity(bound: float) -> float:
-    return math.inf if math.isnan(bound) else bound
+def _largest(bounds: Any) -> float:
+    """Return the largest bound; NaN counts as infinite."""
+    return max(bounds, key=lambda bound: math.inf if math.isnan(bound) else bound)
 
 
-def _smallest_bound(
-    values: RowValues, client: int, function: int, levels: ErrorLevels, row_range: Range | None
-) -> tuple[int, float]:
-    """Return the number of applicable rows and the smallest bound that they can certify."""
-    if function in values.gaps:
-        sizes = [len(group) for group in values.gaps[function][client]]
-    else:
-        sizes = [len(values.rows(client, function))]
-    if not all(sizes):
-        return 0, math.inf
-    return sum(sizes), math.nan if row_range is None else _bound_without_errors(sizes, levels, row_range)
-
-
-def _bound_without_errors(sizes: list[int], levels: ErrorLevels, row_range: Range) -> float:
+def _bound_without_errors(sizes: Sequence[int], levels: ErrorLevels, row_range: Range | None) -> float:
     """Return the bound certified by rows that all have the smallest value: one group for a mean, two for a gap."""
+    if row_range is None:
+        return math.nan
     groups = [np.full(size, endpoints(row_range)[0]) for size in sizes]
     if len(groups) == 1:
         return mean_interval(groups[0], levels, row_range).marginal_upper
     return gap_interval(groups[0], groups[1], levels, row_range).marginal_upper
 
 
-def _rows_needed(is_gap: bool, levels: ErrorLevels, row_range: Range | None) -> int | None:
-    """Return the fewest rows, for a gap of both groups together, that certify a model without errors."""
-    if row_range is None or not levels.tolerance > (0 if is_gap else endpoints(row_range)[0]):
+def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> int | None:
+    """Return the fewest rows, of all groups together, that certify a model without errors."""
+    if row_range is None or not levels.tolerance > (0 if groups == 2 else endpoints(row_range)[0]):
         return None
-    groups = 2 if is_gap else 1
-    size = smallest_integer(
-        lambda rows: _bound_without_errors([rows] * groups, levels, row_range) <= levels.tolerance, limit=MAX_ROWS
-    )
+
+    def is_enough(rows: int) -> bool:
+        return _bound_without_errors([rows] * groups, levels, row_range) <= levels.tolerance
+
+    size = smallest_integer(is_enough, limit=MAX_ROWS)
     return None if size is None else groups * size
+
+
+class CandidateForecast(NamedTuple):
+    """Forecast for a candidate model.
+
+    Attributes:
+        objective: F, the worst client's objective on the validation split.
+        constraint: G, the largest constraint on the validation split.
+        train_constraint: G on training rows.
+        pass_probability: Probability that the certificate finds that every client meets the tolerance.
+        objective_increase: Relative increase of the mean client's objective from training to validation rows.
+    """
+
+    objective: float
+    constraint: float
+    train_constraint: float
+    pass_probability: float
+    objective_increase: float = 0.0
+
+
+class EvaluatedRows(NamedTuple):
+    """Rows of clients, and the values of a problem's functions on them."""
+
+    data: ClientData
+    values: RowValues
+
+
+def forecast_candidate(
+    validation: EvaluatedRows,
+    training: EvaluatedRows,
+    calibration_sizes: Mapping[str, int],
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+) -> CandidateForecast:
+    """Forecast how a model performs on the calibration split, by the number of its rows for each client name."""
+    probability = 1.0
+    sources = [
+        (weight, rows, {str(name): i for i, name in enumerate(rows.data.names)})
+        for weight, rows in ((TRAINING_WEIGHT, training), (1.0, validation))
+    ]
+    for name, size in calibration_sizes.items():
+        known = [(weight, rows, positions[name]) for weight, rows, positions in sources if name in positions]
+        if known:
+            ratio = size / sum(int(rows.data.sizes[client]) for _, rows, client in known)
+            functions = range(1, len(ranges))
+            probability *= min(_pass_probability(known, j, ratio, levels, ranges[j]) for j in functions)
+    values, train_values = validation.values.values, training.values.values
+    mean, train_mean = (float(f[np.isfinite(f)].mean()) for f in (values[:, 0], train_values[:, 0]))
+    objective, constraint, train_constraint = (
+        float(x.max()) for x in (values[:, 0], values[:, 1:], train_values[:, 1:])
+    )
+    increase = (mean - train_mean) / max(abs(train_mean), sys.float_info.min)
+    return CandidateForecast(objective, constraint, train_constraint, probability, increase)
+
+
+def _pass_probability(
+    known: Sequence[tuple[float, EvaluatedRows, int]],
+    function: int,
+    ratio: float,
+    levels: ErrorLevels,
+    bounds: Range | None,
+) -> float:
+    """Return the probability that one client is found to meet one constraint, with ``ratio`` times as many rows.
+
+    ``known`` has the client's rows from several sources: their weight, the source, and the client's index in it.
+    """
+    _, last, client = known[-1]
+    value = float(last.values.values[client, function])
+    if math.isnan(value):
+        return 0.0
+    normal, bounded = float(ndtri(levels.marginal)), -math.sqrt(2 * math.log(1 / levels.marginal))
+    if function in last.values.gaps and bounds is not None:
+        pairs = [(weight, rows.values.gaps[function][i]) for weight, rows, i in known if function in rows.values.gaps]
+        groups = [_Moments.of([(weight, pair[g]) for weight, pair in pairs], bounds) for g in (0, 1)]
+        if not all(group.rows for group in groups):
+            return 1.0
+        error = math.sqrt(sum(group.variance / group.weight for group in groups))
+        new_error = math.sqrt(sum(group.variance / (ratio * group.rows) for group in groups))
+        return _normal_probability(abs(groups[0].mean - groups[1].mean), error, new_error, levels, bounded)
+    if not last.values.means[function]:
+        interval = last.values.interval(client, function, levels, None)
+        error = interval.deviation / math.sqrt(max(interval.rows, 1))
+        return _normal_probability(value, error, error, levels, normal)
+    moments = _Moments.of([(weight, rows.values.rows(i, function)) for weight, rows, i in known], bounds)
+    if not moments.rows:
+        return 1.0  # no applicable row
+    new_rows = max(1, round(ratio * moments.rows))
+    if bounds is not None and has_two_values(bounds):
+        return _rate_probability(moments, new_rows, levels, bounds)
+    error, new_error = (math.sqrt(moments.variance / count) for count in (moments.weight, new_rows))
+    return _normal_probability(moments.mean, error, new_error, levels, normal if bounds is None else bounded)
+
+
+class _Moments(NamedTuple):
+    """Weighted moments of rows from several sources."""
+
+    rows: int
+    weight: float
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[float, np.ndarray]], bounds: Range | None) -> _Moments:
+        """Combine the parts. With a known range the variance is positive even if all rows are equal."""
+        count = sum(len(rows) for _, rows in parts)
+        if not count:
+            return cls(0, 0.0, math.nan, math.nan)
+        total = sum(weight * len(rows) for weight, rows in parts)
+        mean = sum(weight * float(rows.sum()) for weight, rows in parts) / total
+        variance = sum(weight * float(np.square(rows - mean).sum()) for weight, rows in parts) / total
+        if bounds is not None:
+            low, high = endpoints(bounds)
+            variance += ((high - low) / (count + 2)) ** 2
+        return cls(count, total, mean, variance)
+
+
+def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bounds: Range) -> float:
+    """Return the probability for a rate: the new error count is beta-binomial, with Jeffreys' prior."""
+    low, high = endpoints(bounds)
+    bound = (levels.tolerance - low) / (high - low)
+    limit = max(0, int(bound * new_rows)) + 1
+    # The first number of errors with which the rate is not certified
+    failing = smallest_integer(lambda n: bool(binomial_cdf(n, new_rows, bound) > levels.marginal), -1, limit)
+    allowed = (limit if failing is None else failing) - 1
+    if allowed < 0:
+        return 0.0
+    from scipy.stats import betabinom  # takes half a second to import
+
+    errors = moments.weight * (moments.mean - low) / (high - low)
+    return float(betabinom.cdf(allowed, new_rows, errors + 0.5, moments.weight - errors + 0.5))
+
+
+def _normal_probability(value: float, error: float, new_error: float, levels: ErrorLevels, factor: float) -> float:
+    """Return the probability for a mean, which passes if it is ``factor`` new standard errors from the tolerance."""
+    if not 0 < error < math.inf:
+        return float(value <= levels.tolerance)
+    return float(ndtr((levels.tolerance + factor * new_error - value) / math.hypot(error, new_error)))

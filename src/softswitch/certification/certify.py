@@ -1,30 +1,46 @@
 """certify(): which clients meet their constraints on new data, with what confidence.
 
-``row_values.py`` evaluates the functions on single rows, ``intervals.py`` computes confidence limits, and
-``multiple_testing.py`` combines the clients.
+``row_values.py`` evaluates the functions on single rows, and ``intervals.py`` computes confidence limits. This module
+combines clients, and several claims on the same rows.
+
+**Theorem** (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995). Let the claims 1, …, m and their order be
+fixed before the rows are read. Let each claim have a test that passes a false claim with probability at most δ. Test
+the claims in order, and stop at the first that fails. Then the probability that any claim that passed is false is at
+most δ.
+
+*Proof.* If all claims are true, no error is possible. Otherwise let j be the first false claim in the order; j does not
+depend on the rows. A false claim can pass only if claim j passes, which has probability at most δ. ∎
+
+The tests need no correction for their number, even if they share rows or models. Claims after the first failure are not
+tested, so those most likely to pass should come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.multiple_testing import build_certificate
-from softswitch.certification.private import certificate_noise, private_intervals
-from softswitch.certification.row_means import count_applicable_rows
+import numpy as np
+from scipy.special import ndtri
+
+from softswitch.certification.intervals import ErrorLevels, unknown_interval
+from softswitch.certification.limits import MAX_ROWS, additional_mean_rows, additional_rate_rows
+from softswitch.certification.private import certificate_noise, count_applicable_rows, private_intervals
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, function_ranges
-from softswitch.results.certificate import Certificate, Interval
+from softswitch.problem.ranges import Range, endpoints, function_ranges
+from softswitch.results.certificate import Certificate, ClientCertificate, Interval, IntervalMethod, Verdict
 from softswitch.results.result import Result
 from softswitch.support import checks
+
+Claim = TypeVar("Claim")
 
 
 def certify(
@@ -69,11 +85,8 @@ def certify(
     if problem.is_torch:
         if privacy is not None:
             raise ValueError("privacy must be None for PyTorch modules: certify each client with PrivateClient")
-        given = {"objective_range": objective_range, "constraint_range": constraint_range}
-        certificate: Certificate = import_module("softswitch.certification.torch").certify_torch(
-            result, problem, held_out, confidence, tolerance=tolerance, **given
-        )
-        return certificate
+        certify_torch = import_module("softswitch.certification.torch").certify_torch
+        return certify_torch(result, problem, held_out, confidence, tolerance, objective_range, constraint_range)
     checks.check_instance("held_out", held_out, ClientData)
     held_out = cast(ClientData, held_out)
     params = result.params if isinstance(result, Result) else result
@@ -92,9 +105,8 @@ def certify(
     else:
         count_applicable_rows(problem, held_out)
         values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
-        intervals = [
-            private_intervals(*pair, noise.multiplier, levels, ranges) for pair in zip(values, at_start, strict=True)
-        ]
+        pairs = zip(values, at_start, strict=True)
+        intervals = [private_intervals(*pair, noise.multiplier, levels, ranges) for pair in pairs]
     clients: list[tuple[Any, Sequence[Interval] | None]] = list(zip(held_out.names, intervals, strict=True))
     known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
@@ -122,6 +134,121 @@ def compute_intervals(
 ) -> list[list[Interval]]:
     """Return every client's intervals of f and then g."""
     rows = RowValues(problem, held_out, params, kinds=kinds)
-    return [
-        [rows.interval(client, j, levels, bounds) for j, bounds in enumerate(ranges)] for client in range(len(held_out))
+    functions = list(enumerate(ranges))
+    return [[rows.interval(i, j, levels, bounds) for j, bounds in functions] for i in range(len(held_out))]
+
+
+def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
+    """Test claims in order up to the first that fails, and return the outcomes of those tested."""
+    outcomes = []
+    for claim in claims:
+        outcomes.append(passes(claim))
+        if not outcomes[-1]:
+            break
+    return tuple(outcomes)
+
+
+def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
+    """Return which hypotheses Hochberg's procedure rejects; None stands for a client without a hypothesis."""
+    known = sorted(p for p in p_values if p is not None)
+    rejected = [p for k, p in enumerate(known, 1) if p <= error / (len(known) - k + 1)]
+    largest = rejected[-1] if rejected else -math.inf
+    return [p is not None and p <= largest for p in p_values]
+
+
+def build_certificate(
+    clients: Sequence[tuple[Any, Sequence[Interval] | None]],
+    confidence: float,
+    levels: ErrorLevels,
+    ranges: Sequence[Range | None],
+) -> Certificate:
+    """Return the certificate of all clients, from each one's name and intervals of f and then g (None without data)."""
+    intervals = [
+        tuple(_complete(interval, levels) for interval in known) if known else (unknown_interval(),) * len(ranges)
+        for _, known in clients
     ]
+    constraints = [known[1:] for known in intervals]
+    have_rows = [all(interval.rows > 0 for interval in known) for known in constraints]
+    p_meets = [
+        max(interval.meets_at for interval in known) if has_rows else None
+        for known, has_rows in zip(constraints, have_rows, strict=True)
+    ]
+    meets = hochberg(p_meets, levels.marginal)
+    violates = hochberg(list(map(_p_violates, constraints)), levels.marginal)
+    above = [_is_above(known, levels) for known, has_rows in zip(constraints, have_rows, strict=True) if has_rows]
+    # With v of n clients above the tolerance, Hochberg's procedure decides those below at (1 − confidence)/(v + 1),
+    # and those above at (1 − confidence)/(n − v + 1).
+    open_levels = levels.marginal / (sum(above) + 1), levels.marginal / (len(above) - sum(above) + 1)
+    certificates = []
+    for i, (name, _) in enumerate(clients):
+        verdict, needed = Verdict.UNDECIDED, None
+        if violates[i]:
+            verdict = Verdict.VIOLATES
+        elif meets[i]:
+            verdict = Verdict.MEETS
+        elif any(math.isnan(interval.estimate) for interval in constraints[i]):
+            verdict = Verdict.UNKNOWN
+        else:
+            needed = _client_rows_needed(constraints[i], levels, open_levels, ranges[1:])
+        certificates.append(ClientCertificate(name, intervals[i][0], constraints[i], verdict, needed))
+    return Certificate(levels.tolerance, confidence, tuple(certificates))
+
+
+def _complete(interval: Interval, levels: ErrorLevels) -> Interval:
+    """Fill in p-values and the marginal limit of an interval that has only a lower and an upper end."""
+    return replace(
+        interval,
+        marginal_upper=interval.marginal_limit,
+        meets_at=min(interval.meets_at, levels.joint if interval.upper <= levels.tolerance else 1.0),
+        violates_at=min(interval.violates_at, levels.joint if interval.lower > levels.tolerance else 1.0),
+    )
+
+
+def _p_violates(constraints: Sequence[Interval]) -> float | None:
+    p_values = [interval.violates_at for interval in constraints if interval.rows > 0]
+    return min(1.0, len(p_values) * min(p_values)) if p_values else None
+
+
+def _is_above(constraints: Sequence[Interval], levels: ErrorLevels) -> bool:
+    return not max(interval.estimate for interval in constraints) <= levels.tolerance
+
+
+def _client_rows_needed(
+    constraints: Sequence[Interval],
+    levels: ErrorLevels,
+    open_levels: tuple[float, float],
+    ranges: Sequence[Range | None],
+) -> int | None:
+    """Estimate how many more rows decide a client, if the other clients' estimates are right.
+
+    The number is 0 if the client's own rows suffice once the remaining clients are decided.
+    """
+    pairs, tolerance = list(zip(constraints, ranges, strict=True)), levels.tolerance
+    if not _is_above(constraints, levels):
+        level = open_levels[0]
+        needed = [_rows_needed(one, tolerance, level, bounds) for one, bounds in pairs if one.meets_at > level]
+        return None if None in needed else max((rows for rows in needed if rows is not None), default=0)
+    level = open_levels[1] / len(pairs)
+    needed = [_rows_needed(one, tolerance, level, bounds) for one, bounds in pairs if one.estimate > tolerance]
+    return min((rows for rows in needed if rows is not None), default=None)
+
+
+def _rows_needed(interval: Interval, tolerance: float, level: float, bounds: Range | None) -> int | None:
+    """Estimate how many more rows, of the same mean and deviation, lower the p-value to the level."""
+    margin = abs(tolerance - interval.estimate)
+    if not margin > 0 or interval.rows < 1:
+        return None
+    if interval.method in (IntervalMethod.BINOMIAL, IntervalMethod.BETTING) and bounds is not None:
+        low, high = endpoints(bounds)
+        mean, bound = ((value - low) / (high - low) for value in (interval.estimate, tolerance))
+        if interval.method is IntervalMethod.BINOMIAL:
+            return additional_rate_rows(interval.rows, mean, bound, level)
+        deviation = interval.deviation / (high - low) if interval.rows > 1 else 0.5
+        return additional_mean_rows(interval.rows, mean, deviation, bound, level)
+    if not 0 < interval.deviation < math.inf:
+        return None
+    # The margins of the remaining methods shrink with the square root of the number of rows.
+    total = float(np.square(ndtri(level) * interval.deviation / margin))
+    if interval.method is IntervalMethod.GAP:
+        total *= math.log(1 / level) / float(np.square(ndtri(level)))
+    return max(1, math.ceil(total) - interval.rows) if total < MAX_ROWS else None

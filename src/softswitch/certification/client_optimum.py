@@ -45,9 +45,7 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
     checks.check_instance("clients", clients, ClientData)
     domain = problem.domain
     if not isinstance(domain, Ball | Box | None):
-        raise ValueError(
-            f"optimum must be given if the domain is {type(domain).__name__}: f_i* is computed only for Ball and Box"
-        )
+        raise ValueError(f"optimum must be given if the domain is {type(domain).__name__}, not a Ball or Box")
     flat, rebuild = ravel_pytree(problem.start)
     losses = Losses.of(problem)
     exactly = "objective" in functions_ignoring_weights(problem, clients)
@@ -55,10 +53,8 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
 
     def minimise(client: int) -> float:
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
-            params = rebuild(jnp.asarray(point, flat.dtype))
-            value, gradient = _value_and_grad(
-                params, clients.rows, jnp.int32(client), losses=losses, width=int(widths[client])
-            )
+            params, width = rebuild(jnp.asarray(point, flat.dtype)), int(widths[client])
+            value, gradient = _value_and_grad(params, clients.rows, jnp.int32(client), losses, width)
             return float(value), np.asarray(ravel_pytree(gradient)[0], float)
 
         start = np.asarray(flat, float)
@@ -93,10 +89,7 @@ def with_regret(
     """
     checks.check_instance("problem", problem, Problem)
     if isinstance(clients, StreamedData):
-        raise ValueError(
-            "clients must be in memory for regrets, but are StreamedData: give the rows a column with f_i*, and "
-            "subtract it in the objective"
-        )
+        raise ValueError("clients must not be StreamedData for regrets: subtract a column with f_i* in the objective")
     names = clients.train.names if isinstance(clients, DataSplit) else clients.names
     given = None if optimum is None else check_optimum(optimum, names)
     if isinstance(clients, TorchData):

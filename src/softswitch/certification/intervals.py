@@ -1,30 +1,26 @@
 """Confidence intervals of objectives and constraints from a client's held-out rows.
 
-An interval is exact if the values on single rows are independent draws from a known range. The declared range
-determines the method before any row is read:
-
-    {low, high}, one of two values:                      exact binomial limits       ``binomial.py``
-    [low, high], any value between:                      limits by betting           ``betting.py``
-    a gap between two groups' means of such values:      limits from both means      ``MeanDifference``
-
-A mean over one class or group is a mean over a random number of rows. Conditional on their number, the rows are
-independent draws from that class, so the limits are valid.
+An interval is exact if the values on single rows are independent draws from a known range. The range, declared before
+any row is read, determines the method: binomial limits if it is {low, high}, one of two values; limits by betting if it
+is (low, high); limits from both groups' means for a gap between them (``MeanDifference``). A mean over one class or
+group is a mean over a random number of rows. Conditional on their number, the rows are independent draws from that
+class, so the limits are valid.
 
 Without a range, or for a function that is neither a mean over rows nor a declared gap, the interval is the normal
-approximation x̄ ± z·(standard error), labelled approximate.
+approximation value ± z·(standard error), labelled approximate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 
-from softswitch.certification.betting import BettingMean
-from softswitch.certification.binomial import BinomialRate
+from softswitch.certification.limits import BettingMean, BinomialRate, UpperBound
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
@@ -54,37 +50,11 @@ class ErrorLevels(NamedTuple):
         """Return levels with one error probability and without a tolerance."""
         return cls(error, error, math.nan)
 
-    @property
-    def geometric_mean(self) -> float:
-        """The error probability for which bets are tuned that serve both levels."""
-        return math.sqrt(self.joint * self.marginal)
-
-
-class UpperBound(Protocol):
-    """Upper confidence bounds for the mean of values in [0, 1]."""
-
-    estimate: float
-
-    def p_value(self, mean: float) -> float:
-        """Return the p-value of "the mean is at least ``mean``"."""
-        ...
-
-    def p_values(self, means: np.ndarray) -> np.ndarray:
-        """Return the p-values of several means."""
-        ...
-
-    def upper(self, error: float) -> float:
-        """Return the upper confidence limit with error probability ``error``."""
-        ...
-
 
 class MeanDifference:
     """Upper confidence bounds for the difference of two means, first minus second.
 
-    Args:
-        first: Bounds for the first mean.
-        second: Bounds for 1 minus the second mean.
-        error: Error probability for which the grid is tuned. Limits for smaller ones are valid but wider.
+    ``second`` bounds 1 minus the second mean. The grid is tuned for ``error``; limits for smaller ones are wider.
     """
 
     def __init__(self, first: UpperBound, second: UpperBound, error: float) -> None:
@@ -111,9 +81,8 @@ def _grid(side: UpperBound, smallest: float) -> tuple[np.ndarray, np.ndarray]:
     The first cell is everything below the estimate. The last one has p-values below a quarter of ``smallest``.
     """
     starts = np.linspace(side.estimate, max(side.upper(smallest / 4), side.estimate), GRID_SIZE)
-    p_values = side.p_values(starts[1:])
     stops = np.concatenate([starts, [1.0]]) - side.estimate
-    return stops, np.concatenate([[1.0, 1.0], p_values])
+    return stops, np.concatenate([[1.0, 1.0], side.p_values(starts[1:])])
 
 
 def _product_quantile(error: float) -> float:
@@ -123,24 +92,24 @@ def _product_quantile(error: float) -> float:
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
     """Return a confidence interval for the mean of the distribution of ``rows``."""
-    if bounds is None:
-        return _student_interval(rows, levels)
+    estimate, deviation, size = float(rows.mean()), _deviation(rows), len(rows)
+    if bounds is None:  # Student's t; infinite if all rows are equal
+        if size < 2 or not deviation > 0:
+            return Interval(estimate, -math.inf, math.inf, size, deviation, approximate=True)
+        error, quantile, cdf = deviation / math.sqrt(size), partial(stdtrit, size - 1), partial(stdtr, size - 1)
+        return _symmetric_interval(estimate, error, size, deviation, levels, quantile, cdf)
     low, high = endpoints(bounds)
-    above, below = _upper_bounds(rows, bounds, levels.geometric_mean)
-
-    def upper(error: float) -> float:
-        return low + (high - low) * above.upper(error)
-
+    above, below = _upper_bounds(rows, bounds, levels)
+    upper, marginal = (low + (high - low) * above.upper(error) for error in (levels.joint, levels.marginal))
     share = (levels.tolerance - low) / (high - low)
-    estimate = float(rows.mean())
     return Interval(
         estimate,
         min(high - (high - low) * below.upper(levels.joint), estimate),
-        max(upper(levels.joint), estimate),
-        len(rows),
-        _deviation(rows),
+        max(upper, estimate),
+        size,
+        deviation,
         approximate=False,
-        marginal_upper=max(upper(levels.marginal), estimate),
+        marginal_upper=max(marginal, estimate),
         meets_at=0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0,
         violates_at=0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0,
         method=IntervalMethod.BINOMIAL if has_two_values(bounds) else IntervalMethod.BETTING,
@@ -150,38 +119,35 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
 def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
     """Return a confidence interval for the gap |first mean − second mean|; ``bounds`` is the range of the values."""
     low, high = endpoints(bounds)
-    span = high - low
+    span, rows = high - low, len(first) + len(second)
     (first_above, first_below), (second_above, second_below) = (
-        _upper_bounds(rows, bounds, levels.geometric_mean) for rows in (first, second)
+        _upper_bounds(group, bounds, levels) for group in (first, second)
     )
-    differences = (
-        MeanDifference(first_above, second_below, levels.joint),
-        MeanDifference(second_above, first_below, levels.joint),
+    pairs = ((first_above, second_below), (second_above, first_below))
+    differences = [MeanDifference(*pair, levels.joint) for pair in pairs]
+    upper, marginal = (
+        span * max(*(difference.upper(error) for difference in differences), 0.0)
+        for error in (levels.joint, levels.marginal)
     )
-
-    def upper(error: float) -> float:
-        return span * max(*(difference.upper(error) for difference in differences), 0.0)
-
+    lower = span * max(*(-difference.upper(levels.joint / 2) for difference in differences), 0.0)
     bound = levels.tolerance / span
-    rows = len(first) + len(second)
     estimate = abs(float(first.mean()) - float(second.mean()))
     standard_error = math.sqrt(sum(_deviation(group) ** 2 / len(group) for group in (first, second)))
-    lower = span * max(*(-difference.upper(levels.joint / 2) for difference in differences), 0.0)
     return Interval(
         estimate,
         min(lower, estimate),
-        max(upper(levels.joint), estimate),
+        max(upper, estimate),
         rows,
         standard_error * math.sqrt(rows),
         approximate=False,
-        marginal_upper=max(upper(levels.marginal), estimate),
+        marginal_upper=max(marginal, estimate),
         meets_at=max(one.p_value(bound) for one in differences) if bound >= 0 else 1.0,
         violates_at=0.0 if bound < 0 else min(1.0, 2 * min(one.p_value(-bound) for one in differences)),
         method=IntervalMethod.GAP,
     )
 
 
-def _upper_bounds(rows: np.ndarray, bounds: Range, error: float) -> tuple[UpperBound, UpperBound]:
+def _upper_bounds(rows: np.ndarray, bounds: Range, levels: ErrorLevels) -> tuple[UpperBound, UpperBound]:
     """Return bounds for the mean, and for its distance from the upper end, both in units of the range."""
     low, high = endpoints(bounds)
     slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
@@ -189,6 +155,7 @@ def _upper_bounds(rows: np.ndarray, bounds: Range, error: float) -> tuple[UpperB
         raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range ({low}, {high})")
     scaled = np.clip((rows - low) / (high - low), 0, 1)
     if not has_two_values(bounds):
+        error = math.sqrt(levels.joint * levels.marginal)  # the bets serve both levels
         return BettingMean(scaled, error), BettingMean(1 - scaled, error)
     count = round(float(scaled.sum()))
     between = np.abs(scaled - np.round(scaled)) > 1e-5
@@ -201,49 +168,27 @@ def _deviation(rows: np.ndarray) -> float:
     return float(rows.std(ddof=1)) if len(rows) > 1 else math.inf
 
 
-def _student_interval(rows: np.ndarray, levels: ErrorLevels) -> Interval:
-    """Return an approximate interval by Student's t; infinite if all rows are equal."""
-    n, estimate, deviation = len(rows), float(rows.mean()), _deviation(rows)
-    if n < 2 or not deviation > 0:
-        return Interval(estimate, -math.inf, math.inf, n, deviation, approximate=True)
-    standard_error = deviation / math.sqrt(n)
-    distance = (levels.tolerance - estimate) / standard_error
-    margins = [-float(stdtrit(n - 1, error)) * standard_error for error in (levels.joint, levels.marginal)]
-    return _symmetric_interval(
-        estimate, margins, n, deviation, float(stdtr(n - 1, -distance)), float(stdtr(n - 1, distance))
-    )
-
-
 def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: ErrorLevels) -> Interval:
     """Return an approximate normal interval with the bootstrap standard error.
 
     It is infinite if more than 1% of the resamples have no value, or if all have the same value.
     """
     finite = resampled[np.isfinite(resampled)]
-    standard_error = float(finite.std(ddof=1)) if len(finite) >= 0.99 * len(resampled) else 0.0
-    if not standard_error > 0:
+    error = float(finite.std(ddof=1)) if len(finite) >= 0.99 * len(resampled) else 0.0
+    if not error > 0:
         return Interval(value, -math.inf, math.inf, size, math.inf, approximate=True)
-    distance = (levels.tolerance - value) / standard_error
-    margins = [-float(ndtri(error)) * standard_error for error in (levels.joint, levels.marginal)]
-    deviation = standard_error * math.sqrt(size)
-    return _symmetric_interval(value, margins, size, deviation, float(ndtr(-distance)), float(ndtr(distance)))
+    return _symmetric_interval(value, error, size, error * math.sqrt(size), levels, ndtri, ndtr)
 
 
 def _symmetric_interval(
-    value: float, margins: Sequence[float], rows: int, deviation: float, meets_at: float, violates_at: float
+    value: float, error: float, rows: int, deviation: float, levels: ErrorLevels, quantile: Any, cdf: Any
 ) -> Interval:
-    joint, marginal = margins
-    return Interval(
-        value,
-        value - joint,
-        value + joint,
-        rows,
-        deviation,
-        approximate=True,
-        marginal_upper=value + marginal,
-        meets_at=1.0 if math.isnan(meets_at) else meets_at,
-        violates_at=1.0 if math.isnan(violates_at) else violates_at,
-    )
+    """Return an approximate interval from a standard error and its distribution."""
+    joint, marginal = (-float(quantile(level)) * error for level in (levels.joint, levels.marginal))
+    distance = (levels.tolerance - value) / error
+    meets, violates = (1.0 if math.isnan(distance) else float(cdf(sign * distance)) for sign in (-1, 1))
+    lower, upper = value - joint, value + joint
+    return Interval(value, lower, upper, rows, deviation, True, value + marginal, meets, violates)
 
 
 def unknown_interval(rows: int = 0) -> Interval:
@@ -256,20 +201,31 @@ def applicable(by_row: np.ndarray) -> np.ndarray:
     return by_row[~(np.isnan(by_row) | np.isneginf(by_row))]
 
 
-def is_row_mean(evidence: Iterable[tuple[np.ndarray, float]]) -> bool | None:
-    """Return whether a function is the mean of its values on single rows, in all of the evidence.
+Evidence = Iterable[tuple[np.ndarray, np.ndarray]]
+"""Pairs of the functions' values on single rows (rows × functions) and their values on all of these rows."""
 
-    Rows that all have the same value are no evidence. Without evidence the result is None.
 
-    Args:
-        evidence: Pairs of the values on single rows and the value on all of them.
+def find_means(evidence: Callable[[int], Evidence], functions: int, attempts: int) -> list[bool]:
+    """Return whether each function is the mean of its values on single rows, in all of an attempt's evidence.
+
+    Rows that all have the same value are no evidence. The next attempt then evaluates at other parameters.
     """
-    answers = []
-    for by_row, total in evidence:
-        rows = applicable(by_row)
-        if len(rows) > 1 and np.ptp(rows) > 0:
-            answers.append(np.isclose(rows.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(rows).max()))
-    return all(answers) if answers else None
+    answers: list[bool | None] = [None] * functions
+    for attempt in range(attempts):
+        pairs = [(list(map(applicable, by_row.T)), totals) for by_row, totals in evidence(attempt)]
+        for j in range(functions):
+            if answers[j] is None:
+                known = [(rows[j], totals[j]) for rows, totals in pairs if len(rows[j]) > 1 and np.ptp(rows[j]) > 0]
+                answers[j] = all(map(_is_mean, known)) if known else None
+        # A function without a value on any single row, such as a gap, is not a mean, at any parameters.
+        if all(answers[j] is not None or not any(len(rows[j]) for rows, _ in pairs) for j in range(functions)):
+            break
+    return [bool(answer) for answer in answers]
+
+
+def _is_mean(pair: tuple[np.ndarray, float]) -> bool:
+    rows, total = pair
+    return bool(np.isclose(rows.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(rows).max()))
 
 
 def perturb_array(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:
@@ -306,8 +262,20 @@ def intervals_from_function(
             are means over rows if the values on these rows are all equal.
     """
     all_rows = np.arange(size)
-    by_row, totals = _evaluate_rows(function, all_rows), np.asarray(function(all_rows), dtype=float)
-    means = _find_means(function, by_row, totals, perturbed)
+    half = np.sort(np.random.default_rng(0).permutation(size)[: (size + 1) // 2])
+
+    def evaluate(function: Values) -> tuple[np.ndarray, np.ndarray]:
+        by_row = [np.asarray(function(all_rows[i : i + 1]), dtype=float) for i in range(size)]
+        return np.stack(by_row), np.asarray(function(all_rows), dtype=float)
+
+    by_row, totals = evaluate(function)
+
+    def evidence(attempt: int) -> Evidence:
+        other = perturbed(attempt) if attempt and perturbed is not None else function
+        values, total = evaluate(other) if attempt else (by_row, totals)
+        return (values, total), (values[half], np.asarray(other(half), dtype=float))
+
+    means = find_means(evidence, len(totals), 1 + (0 if perturbed is None else MAX_PERTURBATIONS))
     generator = np.random.default_rng(1)
     resampled: np.ndarray | None = None
     intervals = []
@@ -322,28 +290,3 @@ def intervals_from_function(
                 resampled = np.stack([function(generator.integers(size, size=size)) for _ in range(RESAMPLES)])
             intervals.append(resampled_interval(resampled[:, j], float(totals[j]), size, levels))
     return intervals
-
-
-def _evaluate_rows(function: Values, rows: np.ndarray) -> np.ndarray:
-    return np.stack([np.asarray(function(rows[i : i + 1]), dtype=float) for i in range(len(rows))])
-
-
-def _find_means(
-    function: Values, by_row: np.ndarray, totals: np.ndarray, perturbed: Callable[[int], Values] | None
-) -> list[bool]:
-    """Return which functions are means over all rows and over a random half of them; see ``is_row_mean``."""
-    all_rows = np.arange(len(by_row))
-    half = np.sort(np.random.default_rng(0).permutation(len(by_row))[: (len(by_row) + 1) // 2])
-    answers: list[bool | None] = [None] * len(totals)
-    for attempt in range(1 + (0 if perturbed is None else MAX_PERTURBATIONS)):
-        if attempt and perturbed is not None:
-            function = perturbed(attempt)
-            by_row, totals = _evaluate_rows(function, all_rows), np.asarray(function(all_rows), dtype=float)
-        half_totals = np.asarray(function(half), dtype=float)
-        for j, answer in enumerate(answers):
-            if answer is None:
-                answers[j] = is_row_mean([(by_row[:, j], totals[j]), (by_row[half, j], half_totals[j])])
-        # A function without a value on any single row is not a mean, at any parameters.
-        if all(answer is not None or not len(applicable(by_row[:, j])) for j, answer in enumerate(answers)):
-            break
-    return [bool(answer) for answer in answers]

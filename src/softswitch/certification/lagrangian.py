@@ -25,13 +25,30 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 
 BLOCK_CLIENTS = 16
-"""Number of clients per call if block clients are skipped."""
+"""Number of clients per call if clients of weight 0 are skipped."""
 SMALL_FRACTION = 16
 """Clients with at most 1/16 of the largest client's rows are padded to that width, the rest to the largest."""
 MIN_SMALL_RATIO = 0.1
 """Smallest ratio of small to large clients at which two widths are used."""
 HESSIAN_COLUMNS = 8
 """Number of Hessian columns computed simultaneously."""
+
+
+class PointValues(NamedTuple):
+    """f_i and g_ic − ε at a point."""
+
+    objective: np.ndarray
+    constraint: np.ndarray
+
+    @property
+    def worst(self) -> float:
+        """F."""
+        return float(self.objective.max())
+
+    @property
+    def excess(self) -> float:
+        """G − ε."""
+        return float(self.constraint.max())
 
 
 class Weights(NamedTuple):
@@ -82,13 +99,12 @@ class Lagrangian:
     """Objectives, constraints and their weighted sums, as functions of a flat float64 vector.
 
     Attributes:
-        tolerance: ε.
         size: Number of parameters d.
         shape: Shape of the constraints: clients × constraints, or 1 × constraints for a pooled constraint.
         radius: Radius of the domain if it is a ball; otherwise None.
         eps: Machine epsilon of the computation.
-        row_budget: Maximum number of rows to evaluate.
-        rows: Number of rows evaluated so far.
+        rounding: Relative rounding error allowed for a mean over a client's rows.
+        rows: Number of rows evaluated so far, at most ``row_budget``.
     """
 
     def __init__(
@@ -98,28 +114,28 @@ class Lagrangian:
         dtype = float_dtype(params)
         traced = problem.trace(clients.batch_shapes(int(clients.sizes.max()), dtype), params)
         self._clients, self._losses, self._pooled = clients, Losses.of(problem), pooled
-        self._way = plan_evaluation(clients, traced.ignore_weight)
+        self._plan = plan_evaluation(clients, traced.ignore_weight)
         self._flat_dtype = flat.dtype
-        self._groups = [
-            (np.asarray(group), width) for group, width in zip(self._way.groups, self._way.widths, strict=True)
-        ]
-        if not traced.ignore_weight:
+        if traced.ignore_weight:
+            self._groups = list(zip(map(np.asarray, self._plan.groups), self._plan.widths, strict=True))
+        else:
             self._groups = _few_widths(clients.sizes)
         self._few = sum(len(group) * width for group, width in self._groups) <= FEW_ROWS
         self.tolerance, self.row_budget, self.rows = tolerance, row_budget, 0
         self.size = int(flat.size)
         self.eps = float(jnp.finfo(dtype).eps)
+        self.rounding = self.eps * (4 + float(np.sqrt(clients.sizes.max())) / 4)
         self.radius = problem.domain.radius if isinstance(problem.domain, Ball) else None
         self.shape = (1 if pooled else len(clients), traced.constraints)
 
-    def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def values(self, point: np.ndarray) -> PointValues:
         """Return f_i and g_ic − ε; a pooled constraint has one row."""
         self._spend(int(self._clients.sizes.sum()))
         params = self._params(point)
-        objective, constraint = compiled_values(self._way, self._clients.rows, params, self._losses)
+        objective, constraint = compiled_values(self._plan, self._clients.rows, params, self._losses)
         if self._pooled:
-            constraint = pooled_value(self._way, self._clients.rows, params, self._losses)[None]
-        return np.asarray(objective, float), np.asarray(constraint, float) - self.tolerance
+            constraint = pooled_value(self._plan, self._clients.rows, params, self._losses)[None]
+        return PointValues(np.asarray(objective, float), np.asarray(constraint, float) - self.tolerance)
 
     def weighted_sum(self, point: np.ndarray, weights: Weights) -> WeightedSum:
         """Return the weighted sum and its gradient; clients are summed in float64."""
@@ -171,11 +187,6 @@ class Lagrangian:
         """Return the point rounded to the precision of the parameters."""
         return np.asarray(jnp.asarray(point, self._flat_dtype), float)
 
-    @property
-    def rounding(self) -> float:
-        """The relative rounding error allowed for a mean over a client's rows."""
-        return self.eps * (4 + float(np.sqrt(self._clients.sizes.max())) / 4)
-
     def _params(self, point: np.ndarray) -> Params:
         return self._rebuild(jnp.asarray(point, self._flat_dtype))
 
@@ -190,10 +201,9 @@ class Lagrangian:
         With few rows, or with a pooled constraint, all clients form one block.
         """
         pooled = self._pooled and not by_client
+        together = pooled or self._few
         constraint = np.zeros((len(weights.objective), self.shape[1])) if self._pooled else weights.constraint
-        positive = (weights.objective > 0) | (constraint > 0).any(axis=1)
-        if pooled or self._few:
-            positive = np.ones_like(positive)
+        positive = (weights.objective > 0) | (constraint > 0).any(axis=1) | together
         self._spend(times * int(self._clients.sizes[positive].sum()))
 
         def part(clients: np.ndarray, places: int) -> _Part:
@@ -202,19 +212,17 @@ class Lagrangian:
             return _Part(padded, is_real * weights.objective[padded], is_real[:, None] * constraint[padded])
 
         def slices(places: int, width: int) -> tuple[int, int]:
-            return width, full_data_slice_size(places, width * self._way.row_bytes)
+            return width, full_data_slice_size(places, width * self._plan.row_bytes)
 
-        if pooled or self._few:
-            parts = tuple(part(group, len(group)) for group, _ in self._groups)
+        if together:
+            every = tuple(part(group, len(group)) for group, _ in self._groups)
             sizes = tuple(slices(len(group), width) for group, width in self._groups)
-            return [_Block(parts, weights.constraint[0] if pooled else None, sizes)]
+            return [_Block(every, weights.constraint[0] if pooled else None, sizes)]
         blocks = []
         for group, width in self._groups:
             clients, places = group[positive[group]], min(BLOCK_CLIENTS, len(group))
-            blocks += [
-                _Block((part(clients[i : i + places], places),), None, (slices(places, width),))
-                for i in range(0, len(clients), places)
-            ]
+            parts = (part(clients[i : i + places], places) for i in range(0, len(clients), places))
+            blocks += [_Block((one,), None, (slices(places, width),)) for one in parts]
         return blocks
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -18,25 +18,15 @@ LOG_MULTIPLIERS = (-12.0, 12.0)
 ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
-def lbfgs(
-    function: ValueAndGradient,
-    start: np.ndarray,
-    box: tuple[float, float] | None,
-    *,
-    iterations: int,
-    evaluations: int,
-    ftol: float,
-    gtol: float,
-) -> Any:
+def lbfgs(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None, **options: float) -> Any:
     """Run SciPy's L-BFGS-B on a function that returns value and gradient; all entries stay within ``box``."""
-    options = {"maxiter": iterations, "maxfun": evaluations, "maxcor": 20, "ftol": ftol, "gtol": gtol}
-    bounds = None if box is None else [box] * len(start)
+    bounds, options = None if box is None else [box] * len(start), {"maxcor": 20, **options}
     return optimize.minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
 
 def find_minimum(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
     """Return the smallest value found; −∞ if the value at the start is −∞, NaN if the function is unbounded."""
-    return _search(function, start, box).value
+    return _search(function, start, box)[0]
 
 
 def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float) -> float:
@@ -45,9 +35,9 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
     If the unconstrained minimum lies outside the ball, the constrained one minimises h(w) + (μ/2)‖w‖² for the μ at
     which that minimum has norm ``radius``. The value is taken at a point scaled to that norm.
     """
-    free = _search(function, start)
-    if free.value == -np.inf or (np.isfinite(free.value) and float(np.linalg.norm(free.point)) <= radius):
-        return free.value
+    value, free = _search(function, start)
+    if value == -np.inf or (np.isfinite(value) and float(np.linalg.norm(free)) <= radius):
+        return value
     unit = float(np.linalg.norm(function(start)[1])) / radius or 1.0
     nearby = start
 
@@ -58,7 +48,7 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
             value, gradient = function(point)
             return value + multiplier / 2 * float(point @ point), gradient + multiplier * point
 
-        return _search(penalised, nearby).point
+        return _search(penalised, nearby)[1]
 
     def excess_norm(log_multiplier: float) -> float:
         nonlocal nearby
@@ -72,25 +62,23 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
     return function(point * (radius / float(np.linalg.norm(point))))[0]
 
 
-class _Best(NamedTuple):
-    value: float
-    point: np.ndarray
-
-
-def _search(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None) -> _Best:
-    best, is_finite = _Best(np.inf, start), True
+def _search(
+    function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None
+) -> tuple[float, np.ndarray]:
+    """Return the smallest value found, as in ``find_minimum``, and its point."""
+    best, best_point, is_finite = np.inf, start, True
 
     def tracked(point: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, is_finite
+        nonlocal best, best_point, is_finite
         value, gradient = function(point)
         is_finite = is_finite and bool(np.isfinite(value))
-        if value < best.value:
-            best = _Best(value, point.copy())
+        if value < best:
+            best, best_point = value, point.copy()
         return value, gradient
 
     first = function(start)[0]
     if first == -np.inf:
-        return _Best(-np.inf, start)
-    lbfgs(tracked, start, box, iterations=MAX_EVALUATIONS, evaluations=MAX_EVALUATIONS, ftol=1e-13, gtol=1e-9)
-    unbounded = best.value < first - UNBOUNDED_FACTOR * (1 + abs(first))
-    return best._replace(value=float("nan")) if unbounded or not is_finite else best
+        return -np.inf, start
+    lbfgs(tracked, start, box, maxiter=MAX_EVALUATIONS, maxfun=MAX_EVALUATIONS, ftol=1e-13, gtol=1e-9)
+    unbounded = best < first - UNBOUNDED_FACTOR * (1 + abs(first))
+    return np.nan if unbounded or not is_finite else best, best_point

@@ -4,32 +4,34 @@ For weights p >= 0 with Σp = 1 and multipliers μ >= 0, every w within the tole
 
     F(w) >= Σ_i p_i f_i(w) + Σ_ic μ_ic (g_ic(w) − ε) >= min over all parameters of that sum.
 
-The minimum is therefore a lower bound on F*. For convex f and g, ``minimise.py`` finds it. ``duality.py`` bounds the
-error of the minimisation, and searches for weights whose bound is close to F*.
+The minimum is therefore a lower bound on F*. For convex f and g, ``minimise.py`` finds it and bounds the error of the
+minimisation.
+
+The search is for weights whose bound is close to F*. At the optimum Σ p_i ∇f_i + Σ μ_ic ∇g_ic = 0 over the active
+functions. The first weights bring that sum nearest to 0 over the functions that are nearly active at the solution. At
+a minimiser of the Lagrangian, the dual is about cᵀy − ½ yᵀAH⁻¹Aᵀy, with the values c and gradients A of the relevant
+functions. The next weights maximise it, with a damping term. Both are non-negative least-squares problems.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy import linalg, optimize
 
-from softswitch.certification.duality import (
-    NO_FLOOR,
+from softswitch.certification.lagrangian import Lagrangian, PointValues, RowBudgetExceeded, Weights
+from softswitch.certification.minimise import (
     Floor,
-    PointValues,
-    Proposal,
+    Minimum,
     bound_minimum,
     bound_minimum_checked,
     has_negative_curvature,
-    initial_weights,
-    next_weights,
 )
-from softswitch.certification.lagrangian import Lagrangian, RowBudgetExceeded, Weights
-from softswitch.certification.minimise import Minimum, minimise_lagrangian
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
@@ -43,10 +45,7 @@ RANDOM_SEGMENTS = 6
 """Number of random segments through the solution on which convexity is tested."""
 ACTIVE_SHARES = (1e-2, 1e-1, math.inf)
 """A function is nearly active if it lies less than this share below the largest."""
-MAX_LINEARISED_STEPS = 30
-"""Maximum number of steps on the linearised problem."""
-MAX_DUAL_STEPS = 40
-"""Maximum number of steps on the dual."""
+MAX_LINEARISED_STEPS, MAX_DUAL_STEPS = 30, 40
 DEFAULT_PASSES, MIN_ROW_BUDGET = 300, 20_000_000
 """Default row budget: this many passes over all rows, or the minimum if that is larger."""
 RESERVED_SHARE = 0.2
@@ -57,6 +56,10 @@ TARGET_GAP = 1e-7
 """Default relative gap at which the search stops."""
 MINIMUM_ACCURACY = 1e-2
 """Accuracy of minima, as a share of the target gap."""
+MAX_FUNCTIONS, MAX_GRADIENT_ENTRIES = 400, 1 << 25
+"""Maximum number of objectives, and of constraints, that are considered together, and of entries of their gradients."""
+SUM_WEIGHT = 1e3
+"""Weight of the equation Σp = 1 relative to the remaining equations."""
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # divergence is detected from the values
@@ -74,7 +77,7 @@ def lower_bound(
 
     The bound is certified if the problem is declared convex (``Problem(…, convex=True)``) and no check refutes it.
     Otherwise it is an estimate. Without a ball or a box as the domain, the bound also relies on the assumptions in
-    ``LowerBound.assumed``. There is no bound for a constraint with a surrogate; ``LowerBound.why`` states the reason.
+    ``LowerBound.assumptions``. There is no bound for a constraint with a surrogate; ``LowerBound.reason`` says why.
 
     Args:
         problem: Objective, constraint and optional domain.
@@ -95,36 +98,38 @@ def lower_bound(
     search_budget = int((1 - RESERVED_SHARE) * budget)
     lagrangian = Lagrangian(problem, clients, params, limit, pooled=pooled, row_budget=search_budget)
     solution, start = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, problem.start))
+    objective, meets = math.nan, True
+
+    def no_bound(why: str) -> LowerBound:
+        weights, multipliers = np.zeros(len(clients)), np.zeros(lagrangian.shape)
+        rows = lagrangian.rows
+        return LowerBound(-math.inf, objective, limit, meets, False, why, "", weights, multipliers, 0.0, rows)
+
     try:
-        values = PointValues(*lagrangian.values(solution))
+        values = lagrangian.values(solution)
     except RowBudgetExceeded:
-        return _no_bound(lagrangian, clients, math.nan, True, "budget_rows is smaller than the number of rows")
-    meets = not values.excess > 0 and _is_in_domain(problem.domain, params)
-    if not math.isfinite(values.worst) or np.isnan(values.constraint).any():
-        return _no_bound(lagrangian, clients, values.worst, meets, "the values at the solution are not finite")
+        return no_bound("budget_rows is smaller than the number of rows")
+    objective, meets = values.worst, not values.excess > 0 and _is_in_domain(problem.domain, params)
+    if not math.isfinite(objective) or np.isnan(values.constraint).any():
+        return no_bound("the values at the solution are not finite")
     if problem.constraint_surrogate is not None:
-        why = "the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised"
-        return _no_bound(lagrangian, clients, values.worst, meets, why)
-    search = _DualSearch(lagrangian, problem, solution, start, values, meets=meets, enough=enough)
+        return no_bound("the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised")
+    search = _DualSearch(lagrangian, problem.domain, solution, start, values, meets, enough)
     search.run()
     lagrangian.row_budget = budget
-    best = search.best
-    if best is None:
-        return _no_bound(lagrangian, clients, values.worst, meets, "no weights for the clients were found")
-    if not math.isfinite(best.floor.value):
-        why = "the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)"
-        return _no_bound(lagrangian, clients, values.worst, meets, why)
-    floor = bound_minimum_checked(
-        lagrangian, best.minimum, best.weights, problem.domain, best.noise, search.radius(best)
-    )
-    value = floor.value - best.rounding
-    refutation = refute_convexity(lagrangian, solution, (start, best.minimum.point), clients.names)
-    if refutation is None and has_negative_curvature(lagrangian, best.minimum):
+    if search.best is None:
+        return no_bound("no weights for the clients were found")
+    minimum, floor = search.best
+    if not math.isfinite(floor.value):
+        return no_bound("the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)")
+    floor = bound_minimum_checked(minimum, search.radius(minimum))
+    value = floor.value - lagrangian.rounding * minimum.size
+    refutation = refute_convexity(lagrangian, solution, (start, minimum.point), clients.names)
+    if refutation is None and has_negative_curvature(minimum):
         refutation = "the Lagrangian has negative curvature at its minimum"
-    if meets and value > values.worst + max(1e-9, 100 * lagrangian.rounding) * search.scale:
-        refutation = refutation or "the solution lies below the bound"
-        return _no_bound(lagrangian, clients, values.worst, meets, f"the problem is not convex: {refutation}")
-    value = min(value, values.worst) if meets else value
+    if meets and value > objective + max(1e-9, 100 * lagrangian.rounding) * search.scale:
+        return no_bound(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
+    value = min(value, objective) if meets else value
     if refutation is not None:
         why = f"the problem is {'declared convex, but is ' if problem.convex else ''}not convex: {refutation}"
     elif problem.convex:
@@ -133,26 +138,21 @@ def lower_bound(
         why = "convexity is not known" if problem.convex is None else "the problem is declared not convex"
     return LowerBound(
         value=value,
-        objective=values.worst,
+        objective=objective,
         tolerance=limit,
         feasible=meets,
         certified=refutation is None and bool(problem.convex),
         reason=why,
         assumptions=floor.assumed,
-        weights=best.weights.objective,
-        multipliers=best.weights.constraint,
-        subtracted=best.minimum.value - value,
+        weights=minimum.weights.objective,
+        multipliers=minimum.weights.constraint,
+        subtracted=minimum.value - value,
         rows=lagrangian.rows,
     )
 
 
 def with_lower_bound(
-    result: Result,
-    problem: Problem,
-    clients: ClientData,
-    *,
-    budget_rows: int | None = None,
-    enough: float = TARGET_GAP,
+    result: Result, problem: Problem, clients: ClientData, *, budget_rows: int | None = None, enough: float = TARGET_GAP
 ) -> Result:
     """Return the result with a lower bound on the optimum at its method's tolerance; see ``lower_bound``.
 
@@ -167,8 +167,7 @@ def with_lower_bound(
     """
     if result.client_optimum is not None:
         problem, clients, _ = to_regret_task(problem, clients, result.client_optimum)
-    pooled = result.method.switches_on == "pooled"
-    tolerance = float(result.method.tolerance)
+    tolerance, pooled = float(result.method.tolerance), result.method.switches_on == "pooled"
     bound = lower_bound(
         problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows, enough=enough
     )
@@ -176,18 +175,10 @@ def with_lower_bound(
 
 
 def refute_convexity(
-    lagrangian: Lagrangian, solution: np.ndarray, ends: Sequence[np.ndarray], names: Sequence[object], seed: int = 0
+    lagrangian: Lagrangian, solution: np.ndarray, ends: Sequence[np.ndarray], names: Sequence[object]
 ) -> str | None:
-    """Return a description of a function that lies above a chord; None if none was found.
-
-    Args:
-        lagrangian: The functions.
-        solution: Point through which the segments pass.
-        ends: Ends of segments from the solution.
-        names: Names of the clients.
-        seed: Seed of the random segments.
-    """
-    generator = np.random.default_rng(seed)
+    """Return a description of a function that lies above a chord through the solution; None if none was found."""
+    generator = np.random.default_rng(0)
     steps = [end - solution for end in ends if np.linalg.norm(end - solution) > 0]
     length = max((float(np.linalg.norm(step)) for step in steps), default=1.0)
     segments = [(solution, solution + step) for step in steps]
@@ -206,23 +197,29 @@ def refute_convexity(
                     above = middle - (first + last) / 2 > slack
                 above &= np.isfinite(first) & np.isfinite(last)
                 if above.any():
-                    client = names[np.argwhere(above)[0][0]] if len(middle) == len(names) else None
-                    owner = "all clients together" if len(middle) != len(names) else f"client {client!r}"
+                    is_pooled = len(middle) != len(names)
+                    owner = "all clients together" if is_pooled else f"client {names[np.argwhere(above)[0][0]]!r}"
                     return f"the {name} of {owner} lies above a chord"
     except RowBudgetExceeded:
         pass
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Weights, the minimum of their Lagrangian, and a lower bound on it."""
+class _Proposal(NamedTuple):
+    """Weights to try.
+
+    ``point`` estimates the minimiser of their Lagrangian. ``gradient_size`` is the sum of the norms of the weighted
+    gradients, which scales the rounding error of a gradient.
+    """
 
     weights: Weights
+    point: np.ndarray
+    gradient_size: float
+
+
+class _Trial(NamedTuple):
     minimum: Minimum
-    floor: Floor = NO_FLOOR
-    noise: float = 0.0
-    rounding: float = 0.0
+    floor: Floor
 
 
 class _DualSearch:
@@ -231,38 +228,36 @@ class _DualSearch:
     def __init__(
         self,
         lagrangian: Lagrangian,
-        problem: Problem,
+        domain: Domain | None,
         solution: np.ndarray,
         start: np.ndarray,
         values: PointValues,
-        *,
         meets: bool,
         enough: float,
     ) -> None:
-        self.enough = enough
-        self.lagrangian, self.domain, self.solution, self.values = lagrangian, problem.domain, solution, values
+        self.lagrangian, self.domain, self.solution, self.values = lagrangian, domain, solution, values
         finite = values.objective[np.isfinite(values.objective)]
         self.scale = max(abs(values.worst), float(finite.std())) or 1.0
         known = np.abs(values.constraint[np.isfinite(values.constraint)])
-        self.scales = self.scale, max(abs(lagrangian.tolerance), float(known.min()) if known.size else 0.0)
+        self.constraint_scale = max(abs(lagrangian.tolerance), float(known.min()) if known.size else 0.0)
         self.length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
-        self.upper = values.worst if meets else math.inf
+        self.upper, self.enough = values.worst if meets else math.inf, enough
         self.best: _Trial | None = None
 
-    def radius(self, trial: _Trial) -> float:
+    def radius(self, minimum: Minimum) -> float:
         """Return R: at least 10, and ten times the solution's distance from the origin, the start and the minimum."""
-        return max(self.length, 10 * float(np.linalg.norm(trial.minimum.point - self.solution)))
+        return max(self.length, 10 * float(np.linalg.norm(minimum.point - self.solution)))
 
     def run(self) -> None:
         """Try weights from the gradients at the solution, then take steps on the dual."""
         try:
             tried: list[Weights] = []
             for share in ACTIVE_SHARES:
-                proposal = initial_weights(self.lagrangian, self.solution, self.values, share, self.scales)
+                proposal = self._initial_weights(share)
                 if proposal is None or any(_are_close(proposal.weights, weights) for weights in tried):
                     continue
                 tried.append(proposal.weights)
-                self._keep_better(self._try(proposal))
+                self._try(proposal)
                 if self._has_converged(self.enough):
                     return
             trial = self._solve_linearised()
@@ -282,8 +277,8 @@ class _DualSearch:
         weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
         proposal, penalty = None, 0.0
         for _ in range(MAX_LINEARISED_STEPS):
-            minimum = minimise_lagrangian(lagrangian, weights, self.domain, point, self.scale, self.length, steps=0)
-            proposal = next_weights(lagrangian, minimum, values, weights, 1e-6)
+            minimum = Minimum(lagrangian, weights, self.domain, point, self.scale, self.length, steps=0)
+            proposal = _next_weights(minimum, values, 1e-6)
             if proposal is None:
                 return None
             weights, step = proposal.weights, proposal.point - point
@@ -291,8 +286,10 @@ class _DualSearch:
             step = step * min(1.0, self.length / max(float(np.linalg.norm(step)), 1e-300))
             merit = self._merit(point, values, penalty)
             for share in (1.0, 0.25, 0.05):
-                new_point = _clip(point + share * step, self.domain)
-                new_values = PointValues(*lagrangian.values(new_point))
+                new_point = point + share * step
+                if isinstance(self.domain, Box):
+                    new_point = np.clip(new_point, self.domain.lower, self.domain.upper)
+                new_values = lagrangian.values(new_point)
                 if self._merit(new_point, new_values, penalty) < merit:
                     break
             else:
@@ -301,11 +298,7 @@ class _DualSearch:
             point, values = new_point, new_values
             if distance <= 1e-6 * self.length:
                 break
-        if proposal is None:
-            return None
-        trial = self._try(proposal._replace(point=point))
-        self._keep_better(trial)
-        return trial
+        return None if proposal is None else self._try(proposal._replace(point=point))
 
     def _merit(self, point: np.ndarray, values: PointValues, penalty: float) -> float:
         """Return F plus a penalty on the constraint violation and the distance outside the ball."""
@@ -317,53 +310,143 @@ class _DualSearch:
         for _ in range(MAX_DUAL_STEPS):
             if trial is None or not trial.minimum.bounded:
                 return
-            values = PointValues(*self.lagrangian.values(trial.minimum.point))
+            values = self.lagrangian.values(trial.minimum.point)
             slack = max(TARGET_GAP, 8 * self.lagrangian.rounding)
             excess = self.lagrangian.ball_excess(trial.minimum.point)
             is_inside = excess <= slack * (self.lagrangian.radius or 0.0) ** 2
-            if values.excess <= slack * self.scales[1] and is_inside:
+            if values.excess <= slack * self.constraint_scale and is_inside:
                 self.upper = min(self.upper, values.worst)
             if self._has_converged(self.enough):
                 return
             while damping < 1e4:
-                proposal = next_weights(self.lagrangian, trial.minimum, values, trial.weights, damping)
+                proposal = _next_weights(trial.minimum, values, damping)
                 new_trial = None if proposal is None else self._try(proposal)
                 if new_trial is not None and new_trial.floor.value > trial.floor.value:
                     break
                 damping *= 30
             else:
                 return
-            assert new_trial is not None
-            self._keep_better(new_trial)
             trial, damping = new_trial, max(1e-10, damping / 30)
 
-    def _try(self, proposal: Proposal) -> _Trial:
-        lagrangian, weights, start = self.lagrangian, proposal.weights, proposal.point
+    def _try(self, proposal: _Proposal) -> _Trial:
+        """Minimise the Lagrangian with the proposed weights, and keep the trial if its bound is the best so far."""
+        weights, noise = proposal.weights, self.lagrangian.rounding * proposal.gradient_size
+        accuracy = MINIMUM_ACCURACY * self.enough
 
-        def minimise(weights: Weights, start: np.ndarray) -> Minimum:
-            accuracy = MINIMUM_ACCURACY * self.enough
-            return minimise_lagrangian(
-                lagrangian, weights, self.domain, start, self.scale, self.length, accuracy=accuracy
-            )
+        def minimise(start: np.ndarray) -> Minimum:
+            sizes = self.scale, self.length
+            return Minimum(self.lagrangian, weights, self.domain, start, *sizes, accuracy=accuracy, noise=noise)
 
-        minimum = minimise(weights, start)
+        minimum = minimise(proposal.point)
         while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
             multiplier = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
             weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = minimise(weights, self.solution)
-        noise = lagrangian.rounding * proposal.gradient_size
-        trial = _Trial(weights, minimum, noise=noise, rounding=lagrangian.rounding * minimum.size)
-        floor = bound_minimum(lagrangian, minimum, weights, self.domain, noise, self.radius(trial))
-        return replace(trial, floor=floor)
-
-    def _keep_better(self, trial: _Trial) -> None:
+            minimum = minimise(self.solution)
+        trial = _Trial(minimum, bound_minimum(minimum, self.radius(minimum)))
         if self.best is None or trial.floor.value > self.best.floor.value:
             self.best = trial
+        return trial
 
     def _has_converged(self, share: float) -> bool:
         """Return whether the bound is close to the smallest known F of a feasible point."""
         share = max(share, 8 * self.lagrangian.rounding)
         return self.best is not None and self.upper - self.best.floor.value <= share * self.scale
+
+    def _initial_weights(self, share: float) -> _Proposal | None:
+        """Return the weights that bring the gradients' sum nearest to 0 over the nearly active functions."""
+        lagrangian, point, values = self.lagrangian, self.solution, self.values
+        active = (
+            values.objective >= values.worst - share * self.scale,
+            values.constraint >= -share * self.constraint_scale,
+        )
+        chosen = _choose_functions(lagrangian, values, active)
+        gradients = lagrangian.gradients(point, chosen)
+        inner = (1 - min(share, 0.5)) * (lagrangian.radius or 0.0)
+        ball = lagrangian.radius is not None and float(np.linalg.norm(point)) >= inner
+        if ball:
+            gradients = np.concatenate([gradients, point[None]])
+        if not np.isfinite(gradients).all():
+            return None
+        matrix: np.ndarray = gradients.T
+        if lagrangian.size > len(gradients):
+            matrix = np.asarray(np.linalg.qr(matrix, mode="r"))
+        weights = _solve_weights(matrix, np.zeros(len(matrix)), chosen, ball=ball)
+        return None if weights is None else _Proposal(weights[0], point, _gradient_size(weights[1], gradients))
+
+
+def _next_weights(minimum: Minimum, values: PointValues, damping: float) -> _Proposal | None:
+    """Return the weights after a Newton step on the dual, and an estimate of their Lagrangian's minimiser."""
+    lagrangian, weights = minimum.lagrangian, minimum.weights
+    positive = weights.objective > 0
+    chosen = _choose_functions(lagrangian, values, (positive, weights.constraint > 0), extend=True)
+    gradients = lagrangian.gradients(minimum.point, chosen)
+    mean = float(weights.objective[positive] @ values.objective[positive])
+    slope = np.r_[values.objective[chosen.objective] - mean, values.constraint[chosen.constraint]]
+    current = np.r_[weights.objective[chosen.objective], weights.constraint[chosen.constraint]]
+    ball = lagrangian.radius is not None
+    if ball:
+        gradients = np.concatenate([gradients, minimum.point[None]])
+        slope, current = np.r_[slope, lagrangian.ball_excess(minimum.point)], np.r_[current, weights.ball]
+    solution = minimum.solve_hessian(gradients.T)
+    curvature = gradients @ solution
+    curvature = (curvature + curvature.T) / 2
+    if not np.isfinite(curvature).all():
+        return None
+    diagonal = damping * max(float(np.diag(curvature).mean()), float(np.abs(slope).max()), 1e-300)
+    try:
+        upper = linalg.cholesky(curvature + diagonal * np.eye(len(curvature)))
+        right = linalg.solve_triangular(upper, slope + diagonal * current, trans="T")
+    except linalg.LinAlgError:
+        return None
+    solved = _solve_weights(upper, right, chosen, ball=ball)
+    if solved is None:
+        return None
+    return _Proposal(solved[0], minimum.point - solution @ solved[1], _gradient_size(solved[1], gradients))
+
+
+def _gradient_size(entries: np.ndarray, gradients: np.ndarray) -> float:
+    return float(entries @ np.linalg.norm(gradients, axis=1))
+
+
+def _choose_functions(
+    lagrangian: Lagrangian, values: PointValues, wanted: Sequence[np.ndarray], *, extend: bool = False
+) -> Weights:
+    """Return a mask of the largest wanted functions; with ``extend`` of all wanted and the largest functions."""
+    most = max(1, min(MAX_FUNCTIONS, MAX_GRADIENT_ENTRIES // lagrangian.size))
+    extension = min(most, 2 * lagrangian.size + 10)
+    masks = []
+    for value, chosen in zip(values, wanted, strict=True):
+        finite = np.isfinite(value)
+        order = np.argsort(np.where(finite, -value, np.inf), axis=None, kind="stable")
+        rank = np.argsort(order, kind="stable").reshape(value.shape)
+        masks.append(finite & (chosen | (rank < extension) if extend else chosen & (rank < most)))
+    if not masks[0].any():
+        masks[0][np.argmax(values.objective)] = True
+    return Weights(*masks)
+
+
+def _solve_weights(
+    matrix: np.ndarray, right: np.ndarray, chosen: Weights, *, ball: bool
+) -> tuple[Weights, np.ndarray] | None:
+    """Minimise ‖matrix·y − right‖ over y >= 0, and return y as weights and as a vector.
+
+    The entries of y are those of the chosen objectives, which sum to 1, of the chosen constraints, and of the ball.
+    """
+    count = int(chosen.objective.sum())
+    weight = SUM_WEIGHT * max(float(np.linalg.norm(matrix, axis=0).max()), float(np.abs(right).max()), 1e-300)
+    row = np.r_[np.full(count, weight), np.zeros(matrix.shape[1] - count)]
+    try:
+        entries, _ = optimize.nnls(np.vstack([matrix, row]), np.r_[right, weight])
+    except (RuntimeError, ValueError):
+        return None
+    total = float(entries[:count].sum())
+    if not np.isfinite(entries).all() or not total > 0.1:
+        return None
+    entries = entries / total
+    objective, constraint = np.zeros(chosen.objective.shape), np.zeros(chosen.constraint.shape)
+    objective[chosen.objective] = entries[:count]
+    constraint[chosen.constraint] = entries[count : len(entries) - ball]
+    return Weights(objective / objective.sum(), constraint, float(entries[-1]) if ball else 0.0), entries
 
 
 def _is_in_domain(domain: Domain | None, params: Params) -> bool:
@@ -374,17 +457,6 @@ def _is_in_domain(domain: Domain | None, params: Params) -> bool:
     return bool(np.linalg.norm(projected - point) <= 1e-6 * (1e-3 + np.linalg.norm(point)))
 
 
-def _clip(point: np.ndarray, domain: Domain | None) -> np.ndarray:
-    return np.clip(point, domain.lower, domain.upper) if isinstance(domain, Box) else point
-
-
 def _are_close(one: Weights, other: Weights) -> bool:
     first, second = (np.r_[weights.objective, weights.constraint.ravel(), weights.ball] for weights in (one, other))
     return np.allclose(first, second, rtol=1e-3, atol=1e-6)
-
-
-def _no_bound(lagrangian: Lagrangian, clients: ClientData, objective: float, meets: bool, why: str) -> LowerBound:
-    weights, multipliers = np.zeros(len(clients)), np.zeros(lagrangian.shape)
-    return LowerBound(
-        -math.inf, objective, lagrangian.tolerance, meets, False, why, "", weights, multipliers, 0.0, lagrangian.rows
-    )

@@ -1,4 +1,4 @@
-"""Confidence limits of a mean from a sum with Gaussian noise.
+"""Certificates under differential privacy: the check of their assumptions, and confidence limits from noisy sums.
 
 The sum S of n values in [0, 1] is released as S + s·Z. With error probability e/2, S is at most the released value plus
 s·z(1 − e/2). With error probability e/2, the mean is at most what such a sum allows: by the binomial distribution if
@@ -9,21 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, rel_entr
 
-from softswitch.certification.binomial import clopper_pearson_upper
-from softswitch.certification.intervals import ErrorLevels, unknown_interval
+from softswitch.certification.intervals import ErrorLevels, applicable, perturb_params, unknown_interval
+from softswitch.certification.limits import clopper_pearson_upper
+from softswitch.certification.row_values import Kind, RowValues
+from softswitch.data.client_data import ClientData
+from softswitch.oracles.losses import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.noise import secret_normals
 from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
+from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
-BISECTIONS = 60
 ALL_ROWS = Drawing("poisson", 1.0)
+ATTEMPTS = 3
+"""Number of parameter vectors at which functions are checked."""
+SPLIT_GAPS = (
+    "write a gap between two groups as two constraints, one per side (signed_gaps and gap_sides of "
+    "softswitch.problem.fairness)"
+)
+NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"
+Arrays = dict[str, np.ndarray]
 
 
 def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, bounds: Range) -> Interval:
@@ -61,55 +73,31 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
 
 
 def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, binary: bool) -> float:
-    """Return an upper confidence limit for the mean of values in [0, 1] from their noisy sum.
-
-    Args:
-        total: Noisy sum of the values.
-        rows: Number of values.
-        noise: Standard deviation of the noise.
-        error: Error probability, half of it for the noise.
-        binary: Whether every value is 0 or 1.
-    """
+    """Return an upper confidence limit for the mean of values in [0, 1], or 0 and 1, from their noisy sum."""
     total = max(total - float(ndtri(error / 2)) * noise, 0.0)
     if total >= rows:
         return 1.0
     if binary:
         return clopper_pearson_upper(math.floor(total), rows, error / 2)
     share, allowed = total / rows, math.log(2 / error) / rows
-    low, high = share, 1.0
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _divergence(share, middle) < allowed else (low, middle)
-    return high
-
-
-def _divergence(p: float, q: float) -> float:
-    """Return the Kullback–Leibler divergence of two Bernoulli distributions."""
-    if q in (0.0, 1.0):
-        return 0.0 if p == q else math.inf
-    first = p * math.log(p / q) if p > 0 else 0.0
-    return first + ((1 - p) * math.log((1 - p) / (1 - q)) if p < 1 else 0.0)
+    return _bisect(lambda mean: rel_entr(share, mean) + rel_entr(1 - share, 1 - mean) >= allowed, share, 1.0)
 
 
 def _p_value(holds: Callable[[float], bool]) -> float:
     """Return the smallest error probability at which a statement holds; 1 if there is none."""
-    if not holds(math.exp(-1e-9)):
-        return 1.0
-    low, high = -690.0, 0.0
-    for _ in range(BISECTIONS):
+    return math.exp(_bisect(lambda log: holds(math.exp(log)), -690.0, 0.0)) if holds(math.exp(-1e-9)) else 1.0
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the smallest number at which a condition holds that stays true once it is."""
+    for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if holds(math.exp(middle)) else (middle, high)
-    return math.exp(high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 class CertificateNoise(NamedTuple):
-    """Noise and privacy cost of a certificate.
-
-    Attributes:
-        multiplier: Standard deviation of the noise over the largest change by one row.
-        epsilon: ε of each client's held-out rows.
-        delta: δ.
-    """
+    """Noise multiplier of a certificate, and its privacy cost for each client's held-out rows."""
 
     multiplier: float
     epsilon: float
@@ -120,8 +108,7 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
     """Return the noise for one certificate that uses the whole budget of the held-out rows."""
     if not privacy.public_sizes:
         raise ValueError(
-            "public_sizes must be True in the privacy of the held-out rows, but is False: a certificate depends on "
-            "the number of rows"
+            "public_sizes must be True, but is False: a certificate depends on the number of held-out rows"
         )
     if privacy.noise is not None:
         multiplier = privacy.noise
@@ -140,11 +127,7 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
 
 
 def private_intervals(
-    by_row: np.ndarray,
-    reference: np.ndarray,
-    multiplier: float,
-    levels: ErrorLevels,
-    ranges: Sequence[Range | None],
+    by_row: np.ndarray, reference: np.ndarray, multiplier: float, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[Interval]:
     """Return one client's intervals of f and then g from noisy sums.
 
@@ -166,7 +149,7 @@ def private_intervals(
     intervals = []
     columns = zip(by_row.T, reference.T, ranges, secret_normals(len(ranges)), strict=True)
     for values, at_reference, bounds, normal in columns:
-        rows = values[~(np.isnan(at_reference) | np.isneginf(at_reference))]
+        rows = values[_is_applicable(at_reference)]
         if bounds is None or not len(rows):
             intervals.append(unknown_interval())
             continue
@@ -175,3 +158,67 @@ def private_intervals(
         total = float(np.clip((finite - low) / (high - low), 0, 1).sum())
         intervals.append(noisy_interval(total + noise * float(normal), len(rows), noise, levels, bounds))
     return intervals
+
+
+def _is_applicable(values: np.ndarray) -> np.ndarray:
+    return ~(np.isnan(values) | np.isneginf(values))
+
+
+def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
+    """Return the number of rows to which each function applies (clients × functions), if all are means over rows.
+
+    Raises:
+        ValueError: The objective or a constraint is not a mean over rows.
+    """
+    losses = Losses.of(problem)
+    if losses.is_random:
+        raise ValueError("functions with a random key (dropout, for example) cannot be private; remove the key")
+    if losses.has_pooled_constraint:
+        error = "a PooledConstraint is not a mean over rows and cannot be reported privately"
+        raise ValueError(f"{error}; if the group sizes are public, {SPLIT_GAPS}")
+    values = RowValues(problem, clients, problem.start)
+    _check_means(values.kinds, "constraint")
+    if problem.constraint_surrogate is not None:
+        surrogate = replace(problem, constraint=problem.constraint_surrogate, constraint_surrogate=None)
+        _check_means(RowValues(surrogate, clients, problem.start).kinds, "constraint_surrogate")
+    return np.stack([_is_applicable(rows).sum(axis=0) for rows in values.by_client])
+
+
+def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
+    names = ["objective", *(f"{name} {j}" if len(kinds) > 2 else name for j in range(1, len(kinds)))]
+    for function, kind in zip(names, kinds, strict=True):
+        if kind is not Kind.MEAN:
+            raise ValueError(
+                f"the {function} is not a mean over rows, or is NaN on some row, and cannot be reported privately. "
+                f"Write it as a mean over (some) rows; {SPLIT_GAPS}"
+            )
+
+
+def count_rows_from_values(
+    row_values: Callable[[Arrays], np.ndarray],
+    total: Callable[[Arrays], np.ndarray],
+    start: Arrays,
+    attempts: int = ATTEMPTS,
+) -> list[int]:
+    """Return the number of rows to which f and each g apply, for a client without JAX.
+
+    Args:
+        row_values: Return f and then g on every row at the given parameters; rows × functions.
+        total: Return f and then g on all rows together.
+        start: Parameters by name, which give the shapes.
+        attempts: Number of parameter vectors to test. Rows are counted at the last one, which is always the same.
+
+    Raises:
+        ValueError: The objective or a constraint is not a mean over rows.
+    """
+    counts = list[int]()
+    for attempt in range(attempts, 0, -1):
+        params = perturb_params(start, attempt)
+        columns = [applicable(values) for values in row_values(params).T]
+        counts = [len(rows) for rows in columns]
+        for rows, value in zip(columns, total(params), strict=True):
+            mean = rows.mean() if len(rows) else value
+            slack = 1e-5 * np.abs(rows).max(initial=0)
+            if not (np.isfinite(rows).all() and np.isclose(mean, value, rtol=1e-3, atol=slack)):
+                raise ValueError(NO_MEAN)
+    return counts

@@ -17,18 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.certification.intervals import (
-    MAX_PERTURBATIONS,
-    RESAMPLES,
-    ErrorLevels,
-    applicable,
-    gap_interval,
-    is_row_mean,
-    mean_interval,
-    perturb_array,
-    resampled_interval,
-    unknown_interval,
-)
+from softswitch.certification import intervals
+from softswitch.certification.intervals import RESAMPLES, ErrorLevels, applicable, find_means
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.client_batches import map_slices
 from softswitch.oracles.evaluation import evaluate
@@ -54,19 +44,14 @@ class Kind(StrEnum):
 class RowValues:
     """Values of f and then g on every client's rows, at given parameters.
 
-    Args:
-        problem: Objective and constraint.
-        data: The clients' rows.
-        params: Parameters.
-        kinds: Kinds of the functions, if known; they do not depend on the parameters.
+    ``kinds`` are the kinds of the functions, if known; they do not depend on the parameters.
     """
 
     def __init__(
         self, problem: Problem, data: ClientData, params: Params, *, kinds: Sequence[Kind] | None = None
     ) -> None:
         self._problem, self._data, self._params = problem, data, params
-        self._losses = Losses.of(problem)
-        self._kinds = kinds
+        self._losses, self._kinds = Losses.of(problem), kinds
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -80,7 +65,7 @@ class RowValues:
     def values(self) -> np.ndarray:
         """The values on all rows of each client; clients × functions."""
         if self._kinds is None or Kind.OTHER in self._kinds:
-            return _evaluate(self._problem, self._data, self._params)
+            return self._evaluate(self._data, self._params)
         columns = [
             [abs(_mean(a) - _mean(b)) if len(a) and len(b) else -math.inf for a, b in self.gaps[j]]
             if kind is Kind.GAP
@@ -90,20 +75,34 @@ class RowValues:
         return np.array(columns).T
 
     @cached_property
-    def _by_row(self) -> np.ndarray:
-        return np.asarray(_row_values(self._data.rows, self._params, self._losses), dtype=float)
-
-    @cached_property
     def by_client(self) -> list[np.ndarray]:
         """The values on single rows, for each client rows × functions."""
-        return _split_by_client(self._data, self._by_row)
+        return self._evaluate_rows(self._params)
 
     @cached_property
     def means(self) -> Sequence[bool]:
-        """Whether each function is a mean over rows."""
+        """Whether each function is a mean, at every client, of all of its rows and of a random half."""
         if self._kinds is not None:
             return [kind is Kind.MEAN for kind in self._kinds]
-        return _find_means(self._problem, self._data, self._params, self.values, self._by_row)
+        generator, sizes = np.random.default_rng(0), self._data.sizes
+        halves = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in sizes]
+        offsets = np.cumsum(sizes) - sizes
+        chosen = np.concatenate([offset + rows for offset, rows in zip(offsets, halves, strict=True)])
+        columns = {key: np.asarray(column)[chosen] for key, column in self._data.rows.columns.items()}
+        half = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(halves)), list(map(len, halves))))
+
+        def evidence(attempt: int) -> intervals.Evidence:
+            params, values, by_client = self._params, self.values, self.by_client
+            if attempt:
+                params = jax.tree.map(
+                    lambda w: jnp.asarray(intervals.perturb_array(np.asarray(w), generator, attempt)), params
+                )
+                values, by_client = self._evaluate(self._data, params), self._evaluate_rows(params)
+            half_rows = [rows[half] for rows, half in zip(by_client, halves, strict=True)]
+            half_values = self._evaluate(half, params)
+            return [*zip(by_client, values, strict=True), *zip(half_rows, half_values, strict=True)]
+
+        return find_means(evidence, self.values.shape[1], 1 + intervals.MAX_PERTURBATIONS)
 
     @cached_property
     def gaps(self) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
@@ -111,10 +110,10 @@ class RowValues:
         if not isinstance(self._problem.constraint, PooledConstraint) or not self._problem.constraint.gaps:
             return {}
         count = (self.values.shape[1] if self._kinds is None else len(self._kinds)) - 1
-        statistics = np.asarray(_row_statistics(self._data.rows, self._params, self._losses), dtype=float)
-        if statistics.shape[1] != 4 * count:
-            raise ValueError(f"{count} gaps must have four statistics each, but there are {statistics.shape[1]}")
-        by_client = _split_by_client(self._data, statistics)
+        by_client = self._evaluate_rows(self._params, statistics=True)
+        statistics = by_client[0].shape[1]
+        if statistics != 4 * count:
+            raise ValueError(f"{count} gaps must have four statistics each, but there are {statistics}")
         gaps = {}
         for j in range(1, count + 1):
             k = 4 * (j - 1)
@@ -131,12 +130,22 @@ class RowValues:
         """Return a confidence interval for a client's function."""
         value, rows = float(self.values[client, function]), self.rows(client, function)
         if not math.isfinite(value):
-            return unknown_interval(len(rows))
+            return intervals.unknown_interval(len(rows))
         if function in self.gaps and bounds is not None:
-            return gap_interval(*self.gaps[function][client], levels, bounds)
+            return intervals.gap_interval(*self.gaps[function][client], levels, bounds)
         if self.means[function] and len(rows):
-            return mean_interval(rows, levels, bounds)
+            return intervals.mean_interval(rows, levels, bounds)
         return self._bootstrap_interval(client, function, value, levels)
+
+    def _evaluate(self, data: ClientData, params: Params) -> np.ndarray:
+        """Return f and g of every client on all of its rows; clients × functions."""
+        objective, constraint = evaluate(self._problem, data, params)
+        return np.concatenate([objective[:, None], constraint], axis=1)
+
+    def _evaluate_rows(self, params: Params, *, statistics: bool = False) -> list[np.ndarray]:
+        """Return the values, or the pooled constraint's statistics, on single rows of each client."""
+        by_row = np.asarray(_on_rows(self._data.rows, params, self._losses, statistics), dtype=float)
+        return np.split(by_row, np.cumsum(self._data.sizes)[:-1])
 
     def _bootstrap_interval(self, client: int, function: int, value: float, levels: ErrorLevels) -> Interval:
         data, size = self._data, int(self._data.sizes[client])
@@ -150,7 +159,7 @@ class RowValues:
             picks = first + generator.integers(size, size=(block, width), dtype=np.int32)
             values = _on_batches(data.rows, jnp.asarray(picks), weights, self._params, self._losses)
             resampled.append(np.asarray(values)[:, function])
-        return resampled_interval(np.concatenate(resampled).astype(float), value, size, levels)
+        return intervals.resampled_interval(np.concatenate(resampled).astype(float), value, size, levels)
 
 
 def _group_values(statistics: np.ndarray) -> np.ndarray:
@@ -161,19 +170,11 @@ def _group_values(statistics: np.ndarray) -> np.ndarray:
 
 def _is_gap(groups: list[tuple[np.ndarray, np.ndarray]], values: np.ndarray) -> bool:
     """Return whether the values are the absolute differences of the group means at every client."""
+    known = [(*pair, value) for pair, value in zip(groups, values, strict=True) if np.isfinite(value)]
     return all(
-        len(first) > 0
-        and len(second) > 0
-        and np.isclose(abs(first.mean() - second.mean()), value, rtol=1e-3, atol=1e-4)
-        for (first, second), value in zip(groups, values, strict=True)
-        if np.isfinite(value)
+        len(a) > 0 and len(b) > 0 and np.isclose(abs(a.mean() - b.mean()), value, rtol=1e-3, atol=1e-4)
+        for a, b, value in known
     )
-
-
-def _evaluate(problem: Problem, data: ClientData, params: Params) -> np.ndarray:
-    """Return f and g of every client on all of its rows; clients × functions."""
-    objective, constraint = evaluate(problem, data, params)
-    return np.concatenate([objective[:, None], constraint], axis=1)
 
 
 def _mean(by_row: np.ndarray) -> float:
@@ -182,75 +183,16 @@ def _mean(by_row: np.ndarray) -> float:
     return float(rows.mean()) if len(rows) else -math.inf
 
 
-def _split_by_client(data: ClientData, by_row: np.ndarray) -> list[np.ndarray]:
-    return np.split(by_row, np.cumsum(data.sizes)[:-1])
+@partial(jax.jit, static_argnames=("losses", "statistics"))
+def _on_rows(rows: Rows, params: Params, losses: Losses, statistics: bool) -> jax.Array:
+    one, function = jnp.ones(1, float_dtype(params)), losses.statistics if statistics else losses.values
 
-
-def _find_means(
-    problem: Problem, data: ClientData, params: Params, values: np.ndarray, by_row: np.ndarray
-) -> list[bool]:
-    """Return whether each function is a mean, at every client, of all of its rows and of a random half.
-
-    Rows that all have the same value are no evidence. The functions are then tested at perturbed parameters.
-    """
-    generator = np.random.default_rng(0)
-    halves = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in data.sizes]
-    offsets = np.cumsum(data.sizes) - data.sizes
-    chosen = np.concatenate([offset + rows for offset, rows in zip(offsets, halves, strict=True)])
-    columns = {key: np.asarray(column)[chosen] for key, column in data.rows.columns.items()}
-    half = ClientData.from_arrays(columns, client=np.repeat(np.arange(len(halves)), [len(rows) for rows in halves]))
-    answers: list[bool | None] = [None] * values.shape[1]
-    losses, perturbed = Losses.of(problem), params
-    for attempt in range(1 + MAX_PERTURBATIONS):
-        if attempt:
-            perturbed = jax.tree.map(
-                lambda w, at=attempt: jnp.asarray(perturb_array(np.asarray(w), generator, at)), params
-            )
-            values = _evaluate(problem, data, perturbed)
-            by_row = np.asarray(_row_values(data.rows, perturbed, losses), float)
-        half_values = _evaluate(problem, half, perturbed)
-        evidence = (
-            (values, _split_by_client(data, by_row)),
-            (half_values, _split_by_client(half, by_row[chosen])),
-        )
-        for j, answer in enumerate(answers):
-            if answer is None:
-                answers[j] = is_row_mean(
-                    (rows[:, j], total)
-                    for totals, by_client in evidence
-                    for total, rows in zip(totals[:, j], by_client, strict=True)
-                )
-        # A function without a value on any single row, such as a gap, is not a mean, at any parameters.
-        if all(answer is not None or len(applicable(by_row[:, j])) == 0 for j, answer in enumerate(answers)):
-            break
-    return [bool(answer) for answer in answers]
-
-
-@partial(jax.jit, static_argnames="losses")
-def _row_values(rows: Rows, params: Params, losses: Losses) -> jax.Array:
-    one = jnp.ones(1, float_dtype(params))
-
-    def value(row: dict[str, Any]) -> jax.Array:
-        return losses.values(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-
-    return map_slices(value, rows.columns, 1 << 16)
-
-
-@partial(jax.jit, static_argnames="losses")
-def _row_statistics(rows: Rows, params: Params, losses: Losses) -> jax.Array:
-    one = jnp.ones(1, float_dtype(params))
-
-    def value(row: dict[str, Any]) -> jax.Array:
-        statistics = losses.statistics(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-        assert statistics is not None
-        return statistics
+    def value(row: dict[str, Any]) -> Any:
+        return function(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
 
     return map_slices(value, rows.columns, 1 << 16)
 
 
 @partial(jax.jit, static_argnames="losses")
 def _on_batches(rows: Rows, picks: jax.Array, weights: jax.Array, params: Params, losses: Losses) -> jax.Array:
-    def value(indices: jax.Array) -> jax.Array:
-        return losses.values(params, rows.take(indices, weights))
-
-    return jax.lax.map(value, picks, batch_size=64)
+    return jax.lax.map(lambda indices: losses.values(params, rows.take(indices, weights)), picks, batch_size=64)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from softswitch.certification.certify import build_certificate, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
 from softswitch.certification.lbfgs import find_minimum
-from softswitch.certification.multiple_testing import build_certificate
 from softswitch.oracles.torch_data import TorchData
 from softswitch.oracles.torch_functions import ModuleFunctions, parameters
 from softswitch.oracles.torch_rows import TorchRows
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, function_ranges
+from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -28,10 +28,9 @@ def certify_torch(
     problem: Problem,
     held_out: Mapping[Any, Dataset],
     confidence: float,
-    *,
-    tolerance: float | None = None,
-    objective_range: Range | None = None,
-    constraint_range: Range | Sequence[Range] | None = None,
+    tolerance: float | None,
+    objective_range: Range | None,
+    constraint_range: Range | Sequence[Range] | None,
 ) -> Certificate:
     """Certify a PyTorch module on held-out data; see ``certify``."""
     checks.check_instance("result", result, Result)
@@ -45,11 +44,8 @@ def certify_torch(
     device = next(iter(functions.trained.values())).device
     rows = {name: TorchRows(f"held_out[{name!r}]", one, device) for name, one in datasets.items()}
     functions.load(result.params)
-    ranges = function_ranges(
-        problem.objective_range if objective_range is None else objective_range,
-        problem.constraint_range if constraint_range is None else constraint_range,
-        functions.constraints(next(iter(rows.values())).take(np.arange(1))),
-    )
+    constraints = functions.constraints(next(iter(rows.values())).take(np.arange(1)))
+    ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
     error = 1 - checks.check_probability("confidence", confidence)
     bound = result.method.tolerance if tolerance is None else checks.check_real("tolerance", tolerance)
     levels = ErrorLevels(error / len(rows), error, float(bound))
@@ -68,25 +64,17 @@ def module_intervals(
     levels: ErrorLevels,
     ranges: Sequence[Range | None],
 ) -> list[Interval]:
-    """One client's intervals of f and then g, from rows held out; the module is left with other parameters.
-
-    Args:
-        functions: the module's.
-        params: the parameters to judge.
-        rows: the rows held out.
-        levels: the error probabilities, and the tolerance.
-        ranges: of each function on a single row.
-    """
+    """Return one client's intervals of f and then g on held-out rows. The module is left with other parameters."""
 
     def value(indices: np.ndarray) -> np.ndarray:
         return functions.values(rows.take(indices))
 
-    def elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
+    def perturbed(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
         functions.load(perturb_params(params, attempt))
         return value
 
     functions.load(params)
-    return intervals_from_function(value, len(rows), levels, ranges, elsewhere)
+    return intervals_from_function(value, len(rows), levels, ranges, perturbed)
 
 
 def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
@@ -122,19 +110,15 @@ def functions_and_rows(problem: Problem, clients: TorchData) -> tuple[ModuleFunc
     functions = ModuleFunctions(
         module, problem.objective, problem.constraint, problem.constraint_surrogate, clients.optimizer
     )
-    _check_precision(functions)
-    if clients.device is not None:
-        module.to(clients.device)
-    device = next(iter(functions.trained.values())).device
-    return functions, {name: TorchRows(f"clients[{name!r}]", rows, device) for name, rows in clients.datasets.items()}
-
-
-def _check_precision(functions: ModuleFunctions) -> None:
-    kinds = {weight.dtype for weight in functions.trained.values()}
-    if not kinds <= {torch.float32, torch.float64}:
-        raise TypeError(f"module must have parameters of float32 or float64, but has {sorted(map(str, kinds))}")
-    if torch.float64 in kinds and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+    dtypes = {weight.dtype for weight in functions.trained.values()}
+    if not dtypes <= {torch.float32, torch.float64}:
+        raise TypeError(f"module must have parameters of float32 or float64, but has {sorted(map(str, dtypes))}")
+    if torch.float64 in dtypes and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise ValueError(
             "module has parameters of float64, which the server would round to float32: call "
             "jax.config.update('jax_enable_x64', True) first, or module.float()"
         )
+    if clients.device is not None:
+        module.to(clients.device)
+    device = next(iter(functions.trained.values())).device
+    return functions, {name: TorchRows(f"clients[{name!r}]", rows, device) for name, rows in clients.datasets.items()}

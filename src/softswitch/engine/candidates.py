@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from softswitch.certification.certifiability import CandidateForecast, EvaluatedRows, forecast_candidate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
-from softswitch.certification.selection import CandidateForecast, EvaluatedRows, forecast_candidate
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import size_of
 from softswitch.problem.domains import Ball

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from softswitch.certification.certifiability import Certifiability, certifiability
-from softswitch.certification.certify import certify, resolve_ranges
+from softswitch.certification.certify import certify, fixed_sequence_test, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.multiple_testing import fixed_sequence_test
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, Chooser, HowTrained, Move, problem_of, rule_of, ways

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softswitch.certification.certify import certify, resolve_ranges
-from softswitch.certification.multiple_testing import fixed_sequence_test
+from softswitch.certification.certify import certify, fixed_sequence_test, resolve_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from softswitch.certification.row_means import count_applicable_rows
+from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING
 from softswitch.engine.defaults import default_alpha

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from softswitch.certification.row_means import count_rows_from_values
+from softswitch.certification.private import count_rows_from_values
 from softswitch.engine.private import FOR_JUDGING, PrivatePlan, planned, private_settings, run_planned, told_sizes
 from softswitch.engine.request import RunSettings
 from softswitch.methods.base import Method

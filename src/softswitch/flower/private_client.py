@@ -14,8 +14,7 @@ import numpy as np
 from filelock import FileLock
 
 from softswitch.certification.intervals import ErrorLevels, perturb_params
-from softswitch.certification.private import private_intervals
-from softswitch.certification.row_means import ATTEMPTS, NO_MEAN, count_rows_from_values
+from softswitch.certification.private import ATTEMPTS, NO_MEAN, count_rows_from_values, private_intervals
 from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
 from softswitch.flower.messages import Arrays, Values
 from softswitch.methods.messages import LocalLoss

@@ -15,10 +15,9 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from scipy.special import ndtr, ndtri
 
-from softswitch.certification.betting import MAX_BET
-from softswitch.certification.binomial import BinomialRate
+from softswitch.certification.certify import build_certificate
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.multiple_testing import build_certificate
+from softswitch.certification.limits import MAX_BET, BinomialRate
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import NoReply, PendingMessages, poll_intervals
 from softswitch.flower.replies import PrivacyReports, ValueLimits, check_statistics, pool_statistics, value_range

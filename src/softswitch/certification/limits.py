@@ -1,0 +1,185 @@
+"""Upper confidence limits of rates and of bounded means.
+
+**Rates** (Clopper and Pearson, 1934). Each of n independent rows counts with probability θ. P(Bin(n, θ) <= k) is a
+p-value of "the rate is at least θ" after k rows counted.
+
+**Means by betting** (Waudby-Smith and Ramdas, 2023). Values in [0, 1] are independent draws with mean θ. A test of
+"θ >= m" starts with a capital of 1. Before each value x_t it chooses a bet λ_t < 1/(1 − m) from the earlier values, and
+multiplies the capital by 1 − λ_t (x_t − m). If θ >= m, the capital is a supermartingale: it ever exceeds 1/p with
+probability at most p (Ville's inequality). The inverse of the largest capital is therefore a p-value. The bets are the
+paper's predictable plug-in, √(2 ln(1/p)/(n·variance so far)), capped at 3/4 of the largest admissible bet. Values are
+permuted with a fixed seed, so sorted files are no special case and limits are reproducible.
+
+In both cases the upper limit with error probability p is the parameter at which the p-value is p.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincinv
+
+from softswitch.support import checks
+from softswitch.support.bisection import smallest_integer
+
+MAX_BET = 0.75
+"""Largest bet, as a share of the largest one that keeps the capital positive."""
+BELOW_ONE = math.nextafter(1.0, 0.0)
+CACHED_FACTORS = 1 << 15
+"""Number of factors that fit into a processor's cache."""
+MAX_BLOCKS = 2048
+"""Maximum number of blocks of values; the capital is inspected after each block."""
+MAX_ROWS = 10**12
+"""Largest number of rows that is considered."""
+
+
+class BinomialRate:
+    """Upper confidence bounds for a rate, from the number of rows that count."""
+
+    def __init__(self, count: int, rows: int) -> None:
+        self.count, self.rows, self.estimate = count, rows, count / rows
+
+    def p_value(self, mean: float) -> float:
+        """Return the p-value of "the rate is at least ``mean``"."""
+        return float(binomial_cdf(self.count, self.rows, mean))
+
+    def p_values(self, means: np.ndarray) -> np.ndarray:
+        """Return the p-values of several rates."""
+        return binomial_cdf(self.count, self.rows, means)
+
+    def upper(self, error: float) -> float:
+        """Return the upper confidence limit with error probability ``error``."""
+        return clopper_pearson_upper(self.count, self.rows, error)
+
+
+def clopper_pearson_upper(count: float, rows: float, error: float) -> float:
+    """Return the upper confidence limit of a rate with error probability ``error``."""
+    return float(betaincinv(count + 1, rows - count, 1 - error)) if count < rows else 1.0
+
+
+def binomial_cdf(count: float, rows: float, rate: np.ndarray | float) -> np.ndarray:
+    """Return P(Bin(rows, rate) <= count), interpolated between integers by the incomplete beta function."""
+    if count >= rows:
+        return np.ones_like(np.asarray(rate, dtype=float))
+    probability: np.ndarray = betainc(rows - count, count + 1, 1 - np.clip(rate, 0, 1))
+    return probability
+
+
+def rows_to_certify(
+    bound: float, clients: int = 1, confidence: float = 0.95, *, errors: int = 0, each: bool = False
+) -> int:
+    """Return the number of rows that every client needs for a certificate of a rate.
+
+    To certify "at most 5% missed at all of 20 hospitals" with 95% confidence, each hospital needs 59 held-out malignant
+    cases, none of which is missed. To certify each hospital independently takes 117.
+
+    Args:
+        bound: Upper bound on the rate.
+        clients: Number of clients.
+        confidence: Confidence of the certificate.
+        errors: Number of errors that each client may make on its rows.
+        each: Whether a client should be certified even if no other client is.
+    """
+    level = 1 - checks.check_probability("confidence", confidence)
+    checks.check_probability("bound", bound)
+    allowed = checks.check_integer("errors", errors, minimum=0)
+    level /= checks.check_integer("clients", clients, minimum=1) if each else 1
+    rows = smallest_integer(lambda rows: bool(binomial_cdf(allowed, rows, bound) <= level), allowed)
+    assert rows is not None
+    return rows
+
+
+def additional_rate_rows(rows: int, rate: float, bound: float, error: float) -> int | None:
+    """Return how many more rows of the same rate decide whether it is within the bound; None if too many."""
+    if rate > bound:
+        rate, bound = 1 - rate, 1 - bound
+    total = smallest_integer(lambda count: bool(binomial_cdf(rate * count, count, bound) <= error), rows, MAX_ROWS)
+    return None if total is None else total - rows
+
+
+class BettingMean:
+    """Upper confidence bounds for a mean of values in [0, 1].
+
+    The bets are tuned for ``error``; the bounds are valid for every error probability.
+    """
+
+    def __init__(self, values: np.ndarray, error: float) -> None:
+        self.rows = len(values)
+        self.estimate = float(values.mean())
+        permuted = values[np.random.default_rng(self.rows).permutation(self.rows)]
+        self._bets, self._values = self._split(bet_sizes(permuted, error)), self._split(permuted)
+
+    def log_capital(self, mean: float) -> float:
+        """Return the logarithm of the largest capital in the test of "the mean is at least ``mean``"."""
+        return float(self._log_capitals(np.array([mean]))[0])
+
+    def p_value(self, mean: float) -> float:
+        """Return the p-value of "the mean is at least ``mean``"."""
+        return math.exp(-self.log_capital(mean))
+
+    def p_values(self, means: np.ndarray) -> np.ndarray:
+        """Return the p-values of several means."""
+        size = max(1, CACHED_FACTORS // self.rows)
+        parts = [self._log_capitals(means[i : i + size]) for i in range(0, len(means), size)]
+        return np.exp(-np.concatenate(parts))
+
+    def upper(self, error: float) -> float:
+        """Return the upper confidence limit with error probability ``error``."""
+
+        def excess(mean: float) -> float:
+            return self.log_capital(mean) - math.log(1 / error)
+
+        if excess(BELOW_ONE) < 0:
+            return 1.0
+        if self.estimate >= BELOW_ONE or excess(self.estimate) >= 0:
+            return self.estimate
+        return min(1.0, brentq(excess, self.estimate, BELOW_ONE, xtol=1e-12, rtol=1e-12) + 2e-12)
+
+    def _log_capitals(self, means: np.ndarray) -> np.ndarray:
+        inside = np.minimum(means, BELOW_ONE)[:, None, None]
+        factors = np.minimum(self._bets, MAX_BET / (1 - inside))
+        factors *= inside - self._values
+        factors += 1
+        capital = np.cumsum(np.log(np.multiply.reduce(factors, axis=2)), axis=1)
+        largest = np.maximum(0.0, capital.max(axis=1))
+        return largest if self.estimate == 1 else np.where(means >= 1, math.inf, largest)
+
+    def _split(self, column: np.ndarray) -> np.ndarray:
+        """Split into blocks whose products of factors neither underflow nor overflow; zeros fill the last block."""
+        width = min(32, max(1, math.ceil(self.rows / MAX_BLOCKS)))
+        return np.concatenate([column, np.zeros(-self.rows % width)]).reshape(-1, width)
+
+
+UpperBound = BinomialRate | BettingMean
+
+
+def bet_sizes(values: np.ndarray, error: float) -> np.ndarray:
+    """Return the bet on each value, computed from the earlier values, before the cap."""
+    count = np.arange(1, len(values) + 1)
+    means = (0.5 + np.cumsum(values)) / (count + 1)
+    variance = (0.25 + np.cumsum(np.square(values - means))) / (count + 1)
+    previous = np.concatenate([[0.25], variance[:-1]])
+    return np.sqrt(2 * math.log(1 / error) / (len(values) * previous))
+
+
+def additional_mean_rows(rows: int, mean: float, deviation: float, bound: float, error: float) -> int | None:
+    """Estimate how many more values decide whether the mean is within the bound; None if too many.
+
+    The values are modelled as 0 or one other number, with the given mean and standard deviation. All are in [0, 1].
+    """
+    required = math.log(1 / error)
+    variance = max(deviation**2, 1e-12)
+    high = min(mean + variance / mean, 1.0) if mean > 0 else 1.0
+    probability = mean / high
+    sign, margin = (1, 1 - bound) if mean <= bound else (-1, bound)
+
+    def is_decided(count: int) -> bool:
+        estimated_variance = (0.25 + variance * count / 2) / (1 + count / 2)
+        bet = sign * min(math.sqrt(2 * required / (count * estimated_variance)), MAX_BET / max(margin, 1e-12))
+        growth = (1 - probability) * math.log1p(bet * bound) + probability * math.log1p(-bet * (high - bound))
+        return count * growth >= required
+
+    total = smallest_integer(is_decided, rows, MAX_ROWS)
+    return None if total is None else total - rows
