@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.data import row_reader
+from softswitch.data import row_order, streamed_data
 from softswitch.data.streamed_data import DataOutline
 
 
@@ -42,8 +42,8 @@ def same_rows(streamed, in_memory, columns=None):
 
 @pytest.mark.parametrize("strata", [None, "y", ("y", "group")])
 def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata):
-    monkeypatch.setattr(row_reader, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(row_reader, "READ_ROWS", 50)
+    monkeypatch.setattr(row_order, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
     data, client = shuffled()
     streamed = ss.StreamedData.from_arrays(data, client, strata=strata)
     in_memory = ss.ClientData.from_arrays(data, client, strata=strata)
@@ -64,8 +64,8 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
     same_rows(ss.StreamedData.from_arrays(paths, tmp_path / "client.npy"), in_memory)
     by_sizes = ss.StreamedData.from_arrays(paths, sizes=in_memory.sizes, names=in_memory.names)
     same_rows(by_sizes, in_memory)
-    assert isinstance(by_sizes._reader.source._columns["x"].base, np.memmap)
-    assert by_sizes._reader.source._order is None
+    assert isinstance(by_sizes.source._columns["x"].base, np.memmap)
+    assert by_sizes.source._order is None
 
 
 def test_one_client_comes_into_memory_with_its_strata():
@@ -102,7 +102,7 @@ def test_parquet_is_written_once_as_columns_sorted_by_client(tmp_path, monkeypat
     asked = {"columns": columns, "strata": "y", "cache": tmp_path / "cache"}
     in_memory = ss.ClientData.from_arrays(data, client, strata="y")
     same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
-    monkeypatch.setattr(parquet_rows, "_written", None)  # what is there is used again
+    monkeypatch.setattr(parquet_rows, "_write_columns", None)  # what is there is used again
     same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
     monkeypatch.undo()
     with_lists = ss.StreamedData.from_parquet(
@@ -128,7 +128,7 @@ def test_a_broken_conversion_is_not_taken_for_a_whole_one(tmp_path):
 
 def test_a_torch_data_set_a_client(monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(row_reader, "READ_ROWS", 50)
+    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
     data, client = shuffled()
     names = ["north", "south", "west"]
     sets = [
@@ -201,7 +201,11 @@ def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, wo
             ValueError,
             "max_evaluation_rows",
         ),
-        (lambda: ss.StreamedData.from_function(lambda c, r: {"x": [0.0, 0.0]}, [3]), ValueError, "one row was asked"),
+        (
+            lambda: ss.StreamedData.from_function(lambda c, r: {"x": [0.0, 0.0]}, [3]),
+            ValueError,
+            "2 rows of .x. instead of one",
+        ),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}), ValueError, "either client or sizes"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, sizes=[1, 2]), ValueError, "sum to 4"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, np.zeros(3)), ValueError, "one label for each"),

@@ -83,7 +83,7 @@ def test_columns_of_the_wrong_kind():
         ss.ClientData.from_arrays({"weight": X}, client=OWNER)
     with refused(ValueError, "strata must name a column of data \\('x'\\), but is 'sex'"):
         ss.ClientData.from_arrays({"x": X}, client=OWNER, strata="sex")
-    with refused(ValueError, "client must have a label for every sample, but 1 are NaN"):
+    with refused(ValueError, "client must have a label for every sample, but some are NaN"):
         ss.ClientData.from_arrays({"x": X}, client=[0, 0, 0, np.nan, 1, 1])
     with refused(TypeError, "client must hold labels of one kind"):
         ss.ClientData.from_arrays({"x": X}, client=np.array(["a", None, 1, 2, 3, 4], dtype=object))

@@ -109,7 +109,7 @@ def statistics(w, batch):
 def in_pieces(streamed, many):
     """The same data with a buffer of which half holds so many rows."""
     return ss.StreamedData(
-        streamed._reader.source,
+        streamed.source,
         streamed.stratum_sizes,
         names=streamed.names,
         buffer_bytes=2 * many * streamed.row_bytes,
@@ -206,8 +206,8 @@ def test_the_next_rows_are_asked_for_before_a_result_is_waited_for(monkeypatch):
 
 def test_nothing_is_read_twice_for_the_rounds_of_a_run():
     _, streamed = both()
-    taken, take = [], streamed._reader.source.take
-    streamed._reader.source.take = lambda rows: taken.append(len(rows)) or take(rows)
+    taken, take = [], streamed.source.take
+    streamed.source.take = lambda rows: taken.append(len(rows)) or take(rows)
     flat.solve(problem(), streamed, RULE, rounds=300, batch_size=8, eval_every=0)  # more than one chunk
     judged = 2 * int(streamed.sizes.sum())  # the start and the answer
     assert sum(taken) == 300 * len(streamed) * 16 + judged

@@ -214,7 +214,7 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         ),
         (
             lambda X, y: ss.BoundedClassifier("neyman-pearson", held_out=1.0).fit(X, y),
-            "held_out must be a share >= 0 and < 1",
+            "held_out must be a finite number and >= 0 and < 1",
         ),
         (lambda X, y: ss.BoundedClassifier("neyman-pearson", -1.0).fit(X, y), "tolerance must be .* but is -1"),
     ],

@@ -23,12 +23,7 @@ class RowSource(Protocol):
 
 
 class ArrayRows:
-    """Rows of arrays, usually memory-mapped.
-
-    Args:
-        columns: Arrays by name, one row per sample.
-        order: Position of each row in the arrays. Default: rows are in order.
-    """
+    """Rows of arrays, usually memory-mapped; ``order`` is the position of each row, None if they are sorted."""
 
     def __init__(self, columns: Mapping[str, np.ndarray], order: np.ndarray | None = None) -> None:
         self._columns, self._order = dict(columns), order
@@ -56,13 +51,7 @@ class FunctionRows:
 
 
 class DatasetRows:
-    """Rows of data sets with a length and indexed items, such as PyTorch's map-style data sets.
-
-    Args:
-        datasets: One data set per client.
-        names: Client labels, for errors.
-        columns: Names of an item's entries, if it is a tuple.
-    """
+    """Rows of data sets with a length and indexed items, one per client; ``columns`` name the entries of tuples."""
 
     def __init__(self, datasets: Sequence[Any], names: Sequence[Any], columns: Sequence[str]) -> None:
         self._datasets, self._names, self._columns = list(datasets), list(names), tuple(columns)
@@ -73,23 +62,21 @@ class DatasetRows:
         clients = np.searchsorted(self._ends, rows, side="right")
         items: list[Any] = [None] * len(rows)
         by_client = np.argsort(clients, kind="stable")
-        edges = np.flatnonzero(np.diff(clients[by_client])) + 1
-        for group in np.split(by_client, edges):
+        for group in np.split(by_client, np.flatnonzero(np.diff(clients[by_client])) + 1):
             client = int(clients[group[0]])
             indices = (rows[group] - (self._ends[client] - len(self._datasets[client]))).tolist()
             for place, item in zip(group.tolist(), self._items(client, indices), strict=True):
                 items[place] = item
-        first = items[0]
         columns: dict[str, np.ndarray] = {}
-        for name in first:
+        for name in items[0]:
             try:
                 columns[name] = np.stack([item[name] for item in items])
             except (KeyError, ValueError) as error:
-                odd = next(i for i, item in enumerate(items) if _describe(item, name) != _describe(first, name))
+                shapes = [f"of shape {item[name].shape}" if name in item else "missing" for item in items]
+                odd = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
                 raise ValueError(
-                    f"{name!r} must have one shape in all items, but is {_describe(items[odd], name)} in an item of "
-                    f"client {self._names[int(clients[odd])]!r} and {_describe(first, name)} in an item of client "
-                    f"{self._names[int(clients[0])]!r}"
+                    f"{name!r} must have one shape in all items, but is {shapes[odd]} in an item of client "
+                    f"{self._names[clients[odd]]!r} and {shapes[0]} in an item of client {self._names[clients[0]]!r}"
                 ) from error
         return columns
 
@@ -97,8 +84,8 @@ class DatasetRows:
         """Return items of one client, as arrays by name."""
         dataset, name = self._datasets[client], self._names[client]
         try:
-            batched = hasattr(dataset, "__getitems__")
-            items = dataset.__getitems__(indices) if batched else [dataset[i] for i in indices]
+            is_batched = hasattr(dataset, "__getitems__")
+            items = dataset.__getitems__(indices) if is_batched else [dataset[i] for i in indices]
         except Exception as error:
             raise RuntimeError(
                 f"the data set of client {name!r} failed for items {indices[:3]}: {type(error).__name__}: {error}"
@@ -106,19 +93,13 @@ class DatasetRows:
         return [self._name_entries(item, name) for item in items]
 
     def _name_entries(self, item: Any, client: Any) -> dict[str, np.ndarray]:
-        if isinstance(item, Mapping):
-            return {key: _to_array(value) for key, value in item.items()}
-        entries = item if isinstance(item, tuple | list) else (item,)
-        if len(entries) != len(self._columns):
-            raise ValueError(
-                f"an item of client {client!r} has {len(entries)} entries, but columns names {list(self._columns)}"
-            )
-        return {key: _to_array(value) for key, value in zip(self._columns, entries, strict=True)}
-
-
-def _to_array(value: Any) -> np.ndarray:
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-
-
-def _describe(item: Mapping[str, np.ndarray], name: str) -> str:
-    return f"of shape {item[name].shape}" if name in item else "missing"
+        if not isinstance(item, Mapping):
+            entries = item if isinstance(item, tuple | list) else (item,)
+            if len(entries) != len(self._columns):
+                raise ValueError(
+                    f"an item of client {client!r} has {len(entries)} entries, but columns names {list(self._columns)}"
+                )
+            item = dict(zip(self._columns, entries, strict=True))
+        return {
+            key: np.asarray(value.detach().cpu() if hasattr(value, "detach") else value) for key, value in item.items()
+        }

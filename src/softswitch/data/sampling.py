@@ -32,10 +32,7 @@ def scale_bits(bits: UInt32[Array, "..."], count: Int[Array, "..."]) -> Int[Arra
 
 
 def sample_subset(bits: UInt32[Array, " size"], count: Int[Array, ""]) -> Int[Array, " size"]:
-    """Return a uniformly random subset of [0, count), of ``size`` <= count numbers, by Floyd's algorithm.
-
-    Step j draws t from [0, j] and takes t, or j if t is taken already.
-    """
+    """Return a uniformly random subset of [0, count), of ``size`` <= count numbers, by Floyd's algorithm."""
     size = bits.shape[0]
 
     def take(taken: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
@@ -49,10 +46,7 @@ def sample_subset(bits: UInt32[Array, " size"], count: Int[Array, ""]) -> Int[Ar
 
 
 def take_first_distinct(bits: UInt32[Array, " words"], count: Int[Array, ""], size: int) -> Int[Array, " size"]:
-    """Return a uniformly random subset of [0, count): the first ``size`` distinct numbers of ``draws_needed`` draws.
-
-    One sort of the draws, for large subsets.
-    """
+    """Return a uniformly random large subset of [0, count): the first ``size`` distinct numbers of ``draws_needed``."""
     drawn = scale_bits(bits, count)
     order = jnp.argsort(drawn)  # stable: the first of equal draws comes first
     ranked = drawn[order]
@@ -62,22 +56,17 @@ def take_first_distinct(bits: UInt32[Array, " words"], count: Int[Array, ""], si
 
 
 def draws_needed(size: int, count: int) -> int:
-    """Return how many draws from ``count`` numbers contain ``size`` distinct ones: the mean plus 12 deviations.
-
-    With a probability below 10⁻³⁰ that is too few, and 0 is repeated.
-    """
+    """Return how many draws from ``count`` numbers contain ``size`` distinct ones, except with probability 10⁻³⁰."""
     share = size / count
     mean = -count * math.log1p(-share)
     variance = count * (share / (1 - share) + math.log1p(-share))
-    return math.ceil(mean + 12 * math.sqrt(variance) + 20)
+    return math.ceil(mean + 12 * math.sqrt(variance) + 20)  # with fewer distinct draws, 0 would be repeated
 
 
 def client_bit_count(clients: int, size: int) -> int:
     """Return how many random words ``sample_clients`` uses."""
-    if size == clients:
-        return 0
-    if size <= _FLOYD_LIMIT:
-        return size
+    if size == clients or size <= _FLOYD_LIMIT:
+        return 0 if size == clients else size
     return draws_needed(size, clients) if 2 * size <= clients else clients
 
 
@@ -145,14 +134,13 @@ class Batching:
     ) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
         """Return the row indices of one client's batch, and their weights, which sum to 1.
 
-        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it). Padding rows have
-        weight 0.
+        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it); padding weighs 0.
         """
-        counts = rows.counts[client]
         if self.draws is None:
             return all_rows(rows, client, self.width, dtype)
         if self.equal:
             return drawn, jnp.full((self.width,), 1 / self.width, dtype)
+        counts = rows.counts[client]
         share = counts.astype(dtype) / counts.sum().astype(dtype)
         if self.replace is None:
             taken = [(jnp.arange(b) < counts[s]) / jnp.clip(counts[s], 1, b) for s, b in enumerate(self.draws)]
@@ -170,35 +158,29 @@ def all_rows(
 
 
 def make_batching(batch_size: int | None, replace: bool | None, stratum_sizes: np.ndarray) -> Batching:
-    """Return how batches are drawn; raise ValueError if the clients have too few rows.
+    """Return how batches of ``batch_size`` rows (None for all local rows) are drawn.
 
-    Args:
-        batch_size: Rows of a batch, divided evenly over the strata; None for all local rows.
-        replace: As in ``Batching``.
-        stratum_sizes: Rows of each client in each stratum; clients × strata.
+    ``stratum_sizes`` are clients × strata. Raises ValueError if the clients have too few rows.
     """
-    sizes = stratum_sizes.sum(axis=1)
-    smallest, largest = int(sizes.min()), int(sizes.max())
+    sizes, strata = stratum_sizes.sum(axis=1), stratum_sizes.shape[1]
+    whole = Batching(None, replace, int(sizes.max()), equal=bool(sizes.min() == sizes.max()))
     if batch_size is None:
-        return Batching(None, replace, largest, equal=smallest == largest)
-    strata = stratum_sizes.shape[1]
+        return whole
     if batch_size < strata:
         raise ValueError(f"batch_size must be at least the number of strata ({strata}), but is {batch_size}")
     draws = tuple(batch_size // strata + (s < batch_size % strata) for s in range(strata))
     if replace is None:
-        present = stratum_sizes > 0
         few = stratum_sizes <= np.asarray(draws)
-        if (few | ~present).all():
-            return Batching(None, replace, largest, equal=smallest == largest)
-        if not (few & present).any():
+        if few.all():
+            return whole
+        if not (few & (stratum_sizes > 0)).any():
             replace = True
     if replace is False:
-        for s, size in enumerate(draws):
-            present = stratum_sizes[:, s][stratum_sizes[:, s] > 0]
-            if size > present.min():
-                owner = "a client" if strata == 1 else f"stratum {s} of a client"
-                raise ValueError(
-                    f"batch_size = {batch_size} without replacement needs {size} rows, but {owner} has only "
-                    f"{present.min()}; lower batch_size, or set replace=True, or batch_size=None for all rows"
-                )
+        fewest = np.where(stratum_sizes > 0, stratum_sizes, np.iinfo(np.int64).max).min(axis=0)
+        for s in np.flatnonzero(np.asarray(draws) > fewest)[:1]:
+            owner = "a client" if strata == 1 else f"stratum {s} of a client"
+            raise ValueError(
+                f"batch_size = {batch_size} without replacement needs {draws[s]} rows, but {owner} has only "
+                f"{fewest[s]}; lower batch_size, or set replace=True, or batch_size=None for all rows"
+            )
     return Batching(draws, replace, batch_size, equal=strata == 1 and replace is not None)

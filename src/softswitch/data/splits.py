@@ -13,13 +13,18 @@ from softswitch.support import checks
 
 
 def _check_labels(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
-    labels = np.asarray(labels)
-    clients = checks.check_integer("clients", clients, minimum=1)
+    labels, clients = np.asarray(labels), checks.check_integer("clients", clients, minimum=1)
     if labels.ndim != 1 or len(labels) < clients:
         raise ValueError(
             f"labels must be a vector with at least clients = {clients} rows, but has shape {labels.shape}"
         )
     return labels, clients
+
+
+def _shuffle_by(groups: np.ndarray, seed: int) -> np.ndarray:
+    """Return the rows sorted by group, in random order within a group."""
+    shuffled = np.random.default_rng(seed).permutation(len(groups))
+    return shuffled[np.argsort(groups[shuffled], kind="stable")]
 
 
 def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
@@ -31,10 +36,8 @@ def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
         seed: Random seed.
     """
     labels, clients = _check_labels(labels, clients)
-    shuffled = np.random.default_rng(seed).permutation(len(labels))
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     client = np.empty(len(labels), dtype=int)
-    client[by_class] = np.arange(len(labels)) % clients
+    client[_shuffle_by(labels, seed)] = np.arange(len(labels)) % clients
     return client
 
 
@@ -87,27 +90,19 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1, rest: str | float =
 
 
 def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
-    """Return a mask of held-out rows: a random share of each client's rows of each class and group, rounded down.
+    """Return a mask of held-out rows: a random share of each client's rows, rounded down.
 
-    Args:
-        client: Client of each row.
-        columns: Columns whose proportions are preserved: labels, groups.
-        share: Share of the rows to hold out, in [0, 1).
-        seed: Random seed.
+    The proportions of the values of ``columns`` (labels, groups) are preserved.
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"held_out must be a share >= 0 and < 1, but is {share!r}")
+    checks.check_fraction("held_out", share)
     _, cell = np.unique(np.asarray(client).astype(str), return_inverse=True)
     for column in columns:
         values, codes = np.unique(np.asarray(column), return_inverse=True)
         cell = cell * len(values) + codes
     _, cell, size = np.unique(cell, return_inverse=True, return_counts=True)
-    shuffled = np.random.default_rng(seed).permutation(len(cell))
-    by_cell = shuffled[np.argsort(cell[shuffled], kind="stable")]
     place = np.empty(len(cell), int)
-    place[by_cell] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
-    mask: np.ndarray = place < np.floor(share * size[cell])
-    return mask
+    place[_shuffle_by(cell, seed)] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
+    return place < np.floor(share * size[cell])
 
 
 class DataSplit(NamedTuple):
@@ -165,30 +160,20 @@ def split_masks(
     seed: int = 0,
     names: tuple[str, str] = ("validation", "calibration"),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return masks of the train, validation and calibration rows.
+    """Return masks of the train, validation and calibration rows; ``names`` are the names of the shares in errors.
 
-    Args:
-        client: Client of each row.
-        columns: Columns whose proportions are preserved: labels, groups.
-        validation: Share of each client's rows for validation, >= 0.
-        calibration: Share of each client's rows for calibration, >= 0. Both together are below 1.
-        seed: Random seed.
-        names: Names of the two shares in errors.
+    The proportions of the values of ``columns`` (labels, groups) are preserved.
     """
     for name, share in zip(names, (validation, calibration), strict=True):
-        if not 0 <= share < 1:
-            raise ValueError(f"{name} must be a share >= 0 and < 1, but is {share!r}")
+        checks.check_fraction(name, share)
     if not validation + calibration < 1:
-        raise ValueError(
-            f"{names[0]} and {names[1]} must leave rows to train on, but sum to {validation + calibration:g}"
-        )
+        raise ValueError(f"{' and '.join(names)} must leave rows to train on, but sum to {validation + calibration:g}")
     owner = np.asarray(client)
     calibration_mask = hold_out(owner, *columns, share=calibration, seed=seed)
     rest = np.flatnonzero(~calibration_mask)
     remaining = [np.asarray(column)[rest] for column in columns]
-    chosen = hold_out(owner[rest], *remaining, share=validation / (1 - calibration), seed=seed)
     validation_mask = np.zeros_like(calibration_mask)
-    validation_mask[rest[chosen]] = True
+    validation_mask[rest] = hold_out(owner[rest], *remaining, share=validation / (1 - calibration), seed=seed)
     return ~(calibration_mask | validation_mask), validation_mask, calibration_mask
 
 
@@ -201,7 +186,6 @@ def subsample(data: ClientData, max_rows: int, seed: int = 0) -> ClientData:
         first + np.sort(generator.choice(size, min(size, max_rows), replace=False))
         for first, size in zip(np.cumsum(data.sizes) - data.sizes, data.sizes, strict=True)
     ]
-    rows = np.concatenate(picks)
-    owner = np.repeat(np.arange(len(picks)), [len(pick) for pick in picks])
+    rows, owner = np.concatenate(picks), np.repeat(np.arange(len(picks)), [len(pick) for pick in picks])
     columns = {key: np.asarray(column)[rows] for key, column in data.rows.columns.items()}
     return ClientData(columns, owner, None, data.names)

@@ -1,53 +1,71 @@
-"""StreamedData: clients whose rows lie outside of memory, and are read as they are drawn."""
+"""StreamedData: out-of-core client data, whose rows are read when they are drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypedDict, Unpack
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.data.client_data import ClientData, Rows, check_columns
-from softswitch.data.parquet import ParquetColumns, converted
-from softswitch.data.row_reader import RowReader, RowShape, by_sizes, combined, labelled, row_order
+from softswitch.data.client_data import (
+    ClientData,
+    Rows,
+    check_columns,
+    check_integer_range,
+    describe_data,
+    non_finite_rows,
+    owner_of,
+    stratum_offsets,
+)
+from softswitch.data.parquet import convert_parquet
+from softswitch.data.row_order import label_codes, order_rows, size_codes, stratum_codes
 from softswitch.data.row_sources import ArrayRows, DatasetRows, FunctionRows, RowFunction, RowSource
-from softswitch.problem.parameters import WEIGHT
 from softswitch.support import checks
-from softswitch.support.arrays import fingerprint
+from softswitch.support.arrays import aligned_zeros, fingerprint
 
 BUFFER_BYTES = 256 * 2**20
-"""What the rows of two stretches of rounds may take together, unless told otherwise."""
 FINGERPRINT_ROWS = 1024
-"""Data are told from other data by so many of their rows."""
+READ_ROWS = 1 << 16  # rows that a source is asked for at a time
+
+
+class BufferOptions(TypedDict, total=False):
+    """Options that all constructors of ``StreamedData`` share."""
+
+    buffer_bytes: int
+    max_evaluation_rows: int | None
 
 
 class StreamedData:
     """The data of n clients that need not fit in memory: rows are read when a round has drawn them.
 
-    ``solve`` takes it in place of ``ClientData``, and draws the same rows. While some rounds are computed, the rows of
-    the next ones are read. Make one with ``from_arrays``, ``from_parquet``, ``from_datasets`` or ``from_function``.
+    ``solve`` accepts it instead of ``ClientData``, and draws the same rows. During the computation of some rounds, the
+    rows of the next rounds are read. Create it with ``from_arrays``, ``from_parquet``, ``from_datasets`` or
+    ``from_function``.
 
     Args:
-        source: what rows are read from. All clients' rows are counted one client after the other, stratum by stratum.
-        sizes: how many rows each client has; with strata clients × strata.
-        names: the clients' labels; None: 0, 1, 2, …
-        strata: the strata's labels; None: 0, 1, 2, …
-        buffer_bytes: what the rows of two stretches of rounds may take together, those computed with and those on their
-            way; and how many rows of all are looked at side by side.
+        source: Source of rows. Rows are numbered client by client, and stratum by stratum within a client.
+        sizes: Number of rows of each client; with strata clients × strata.
+        names: Client labels. Default: 0, 1, 2, …
+        strata: Labels of the strata. Default: 0, 1, 2, …
+        buffer_bytes: Maximum memory of the rows in use and the rows being read, together. It also limits how many rows
+            are evaluated at a time.
         max_evaluation_rows: Maximum number of rows of a client that evaluations use, spread over all rows and always
-            the same. F, G and the answer's values are then estimates. Default: no limit.
+            the same. F, G and the result's values are then estimates. Default: no limit.
 
     Attributes:
-        names: the clients' labels, in the order of their indices.
-        strata: the strata's labels; one stratum where none were asked for.
-        sizes: how many rows each client has.
-        stratum_sizes: how many of each stratum; clients × strata.
-        evaluation_sizes: how many rows of each client are looked at where that is to be all of them.
-        columns: the shape and the type of a row, by column.
-        buffer_bytes: as given.
+        source: As given.
+        names: Client labels, in the order of their indices.
+        strata: Labels of the strata; a single stratum by default.
+        sizes: Number of rows of each client.
+        stratum_sizes: Number of rows of each stratum; clients × strata.
+        evaluation_sizes: Number of rows of each client that evaluations use.
+        columns: Shape and dtype of a row, by column.
+        buffer_bytes: As given.
     """
 
     def __init__(
@@ -60,26 +78,30 @@ class StreamedData:
         buffer_bytes: int = BUFFER_BYTES,
         max_evaluation_rows: int | None = None,
     ) -> None:
-        counts = _checked_sizes(sizes)
+        counts = _check_sizes(sizes)
         clients, groups = counts.shape
         self.names: tuple[Any, ...] = tuple(range(clients) if names is None else names)
         if len(self.names) != clients or len(set(self.names)) < clients:
-            raise ValueError(f"names must have a label of its own for each of {clients} clients, but is {names!r}")
+            raise ValueError(f"names must have a different label for each of {clients} clients, but is {names!r}")
         self.strata: tuple[Any, ...] = tuple(range(groups) if strata is None else strata)
         if len(self.strata) != groups:
             raise ValueError(f"strata must have one label for each of {groups} strata, but has {len(self.strata)}")
-        self.stratum_sizes = counts
+        self.source, self._lock = source, Lock()
+        self.stratum_sizes, self.offsets = counts, stratum_offsets(counts)
         self.sizes: np.ndarray = counts.sum(axis=1)
-        self.offsets: np.ndarray = np.cumsum(counts).reshape(counts.shape) - counts
         self.buffer_bytes = checks.check_integer("buffer_bytes", buffer_bytes, minimum=1)
         if max_evaluation_rows is not None:
             checks.check_integer("max_evaluation_rows", max_evaluation_rows, minimum=1)
-        self._judge_rows = max_evaluation_rows
-        self.evaluation_sizes: np.ndarray = (
-            self.sizes if max_evaluation_rows is None else np.minimum(self.sizes, max_evaluation_rows)
-        )
-        self._reader = RowReader(source, self.names, self.sizes)
-        self.columns: dict[str, RowShape] = self._reader.columns
+        self.evaluation_sizes: np.ndarray = np.minimum(self.sizes, max_evaluation_rows or self.sizes)
+        self.columns: dict[str, jax.ShapeDtypeStruct] = {}
+        row = check_columns(self._take(np.zeros(1, np.int64)), self.names[0])
+        for key, column in row.items():
+            if len(column) != 1:
+                raise ValueError(
+                    f"client {self.names[0]!r}: the source returned {len(column)} rows of {key!r} instead of one"
+                )
+            dtype = jax.dtypes.canonicalize_dtype(column.dtype)
+            self.columns[key] = jax.ShapeDtypeStruct(column.shape[1:], dtype)
 
     @classmethod
     def from_arrays(
@@ -90,48 +112,39 @@ class StreamedData:
         sizes: ArrayLike | None = None,
         names: Sequence[Any] | None = None,
         strata: ArrayLike | str | tuple[str, ...] | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-        max_evaluation_rows: int | None = None,
+        **options: Unpack[BufferOptions],
     ) -> StreamedData:
-        """Clients from arrays in files: memory-mapped ones, or the paths of .npy files, which are then mapped.
+        """Create clients from memory-mapped arrays, or from the paths of .npy files.
 
-        Where rows are not sorted by client (and stratum), where each lies is kept in memory: four bytes a row.
+        If rows are not sorted by client (and stratum), their order needs four bytes of memory per row.
 
         Args:
-            data: the columns, each an array whose first axis counts the samples, or the path of one.
-            client: one label a sample, or the path of such an array; clients are ordered by label.
-            sizes: in place of ``client``: how many rows each client has, where they are sorted by client.
-            names: with ``sizes`` the clients' labels; None: 0, 1, 2, …
-            strata: a column (its name, or one label a sample) whose every value gets a fixed number of draws in each
-                batch; a tuple of names draws by all combinations of their values.
-            buffer_bytes: what the rows of two stretches of rounds may take together.
-            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            data: Columns by name, each an array whose first axis is the sample, or the path of one.
+            client: Label of each sample, or the path of such an array. Clients are sorted by label.
+            sizes: Number of rows of each client, instead of ``client``, if rows are sorted by client.
+            names: Client labels, with ``sizes``. Default: 0, 1, 2, …
+            strata: Column name, tuple of names, or one label per sample, as for ``ClientData.from_arrays``.
+            **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
-        checked = check_columns({key: _mapped(column) for key, column in _named(data).items()})
-        columns = {key: np.asarray(column) for key, column in checked.items()}
+        if isinstance(data, Mapping):
+            data = {key: _open_array(column) for key, column in data.items()}
+        columns = {key: np.asarray(column) for key, column in check_columns(data).items()}
         total = len(next(iter(columns.values())))
         if (client is None) == (sizes is None):
-            raise ValueError("either client or sizes must be given: whose every row is, or how many each client has")
+            raise ValueError("either client or sizes must be given: the label of each row, or the rows of each client")
         if sizes is not None:
             counts = np.asarray(sizes)
             if counts.ndim != 1 or counts.sum() != total:
-                raise ValueError(f"sizes must be one number a client that sum to {total} rows, but is {sizes!r}")
-            counts = _checked_sizes(counts)[:, 0]
+                raise ValueError(f"sizes must be one number per client that sum to {total} rows, but is {sizes!r}")
+            counts = _check_sizes(counts)[:, 0]
             labels: Sequence[Any] = range(len(counts)) if names is None else names
-            clients = labels, by_sizes(counts)
+            clients = labels, size_codes(counts)
+        elif names is not None:
+            raise ValueError("names must not be given with client, which has the labels")
         else:
-            if names is not None:
-                raise ValueError("names must be left out where client is given, which has the labels")
-            clients = labelled("client", _mapped(client), total)
-        found = row_order(total, clients, _strata(columns, strata, total))
-        return cls(
-            ArrayRows(columns, found.order),
-            found.sizes,
-            names=found.names,
-            strata=found.strata,
-            buffer_bytes=buffer_bytes,
-            max_evaluation_rows=max_evaluation_rows,
-        )
+            clients = label_codes("client", _open_array(client), total)
+        order = order_rows(total, clients, stratum_codes(columns, strata, total))
+        return cls(ArrayRows(columns, order.order), order.sizes, names=order.names, strata=order.strata, **options)
 
     @classmethod
     def from_parquet(
@@ -142,35 +155,25 @@ class StreamedData:
         cache: str | Path,
         columns: Mapping[str, str | Sequence[str]] | None = None,
         strata: str | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-        max_evaluation_rows: int | None = None,
+        **options: Unpack[BufferOptions],
     ) -> StreamedData:
-        """Clients from a Parquet file or several, with a column that says whose row it is.
+        """Create clients from one or more Parquet files with a column of client labels.
 
-        Single rows cannot be read from Parquet: its columns are written once, batch by batch and sorted by client, into
-        memory-mapped files in ``cache``, about as large as the data unpacked. They are used again for the same files.
-        Needs pyarrow (``pip install softswitch[parquet]``).
+        The columns are converted once to memory-mapped files in ``cache``, sorted by client and about as large as the
+        uncompressed data. They are reused for the same files. Needs pyarrow (``pip install softswitch[parquet]``).
 
         Args:
-            path: the file, or several whose rows follow one another.
-            client: the name of the column of labels.
-            cache: a folder for the columns; it is made, and holds nothing else.
-            columns: what batches have: by name one column, or a list of columns side by side as one matrix. None: every
-                column of numbers by itself, but for the client's.
-            strata: the name of a column of the file to draw by, as in ``from_arrays``.
-            buffer_bytes: what the rows of two stretches of rounds may take together.
-            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            path: The file, or several whose rows are concatenated.
+            client: Name of the column of client labels.
+            cache: Folder of the converted columns. It is created if needed, and must have no other files.
+            columns: Columns of the batches: by name one column, or a list of columns that are joined to a matrix.
+                Default: every numeric column separately, except the client's.
+            strata: Name of a column, as in ``ClientData.from_arrays``.
+            **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
-        paths = [path] if isinstance(path, str | Path) else list(path)
-        made = converted([Path(one) for one in paths], ParquetColumns(client, strata, columns), Path(cache))
-        return cls(
-            ArrayRows(made.arrays),
-            made.sizes,
-            names=made.names,
-            strata=made.strata,
-            buffer_bytes=buffer_bytes,
-            max_evaluation_rows=max_evaluation_rows,
-        )
+        paths = [Path(part) for part in ([path] if isinstance(path, str | Path) else path)]
+        arrays, order = convert_parquet(paths, client, strata, columns, Path(cache))
+        return cls(ArrayRows(arrays), order.sizes, names=order.names, strata=order.strata, **options)
 
     @classmethod
     def from_datasets(
@@ -179,31 +182,28 @@ class StreamedData:
         *,
         names: Sequence[Any] | None = None,
         columns: Sequence[str] = ("x", "y"),
-        buffer_bytes: int = BUFFER_BYTES,
-        max_evaluation_rows: int | None = None,
+        **options: Unpack[BufferOptions],
     ) -> StreamedData:
-        """Clients from data sets with a length and items by number, one a client: PyTorch's map-style ``Dataset``.
+        """Create clients from data sets with a length and indexed items, such as PyTorch's map-style ``Dataset``.
 
-        Items are read one by one, or by ``__getitems__`` where there is one, in a thread beside the rounds. The same
-        number must always give the same item: random augmentation belongs into the functions, by their key.
+        Items are read one by one, or by ``__getitems__`` if it exists, in a thread. The same index must always return
+        the same item; random augmentation belongs in the loss functions, which receive a random key.
 
         Args:
-            datasets: one a client; an item is a dict of arrays or a tuple.
-            names: the clients' labels; None: 0, 1, 2, …
-            columns: the names of an item's entries, where it is a tuple.
-            buffer_bytes: what the rows of two stretches of rounds may take together.
-            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            datasets: One data set per client. An item is a dict of arrays or a tuple.
+            names: Client labels. Default: 0, 1, 2, …
+            columns: Names of an item's entries, if it is a tuple.
+            **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
         datasets = list(datasets)
-        for one in datasets:
-            if not (hasattr(one, "__len__") and hasattr(one, "__getitem__")):
-                raise TypeError(f"datasets must have a length and items by number, but one is {one!r}")
-        sizes = np.asarray([len(one) for one in datasets], np.int64)
+        for dataset in datasets:
+            if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+                raise TypeError(f"datasets must have a length and items by number, but one is {dataset!r}")
+        sizes = np.asarray([len(dataset) for dataset in datasets], np.int64)
         labels = tuple(range(len(datasets)) if names is None else names)
         if len(labels) != len(datasets):
             raise ValueError(f"names must have one label for each of {len(datasets)} clients, but has {len(labels)}")
-        source = DatasetRows(datasets, labels, columns)
-        return cls(source, sizes, names=labels, buffer_bytes=buffer_bytes, max_evaluation_rows=max_evaluation_rows)
+        return cls(DatasetRows(datasets, labels, columns), sizes, names=labels, **options)
 
     @classmethod
     def from_function(
@@ -212,72 +212,98 @@ class StreamedData:
         sizes: ArrayLike,
         *,
         names: Sequence[Any] | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-        max_evaluation_rows: int | None = None,
+        **options: Unpack[BufferOptions],
     ) -> StreamedData:
-        """Clients whose rows a function gives by their numbers: a database, a file format of one's own, a generator.
+        """Create clients whose rows a function returns by number, from a database, another file format, a generator.
 
         Args:
-            function: called with two arrays, whose rows and which of their rows (both from 0 on), one entry a row; it
-                gives a dict of arrays, one row each. The same numbers must always give the same rows.
-            sizes: how many rows each client has; clients × strata where a client's rows come stratum by stratum.
-            names: the clients' labels; None: 0, 1, 2, …
-            buffer_bytes: what the rows of two stretches of rounds may take together.
-            max_evaluation_rows: look at so many rows of a client where all of them would be looked at; None: at all.
+            function: Called with client indices and row numbers within the clients, two arrays with one entry per row.
+                It returns a dict of arrays. The same numbers must always return the same rows.
+            sizes: Number of rows of each client; clients × strata if the rows of a client are sorted by stratum.
+            names: Client labels. Default: 0, 1, 2, …
+            **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
         checks.check_callable("function", function, "(clients, rows) -> dict of arrays")
-        counts = _checked_sizes(sizes)
-        source = FunctionRows(function, counts.sum(axis=1))
-        return cls(source, counts, names=names, buffer_bytes=buffer_bytes, max_evaluation_rows=max_evaluation_rows)
+        counts = _check_sizes(sizes)
+        return cls(FunctionRows(function, counts.sum(axis=1)), counts, names=names, **options)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{key}: {row.dtype}{list(row.shape)}" for key, row in self.columns.items())
-        strata = f", {len(self.strata)} strata" if len(self.strata) > 1 else ""
-        return (
-            f"StreamedData({len(self)} clients, {self.sizes.sum()} rows, "
-            f"{self.sizes.min()} to {self.sizes.max()} a client{strata}; {columns})"
-        )
+        return describe_data(self, {key: (row.dtype, row.shape) for key, row in self.columns.items()})
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row over all columns."""
-        return sum(int(np.prod(row.shape, dtype=np.int64)) * row.dtype.itemsize for row in self.columns.values())
+        return sum(row.size * row.dtype.itemsize for row in self.columns.values())
 
     def load_client(self, index: int) -> ClientData:
-        """One client's rows, all of them, in memory.
-
-        Args:
-            index: which one.
-        """
-        first = int(self.offsets[index, 0])
-        store = self.store(int(self.sizes[index]))
-        self.read(np.arange(first, first + int(self.sizes[index])), store, 0)
+        """Return all rows of one client in memory."""
+        size, first = int(self.sizes[index]), int(self.offsets[index, 0])
+        store = self.store(size)
+        self.read(np.arange(first, first + size), store, 0)
         stratum = np.repeat(np.arange(len(self.strata)), self.stratum_sizes[index])
-        return ClientData(store, np.zeros(len(stratum), int), stratum, [self.names[index]])
+        return ClientData(store, np.zeros(size, int), stratum, [self.names[index]])
 
     def store(self, rows: int) -> dict[str, np.ndarray]:
-        """Columns of so many rows, all zeros, that JAX can take over as they are.
-
-        Args:
-            rows: how many.
-        """
-        return self._reader.store(rows)
+        """Return columns of this many rows, all zeros, that JAX can use without a copy."""
+        return {key: aligned_zeros((rows, *row.shape), row.dtype) for key, row in self.columns.items()}
 
     def read(self, rows: np.ndarray, store: Mapping[str, np.ndarray], first: int) -> None:
-        """Read these rows into the columns of a store; raise where they are not what they should be.
+        """Read rows by number into the columns of a store, from its row ``first`` on.
 
-        Args:
-            rows: their numbers.
-            store: the columns to fill.
-            first: where in it the first of them goes.
+        Raises:
+            ValueError: Rows are not finite, or do not have the columns, the shape or the range of the first row.
+            TypeError: Rows do not have the kind of dtype of the first row.
+            RuntimeError: The source failed.
         """
-        self._reader.read(rows, store, first)
+        for begin in range(0, len(rows), READ_ROWS):
+            some = rows[begin : begin + READ_ROWS].astype(np.int64)
+            taken, start = self._take(some), first + begin
+            for key in self.columns:
+                self._copy(key, np.asarray(taken[key]), store[key][start : start + len(some)], some)
+
+    def _take(self, rows: np.ndarray) -> Mapping[str, Any]:
+        """Return what the source returns for these rows, one call at a time."""
+        try:
+            with self._lock:
+                columns = self.source.take(rows)
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"{len(rows)} rows from {self._client(rows)} on could not be read: {cause}") from error
+        if not isinstance(columns, Mapping):
+            raise TypeError(f"{self._client(rows)}: rows must come as a dict of arrays, not {columns!r}")
+        if self.columns and set(columns) != set(self.columns):
+            raise ValueError(
+                f"{self._client(rows)}: rows must have the columns {list(self.columns)}, but have {list(columns)}"
+            )
+        return columns
+
+    def _client(self, rows: np.ndarray) -> str:
+        return f"client {owner_of(self, int(rows[0]))!r}"
+
+    def _copy(self, key: str, column: np.ndarray, place: np.ndarray, rows: np.ndarray) -> None:
+        """Check a column of some rows, and copy it to its place."""
+        if column.shape != place.shape:
+            raise ValueError(f"{key!r} of {self._client(rows)} must have shape {place.shape}, but has {column.shape}")
+        is_number = jnp.issubdtype(column.dtype, jnp.number) or column.dtype == bool
+        is_inexact = jnp.issubdtype(place.dtype, jnp.inexact)
+        if not is_number or (jnp.issubdtype(column.dtype, jnp.inexact) and not is_inexact):
+            raise TypeError(f"{key!r} of {self._client(rows)} must hold {place.dtype}, but holds {column.dtype}")
+        try:
+            check_integer_range(key, column, place.dtype)
+        except ValueError as error:
+            raise ValueError(f"{len(rows)} rows from {self._client(rows)} on: {error}") from error
+        place[...] = column
+        if is_inexact and len(bad := non_finite_rows(place)):
+            raise ValueError(
+                f"data[{key!r}] must be finite, but {len(bad)} of {len(rows)} rows hold NaN or infinity "
+                f"(the first at {self._client(rows[bad])}); fill or drop them"
+            )
 
     def fingerprint(self) -> str:
-        """A digest of the clients' names and sizes, and of some of their rows, spread over all: not of every row."""
+        """Return a digest of the clients' names and sizes, and of a sample of rows."""
         total = int(self.sizes.sum())
         rows = np.unique(np.linspace(0, total - 1, min(total, FINGERPRINT_ROWS)).astype(np.int64))
         store = self.store(len(rows))
@@ -285,85 +311,54 @@ class StreamedData:
         return fingerprint(store, self.stratum_sizes, {"names": np.frombuffer(repr(self.names).encode(), np.uint8)})
 
     def evaluation_rows(self, clients: np.ndarray, piece: tuple[int, int] | None = None) -> np.ndarray:
-        """The rows of these clients to look at, in their order: all, or some spread over all.
-
-        Args:
-            clients: whose.
-            piece: of a single client only those from the first number on and before the second; None: all.
-        """
-        many = self.evaluation_sizes[clients]
-        before = np.cumsum(many) - many
+        """Return the rows of these clients that evaluations use; ``piece`` is a range of a single client's rows."""
+        many, sizes = self.evaluation_sizes[clients], self.sizes[clients]
         position = np.arange(int(many.sum())) if piece is None else np.arange(*piece)
-        own = np.repeat(np.arange(len(clients)), many) if piece is None else np.zeros(len(position), int)
-        position -= before[own]
-        if self._judge_rows is not None:
-            # One in every stretch of a client's rows, at a random place in it: nothing that comes in turns is missed.
-            sizes = self.sizes[clients]
+        owner = np.repeat(np.arange(len(clients)), many) if piece is None else np.zeros(len(position), int)
+        position -= (np.cumsum(many) - many)[owner]
+        if (many < sizes).any():
+            # One row of every interval of a client's rows, at a random place, so that no periodic pattern is missed.
             shift = np.random.default_rng(0).random(int(many.max()))[position]
-            spread = np.floor((position + shift) * (sizes / many)[own]).astype(np.int64)
-            position = np.where((many < sizes)[own], np.minimum(spread, sizes[own] - 1), position)
-        return self.offsets[clients, 0][own] + position
+            spread = np.floor((position + shift) * (sizes / many)[owner]).astype(np.int64)
+            position = np.where((many < sizes)[owner], np.minimum(spread, sizes[owner] - 1), position)
+        return self.offsets[clients, 0][owner] + position
 
 
-def _checked_sizes(sizes: ArrayLike) -> np.ndarray:
-    """How many rows every client has, by strata: whole numbers, none of them negative, no client without any."""
+def _check_sizes(sizes: ArrayLike) -> np.ndarray:
+    """Return the row counts, clients × strata; raise ValueError unless every client has a row."""
     counts = np.asarray(sizes)
     if counts.ndim not in (1, 2) or counts.size == 0 or counts.dtype.kind not in "iu" or counts.min() < 0:
-        raise ValueError(f"sizes must be whole numbers >= 0, one a client or clients × strata, but is {sizes!r}")
+        raise ValueError(f"sizes must be whole numbers >= 0, one per client or clients × strata, but is {sizes!r}")
     counts = counts.astype(np.int64).reshape(len(counts), -1)
-    none = np.flatnonzero(counts.sum(axis=1) == 0)
-    if len(none):
-        raise ValueError(f"sizes must give every client a row, but client {none[0]} has none; leave it out")
+    empty = np.flatnonzero(counts.sum(axis=1) == 0)
+    if len(empty):
+        raise ValueError(f"sizes must give every client a row, but client {empty[0]} has none; remove it")
     if counts.sum() > np.iinfo(np.int32).max:
         raise ValueError(f"there must be fewer than 2**31 rows, but sizes sum to {counts.sum()}")
     return counts
 
 
-def _named(data: Any) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping) or not data:
-        raise TypeError(f"data must be a dict of arrays with at least one column, but is {data!r}")
-    if WEIGHT in data:
-        raise ValueError(f"data must not have a column {WEIGHT!r}: batches carry their row weights there; rename it")
-    return data
-
-
-def _mapped(column: Any) -> np.ndarray:
-    """A column as an array; one in a .npy file is mapped, not read."""
+def _open_array(column: Any) -> np.ndarray:
+    """Return a column as an array; a .npy file is memory-mapped."""
     if isinstance(column, str | Path):
         return np.asarray(np.load(column, mmap_mode="r", allow_pickle=False))
     return np.asarray(column)
 
 
-def _strata(columns: Mapping[str, np.ndarray], strata: Any, total: int) -> Any:
-    """The strata's labels and every row's own, of a column, several, or labels; None where there are none."""
-    if strata is None:
-        return None
-    names = (strata,) if isinstance(strata, str) else strata
-    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        return labelled("strata", strata, total)
-    for name in names:
-        if name not in columns:
-            raise ValueError(f"strata must name a column of data ({', '.join(map(repr, columns))}), but is {strata!r}")
-    if len(names) == 1:
-        return labelled("strata", columns[names[0]], total)
-    return combined([columns[name] for name in names], total)
-
-
 class DataOutline(ClientData):
-    """The clients' names, sizes and columns without their rows: what is needed to draw, and to know shapes.
+    """The clients' names, sizes and columns without rows, to draw rows and to know shapes.
 
     Args:
-        data: whose outline.
-        sizes: of clients × strata in place of the data's own; None: those.
+        data: The data.
+        sizes: Row counts, clients × strata. Default: those of the data.
     """
 
     def __init__(self, data: StreamedData, sizes: np.ndarray | None = None) -> None:
         self.names, self.strata = data.names, data.strata
         self.stratum_sizes = data.stratum_sizes if sizes is None else sizes
         self.sizes = self.stratum_sizes.sum(axis=1)
-        offsets = np.cumsum(self.stratum_sizes).reshape(self.stratum_sizes.shape) - self.stratum_sizes
         self.rows = Rows(
             {key: jnp.zeros((1, *row.shape), row.dtype) for key, row in data.columns.items()},
-            jnp.asarray(offsets.astype(np.int32)),
+            jnp.asarray(stratum_offsets(self.stratum_sizes).astype(np.int32)),
             jnp.asarray(self.stratum_sizes.astype(np.int32)),
         )

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from softswitch.data.client_data import ClientData
-from softswitch.data.row_reader import RowShape
 from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation, Oracle
@@ -135,7 +134,9 @@ def _held_out_evaluator(problem: Problem, held_out: Any, data: StreamedData, los
         columns = held_out.columns
     else:
         checks.check_instance("held_out", held_out, ClientData)
-        columns = {key: RowShape(column.shape[1:], column.dtype) for key, column in held_out.rows.columns.items()}
+        columns = {
+            key: jax.ShapeDtypeStruct(column.shape[1:], column.dtype) for key, column in held_out.rows.columns.items()
+        }
     expected, given = (
         {key: (tuple(row.shape), jnp.dtype(row.dtype).name) for key, row in shapes.items()}
         for shapes in (data.columns, columns)
