@@ -9,13 +9,15 @@ from sklearn.metrics import roc_auc_score
 from softswitch.data.client_data import ClientData
 from softswitch.tables import metrics
 
+BINARY = metrics.METRICS["binary"]
+
 
 def test_rates_of_two_classes():
     y, score = np.array([1, 1, 1, 1, 0, 0, 0]), np.array([1.0, 0.0, -1.0, 2.0, -1.0, 0.5, 0.0])
-    assert metrics.miss_rate(y, score) == 0.5  # a score of 0 is decided negative
-    assert metrics.false_alarm_rate(y, score) == pytest.approx(1 / 3)
-    assert math.isnan(metrics.miss_rate(y[4:], score[4:]))
-    assert math.isnan(metrics.false_alarm_rate(y[:4], score[:4]))
+    assert BINARY["miss_rate"](y, score) == 0.5  # a score of 0 is decided negative
+    assert BINARY["false_alarm_rate"](y, score) == pytest.approx(1 / 3)
+    assert math.isnan(BINARY["miss_rate"](y[4:], score[4:]))
+    assert math.isnan(BINARY["false_alarm_rate"](y[:4], score[:4]))
 
 
 def test_auc_is_that_of_scikit_learn_also_with_ties():
@@ -28,9 +30,9 @@ def test_auc_is_that_of_scikit_learn_also_with_ties():
 
 
 def test_numbers_and_several_classes():
-    assert metrics.mean_absolute_error(np.array([1.0, 2.0]), np.array([2.0, 4.0])) == 1.5
+    assert metrics.METRICS["number"]["mean_absolute_error"](np.array([1.0, 2.0]), np.array([2.0, 4.0])) == 1.5
     y, score = np.array([0, 0, 1, 2]), np.eye(4, 3)[[0, 1, 1, 0]]
-    assert metrics.class_error_rate(y, score) == 0.5
+    assert metrics.METRICS["multiclass"]["error_rate"](y, score) == 0.5
     assert metrics.worst_class_recall(y, score) == 0
     assert metrics.worst_class_recall(y[:3], score[:3]) == 0.5
     assert math.isnan(metrics.worst_class_recall(y[:0], score[:0]))

@@ -91,7 +91,9 @@ def test_the_start_and_a_constant_are_put_beside_the_answer(fitted):
 def test_labels_that_the_features_tell_nothing_of():
     generator = np.random.default_rng(0)
     features, labels = np.ones((300, 2)), generator.choice([0, 1], 300)
-    fitted = ss.BoundedClassifier("neyman-pearson", 0.6, rounds=200, batch_size=None).fit(features, labels)
+    fitted = ss.BoundedClassifier(
+        "neyman-pearson", 0.6, rounds=200, sampling=ss.Sampling.automatic(batch_size=None)
+    ).fit(features, labels)
     assert "no-better-than-constant" in [finding.code for finding in fitted.result_.diagnostics]
 
 
@@ -176,9 +178,10 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         "step_size": None,
         "rounds": None,
         "seconds": None,
-        "local_steps": 1,
-        "participation": 1.0,
-        "batch_size": "auto",
+        "sampling": None,
+        "output": None,
+        "compute": None,
+        "logging": None,
         "hidden": (),
         "held_out": 0.0,
         "validation": 0.0,

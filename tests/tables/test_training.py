@@ -215,7 +215,7 @@ def settings(home, **changes):
 
 
 def write(file, told):
-    file.write_text(write_config(parse_config(told), comments=False), encoding="utf-8")
+    file.write_text(write_config(parse_config(told)), encoding="utf-8")
     return file
 
 

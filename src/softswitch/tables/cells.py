@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -100,17 +101,12 @@ _TIME = re.compile(
     r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(:(?P<second>\d{2}([.,]\d+)?))?\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)"
     r"\s*(Z|UTC|[-+]\d{2}(:?\d{2})?)?"
 )
-_DATES = tuple(
-    map(
-        re.compile,
-        (
-            r"(?P<year>\d{4})(?P<apart>[-/.])(?P<month>\d{1,2})((?P=apart)(?P<day>\d{1,2}))?",
-            r"(?P<first>\d{1,2})(?P<apart>[-/.])(?P<other>\d{1,2})(?P=apart)(?P<year>\d{4}|\d{2})",
-            r"(?P<day>\d{1,2})[\s./-]*(?P<named>[^\W\d_]{3,9})[\s.,/-]*(?P<year>\d{4}|\d{2})",
-            r"(?P<named>[^\W\d_]{3,9})[\s.]*(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
-            r"(?P<year>(19|20)\d{2})(?P<month>0[1-9]|1[0-2])(?P<day>[0-3]\d)",
-        ),
-    )
+_DATES = (
+    r"(?P<year>\d{4})(?P<apart>[-/.])(?P<month>\d{1,2})((?P=apart)(?P<day>\d{1,2}))?",
+    r"(?P<first>\d{1,2})(?P<apart>[-/.])(?P<other>\d{1,2})(?P=apart)(?P<year>\d{4}|\d{2})",
+    r"(?P<day>\d{1,2})[\s./-]*(?P<named>[^\W\d_]{3,9})[\s.,/-]*(?P<year>\d{4}|\d{2})",
+    r"(?P<named>[^\W\d_]{3,9})[\s.]*(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
+    r"(?P<year>(19|20)\d{2})(?P<month>0[1-9]|1[0-2])(?P<day>[0-3]\d)",
 )
 _DATE_AND_TIME = re.compile(r"(?P<date>.+?)(T|\s+)(?P<time>\d{1,2}:.+)")
 
@@ -125,13 +121,7 @@ class DateTimes:
 
 
 def parse_datetimes(values: pd.Series, order: str | None = None) -> DateTimes:
-    """Parse a column of local dates and times.
-
-    Args:
-        values: The column.
-        order: Whether 05/01/2013 is in January ("dmy") or in May ("mdy"). An unambiguous date of the column takes
-            precedence.
-    """
+    """Parse a column of local dates and times; ``order`` ("dmy" or "mdy") applies if all dates are ambiguous."""
     if pd.api.types.is_datetime64_any_dtype(values):
         wall = values.dt.tz_localize(None) if values.dt.tz is not None else values
         days = (wall.dt.normalize() - pd.Timestamp(0)) / pd.Timedelta(days=1)
@@ -139,8 +129,9 @@ def parse_datetimes(values: pd.Series, order: str | None = None) -> DateTimes:
         return DateTimes(days.to_numpy(float), hours.to_numpy(float), np.zeros(len(values), bool))
     codes, dates, times = _cells(values)
     order = next(iter(_orders(dates)), None) or order or ORDERS[0]
-    days = _map_distinct(dates, lambda texts: _day_numbers([_date(text, order) for text in texts]))
-    hours = _map_distinct(times, lambda texts: np.array([_hours(text) for text in texts], dtype=float))
+    parts = pd.DataFrame([_date(text, order) for text in dates], columns=["year", "month", "day"], dtype=float)
+    days = ((pd.to_datetime(parts, errors="coerce") - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy(float)
+    hours = np.array([_hours(text) for text in times], dtype=float)
     unread = (np.isnan(days) & (dates != "")) | (np.isnan(hours) & (times != ""))
     return DateTimes(np.append(days, np.nan)[codes], np.append(hours, np.nan)[codes], np.append(unread, False)[codes])
 
@@ -150,7 +141,11 @@ def holds_datetimes(values: pd.Series) -> bool:
     if pd.api.types.is_datetime64_any_dtype(values):
         return True
     filled = values.dropna()
-    if filled.empty or not (is_text(values) or _could_be_dates(filled)):
+    if not is_text(values):  # integers such as 20130105 in a column named as a date
+        is_named = re.search(r"date|datum|day", str(values.name), re.IGNORECASE)
+        if not (is_named and pd.api.types.is_numeric_dtype(values) and filled.between(19000101, 20991231).all()):
+            return False
+    if filled.empty:
         return False
     parsed = parse_datetimes(pd.Series(pd.unique(filled)[:SAMPLE], name=values.name))
     if parsed.unread.any() or len(np.unique(np.isnan(parsed.days))) > 1:
@@ -176,62 +171,39 @@ def _cells(values: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     dates, times = np.empty(len(distinct), dtype=object), np.empty(len(distinct), dtype=object)
     for i, value in enumerate(distinct):
         text = f"{value:.0f}" if isinstance(value, float | np.floating) else str(value).strip()
-        match = _DATE_AND_TIME.fullmatch(text) if ":" in text else None
-        if match is not None:
+        if ":" in text and (match := _DATE_AND_TIME.fullmatch(text)):
             dates[i], times[i] = match["date"], match["time"]
         else:
             dates[i], times[i] = ("", text) if _TIME.fullmatch(text) else (text, "")
     return codes, dates, times
 
 
-def _map_distinct(texts: np.ndarray, function: Callable[[list[str]], np.ndarray]) -> np.ndarray:
-    """Apply a function to the distinct texts, which are far fewer."""
-    codes, distinct = pd.factorize(texts)
-    return function([str(text) for text in distinct])[codes] if len(distinct) else np.zeros(0)
-
-
 def _orders(dates: np.ndarray) -> tuple[str, ...]:
-    largest: dict[str, int] = dict.fromkeys(ORDERS, 0)
-    for text in pd.unique(dates):
-        part = _match_date(text)
-        if part and "first" in part:
-            for order, name in zip(ORDERS, ("first", "other"), strict=True):
-                largest[order] = max(largest[order], int(part[name]))
-    return tuple(order for order, number in largest.items() if number > 12)
+    parts = [part for text in pd.unique(dates) if (part := _match_date(text)) and "first" in part]
+    names = zip(ORDERS, ("first", "other"), strict=True)
+    return tuple(order for order, name in names if any(int(part[name]) > 12 for part in parts))
 
 
-def _could_be_dates(values: pd.Series) -> bool:
-    """Return whether a column named as a date holds integers such as 20130105."""
-    has_date_name = re.search(r"date|datum|day", str(values.name), re.IGNORECASE) is not None
-    return has_date_name and pd.api.types.is_numeric_dtype(values) and bool(values.between(19000101, 20991231).all())
-
-
+@lru_cache(1 << 16)
 def _match_date(text: str) -> dict[str, str] | None:
-    return next((match.groupdict() for pattern in _DATES if (match := pattern.fullmatch(text))), None)
+    return next((match.groupdict() for pattern in _DATES if (match := re.fullmatch(pattern, text))), None)
 
 
 def _date(text: str, order: str) -> tuple[float, float, float]:
     part = _match_date(text)
     if part is None:
-        return np.nan, np.nan, np.nan
+        return (np.nan,) * 3
     year = int(part["year"])
     if len(part["year"]) == 2:
         year += 2000 if year < 69 else 1900
     if "first" in part:
-        day, month = (int(part[name]) for name in (("first", "other") if order == "dmy" else ("other", "first")))
-        return year, month, day
+        first, other = int(part["first"]), int(part["other"])
+        return (year, other, first) if order == "dmy" else (year, first, other)
     if "named" in part:
         name = part["named"].lower()[:3]
         month = MONTHS.index(name) + 1 if name in MONTHS else FOREIGN_MONTHS.get(name, 0)
         return year, month, int(part["day"])
     return year, int(part["month"]), int(part["day"] or 1)
-
-
-def _day_numbers(dates: list[tuple[float, float, float]]) -> np.ndarray:
-    """Return days since 1 January 1970; NaN for invalid dates."""
-    table = pd.DataFrame(dates, columns=["year", "month", "day"], dtype=float)
-    days = pd.to_datetime(table, errors="coerce")
-    return ((days - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy(float)
 
 
 def _hours(text: str) -> float:

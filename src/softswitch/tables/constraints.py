@@ -1,10 +1,7 @@
 """The registry of constraint kinds.
 
-An entry declares all that the package needs to know about a kind. The settings file, the estimators, private training,
-the frontier, the command line and the report read it from here. To add a kind, write a function that builds its
-``ProblemFunctions`` and call ``register``.
-
-The module is cheap to import, because builders import JAX only when they are called.
+Settings, estimators, the command line and reports read everything about a kind from its entry. To add a kind, write a
+function that builds its ``ProblemFunctions`` and call ``register``. Builders import JAX only when they are called.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from softswitch.results.descriptions import ConstraintDescription
 if TYPE_CHECKING:
     import pandas as pd
 
-    from softswitch.problem.pooled import PooledConstraint
     from softswitch.problem.problem import Problem
     from softswitch.tables.labels import Label
 
@@ -40,7 +36,6 @@ class ProblemFunctions:
         surrogate: Smooth replacement of a constraint without gradients, used for descent only.
         range: Range of the constraint's value on a single row; None if unknown.
         cost: Rate that a tighter bound makes worse, such as false alarms for misses.
-        pieces: Smooth functions whose maximum is the constraint. A gap has two, the difference and its negative.
         private_surrogate: Surrogate that is a mean over rows, for training with differential privacy.
         is_convex_if_linear: Whether the problem is convex for a linear model.
     """
@@ -50,7 +45,6 @@ class ProblemFunctions:
     surrogate: Function | None = None
     range: Any = None
     cost: Function | None = None
-    pieces: tuple[Function, ...] = ()
     private_surrogate: Function | None = None
     is_convex_if_linear: bool = False
 
@@ -107,26 +101,16 @@ class ConstraintKind:
         return self.default_bound(labels) if callable(self.default_bound) else self.default_bound
 
     def describe_bound(
-        self,
-        bound: float,
-        *,
-        client: str = "client",
-        label: str = "label",
-        positive: Any = None,
-        group: str = "group",
-        constraint: str | None = None,
+        self, bound: float, *, client: str, label: str, positive: Any, group: str, constraint: str | None
     ) -> str:
         """Return the sentence that states what must hold at every client."""
         from softswitch.support.text import format_number
 
-        requirement = self.sentence.format(
-            bound=self.description.write(bound),
-            points=f"{format_number(100 * bound)} percentage point{'s' * (bound != 0.01)}",
-            positive=f"a positive {label}" if positive is None else f"{label} = {positive}",
-            label=label,
-            group=group,
-            constraint=constraint or "the constraint",
-        )
+        points = f"{format_number(100 * bound)} percentage point{'s' * (bound != 0.01)}"
+        positive = f"a positive {label}" if positive is None else f"{label} = {positive}"
+        names = {"points": points, "positive": positive, "label": label, "group": group}
+        written = self.description.write(bound)
+        requirement = self.sentence.format(bound=written, constraint=constraint or "the constraint", **names)
         return f"At every {client}, {requirement}"
 
 
@@ -152,11 +136,9 @@ def find_kind(name: str, label_type: str | None = None) -> ConstraintKind:
 
 def kind_names(*label_types: str, estimator: str | None = None) -> tuple[str, ...]:
     """Return the names of the kinds that support one of these label types, or that an estimator offers."""
-    return tuple(
-        kind.name
-        for kind in KINDS.values()
-        if (kind.estimator == estimator if estimator is not None else set(label_types) & set(kind.label_types))
-    )
+    if estimator is not None:
+        return tuple(kind.name for kind in KINDS.values() if kind.estimator == estimator)
+    return tuple(kind.name for kind in KINDS.values() if set(label_types) & set(kind.label_types))
 
 
 def check_regret(kind: str, regret: bool) -> None:
@@ -224,221 +206,135 @@ def build_problem(
     return BuiltProblem(problem, entry.strata, functions)
 
 
-def _binary_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
-    def build(options: BuildOptions) -> ProblemFunctions:
-        from softswitch.problem import fairness, rates
-        from softswitch.problem.networks import (
-            batch_scores,
-            false_alarms,
-            logistic_objective,
-            misses,
-            predict_probability,
-        )
-        from softswitch.problem.ranges import ZERO_ONE
+def _binary(kind: str, options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import fairness, networks, rates
+    from softswitch.problem.ranges import ZERO_ONE
 
-        miss_rate, false_alarm_rate = rates.miss_rate(batch_scores), rates.false_alarm_rate(batch_scores)
-        if kind == "miss-rate":
-            cost = false_alarm_rate.constraint
-            return ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, cost, private_surrogate=misses)
-        if kind == "false-alarm-rate":
-            cost = miss_rate.constraint
-            return ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, cost, private_surrogate=false_alarms)
-        if kind == "error-rate":
-            rate = rates.error_rate(batch_scores)
-            return ProblemFunctions(logistic_objective, *rate, ZERO_ONE, private_surrogate=logistic_objective)
-        if kind == "neyman-pearson":
-            return ProblemFunctions(false_alarms, misses, is_convex_if_linear=True)
-        if kind == "decision-parity":
-            return ProblemFunctions(logistic_objective, *rates.decision_parity(batch_scores), ZERO_ONE)
-        if kind == "decision-opportunity":
-            return ProblemFunctions(logistic_objective, *rates.decision_opportunity(batch_scores), ZERO_ONE)
-        if kind == "group-loss":
-            constraint = fairness.bounded_group_loss(predict_probability, 0.0)
-            return ProblemFunctions(logistic_objective, constraint, range=fairness.cross_entropy_range())
-        gap = (fairness.demographic_parity if kind == "demographic-parity" else fairness.equal_opportunity)(
-            predict_probability
-        )
-        return ProblemFunctions(logistic_objective, gap, range=(0.0, 1.0), pieces=_gap_pieces(gap))
-
-    return build
+    score, probability, log_loss = networks.batch_scores, networks.predict_probability, networks.logistic_objective
+    misses, false_alarms = networks.misses, networks.false_alarms
+    miss_rate, false_alarm_rate = rates.miss_rate(score), rates.false_alarm_rate(score)
+    if kind == "miss-rate":
+        return ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, false_alarm_rate.constraint, misses)
+    if kind == "false-alarm-rate":
+        return ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, miss_rate.constraint, false_alarms)
+    if kind == "error-rate":
+        return ProblemFunctions(log_loss, *rates.error_rate(score), ZERO_ONE, private_surrogate=log_loss)
+    if kind == "neyman-pearson":
+        return ProblemFunctions(false_alarms, misses, is_convex_if_linear=True)
+    if kind == "decision-parity":
+        return ProblemFunctions(log_loss, *rates.decision_parity(score), ZERO_ONE)
+    if kind == "decision-opportunity":
+        return ProblemFunctions(log_loss, *rates.decision_opportunity(score), ZERO_ONE)
+    if kind == "group-loss":
+        constraint = fairness.bounded_group_loss(probability, 0.0)
+        return ProblemFunctions(log_loss, constraint, range=fairness.cross_entropy_range())
+    gap = fairness.demographic_parity if kind == "demographic-parity" else fairness.equal_opportunity
+    return ProblemFunctions(log_loss, gap(probability), range=(0.0, 1.0))
 
 
-def _gap_pieces(gap: PooledConstraint) -> tuple[Function, ...]:
-    """Return the difference of the groups' means and its negative; their maximum is the gap."""
-    import jax.numpy as jnp
+def _multiclass(kind: str, options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import multiclass
+    from softswitch.problem.ranges import ZERO_ONE
 
-    def piece(sign: float, params: Any, batch: Any) -> Any:
-        protected, protected_rows, rest, rest_rows = gap.statistics(params, batch)
-        has_both = (protected_rows > 0) & (rest_rows > 0)
-        difference = protected / jnp.where(has_both, protected_rows, 1) - rest / jnp.where(has_both, rest_rows, 1)
-        return jnp.where(has_both, sign * difference, -jnp.inf)
-
-    return partial(piece, 1.0), partial(piece, -1.0)
+    if options.label.label_type == BINARY:
+        return _binary(kind, options)
+    is_error = kind == "error-rate"
+    rate = multiclass.class_error_rate() if is_error else multiclass.class_miss_rates(options.label.outputs)
+    return ProblemFunctions(multiclass.class_cross_entropy, *rate, ZERO_ONE)
 
 
-def _multiclass_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
-    def build(options: BuildOptions) -> ProblemFunctions:
-        from softswitch.problem import multiclass
-        from softswitch.problem.ranges import ZERO_ONE
+def _number(kind: str, options: BuildOptions) -> ProblemFunctions:
+    from softswitch.problem import regression
 
-        is_error = kind == "error-rate"
-        rate = multiclass.class_error_rate() if is_error else multiclass.class_miss_rates(options.label.outputs)
-        return ProblemFunctions(multiclass.class_cross_entropy, *rate, ZERO_ONE)
-
-    return build
-
-
-def _error_rate(options: BuildOptions) -> ProblemFunctions:
-    is_multiclass = options.label.label_type == MULTICLASS
-    return (_multiclass_problem if is_multiclass else _binary_problem)("error-rate")(options)
+    unit, is_coverage = options.label.unit, kind == "coverage"  # type: ignore[attr-defined]
+    loss = options.loss or ("quantile" if is_coverage else "squared")
+    quantile = options.quantile or (1 - options.bound if is_coverage and options.bound else 0.5)
+    constraint, surrogate, row_range = regression.regression_constraint(kind, unit)
+    is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
+    objective = regression.make_loss(loss, unit, quantile)
+    return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
 
 
-def _number_problem(kind: str) -> Callable[[BuildOptions], ProblemFunctions]:
-    def build(options: BuildOptions) -> ProblemFunctions:
-        from softswitch.problem import regression
-
-        unit, is_coverage = options.label.unit, kind == "coverage"  # type: ignore[attr-defined]
-        loss = options.loss or ("quantile" if is_coverage else "squared")
-        quantile = options.quantile or (1 - options.bound if is_coverage and options.bound else 0.5)
-        constraint, surrogate, row_range = regression.regression_constraint(kind, unit)
-        is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
-        objective = regression.make_loss(loss, unit, quantile)
-        return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
-
-    return build
-
-
-def _custom(options: BuildOptions) -> ProblemFunctions:
+def _custom(kind: str, options: BuildOptions) -> ProblemFunctions:
     assert options.custom is not None
     return options.custom
 
 
+SENTENCES = {
+    "miss-rate": "at most {bound} of the rows with {positive} may be missed (classified otherwise).",
+    "false-alarm-rate": "at most {bound} of the rows without {positive} may be classified as {positive} (false "
+    "alarms).",
+    "error-rate": "at most {bound} of all rows may be misclassified.",
+    "class-miss-rate": "at most {bound} of the rows of each {label} may be missed (classified otherwise).",
+    "decision-parity": "the share of rows classified as {positive} may differ by at most {points} between rows with "
+    "{group} and all other rows.",
+    "decision-opportunity": "among rows with {positive}, the share classified as such may differ by at most {points} "
+    "between rows with {group} and all other rows.",
+    "neyman-pearson": "the mean log loss of the rows with {positive} may be at most {bound}. It measures misses, but "
+    "is not a share of rows.",
+    "demographic-parity": "the mean predicted probability of {positive} may differ by at most {points} between rows "
+    "with {group} and all other rows.",
+    "equal-opportunity": "among rows with {positive}, the mean predicted probability of it may differ by at most "
+    "{points} between rows with {group} and all other rows.",
+    "group-loss": "the mean log loss may be at most {bound} for rows with {group}, and for all other rows.",
+    "mean-error": "predictions of {label} may be too high or too low by at most {bound} on average, in the unit of "
+    "{label}.",
+    "absolute-error": "the mean absolute error of {label} may be at most {bound}, in the unit of {label}.",
+    "coverage": "at most {bound} of the rows may have {label} above its prediction.",
+    CUSTOM: "{constraint} may be at most {bound}.",
+}
 _LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive rows", "log loss of negative rows"
+_value = partial(ConstraintDescription, is_nonnegative=True)
+_share = partial(_value, is_share=True)
+_CLASSES = (BINARY, MULTICLASS)
+_ONE_CLASS: dict[str, Any] = {"strata": "y", "has_one_class_objective": True}
+_ONE_CLASS_RATE = _ONE_CLASS | {"default_bound": 0.05}
+_GROUP: dict[str, Any] = {"strata": "group", "uses_groups": True}
+_GROUP_AND_Y = _GROUP | {"strata": ("group", "y")}
 
-for _kind in (
-    ConstraintKind(
-        "miss-rate",
-        _binary_problem("miss-rate"),
-        ConstraintDescription("miss rate", _NEGATIVE_LOSS, is_share=True, is_nonnegative=True, cost="false_alarm_rate"),
-        "at most {bound} of the rows with {positive} may be missed (classified otherwise).",
-        strata="y",
-        default_bound=0.05,
-        has_one_class_objective=True,
-    ),
-    ConstraintKind(
-        "false-alarm-rate",
-        _binary_problem("false-alarm-rate"),
-        ConstraintDescription("false-alarm rate", _POSITIVE_LOSS, is_share=True, is_nonnegative=True, cost="miss_rate"),
-        "at most {bound} of the rows without {positive} may be classified as {positive} (false alarms).",
-        strata="y",
-        default_bound=0.05,
-        has_one_class_objective=True,
-    ),
-    ConstraintKind(
-        "error-rate",
-        _error_rate,
-        ConstraintDescription("error rate", _LOSS, is_share=True, is_nonnegative=True),
-        "at most {bound} of all rows may be misclassified.",
-        label_types=(BINARY, MULTICLASS),
-        strata="y",
-        default_bound=0.05,
-    ),
-    ConstraintKind(
-        "class-miss-rate",
-        _multiclass_problem("class-miss-rate"),
-        ConstraintDescription("worst class's miss rate", _LOSS, is_share=True, is_nonnegative=True),
-        "at most {bound} of the rows of each {label} may be missed (classified otherwise).",
-        label_types=(MULTICLASS,),
-        strata="y",
-        default_bound=0.5,
-        constraint_names=lambda label, protected: [f"{value} missed" for value in label.values],
-    ),
-    ConstraintKind(
-        "decision-parity",
-        _binary_problem("decision-parity"),
-        ConstraintDescription("gap of decisions", _LOSS, is_share=True, is_nonnegative=True),
-        "the share of rows classified as {positive} may differ by at most {points} between rows with {group} and all "
-        "other rows.",
-        strata="group",
-        uses_groups=True,
-        default_bound=0.05,
-    ),
-    ConstraintKind(
-        "decision-opportunity",
-        _binary_problem("decision-opportunity"),
-        ConstraintDescription("gap of hit rates", _LOSS, is_share=True, is_nonnegative=True),
-        "among rows with {positive}, the share classified as such may differ by at most {points} between rows with "
-        "{group} and all other rows.",
-        strata=("group", "y"),
-        uses_groups=True,
-        default_bound=0.05,
-    ),
-    ConstraintKind(
-        "neyman-pearson",
-        _binary_problem("neyman-pearson"),
-        ConstraintDescription(_POSITIVE_LOSS, _NEGATIVE_LOSS, is_nonnegative=True, cost="false_alarm_rate"),
-        "the mean log loss of the rows with {positive} may be at most {bound}. It measures misses, but is not a share "
-        "of rows.",
-        strata="y",
-        has_one_class_objective=True,
-    ),
-    ConstraintKind(
-        "demographic-parity",
-        _binary_problem("demographic-parity"),
-        ConstraintDescription("gap of probabilities", _LOSS, is_share=True, is_nonnegative=True),
-        "the mean predicted probability of {positive} may differ by at most {points} between rows with {group} and "
-        "all other rows.",
-        strata="group",
-        uses_groups=True,
-    ),
-    ConstraintKind(
-        "equal-opportunity",
-        _binary_problem("equal-opportunity"),
-        ConstraintDescription("gap of probabilities", _LOSS, is_share=True, is_nonnegative=True),
-        "among rows with {positive}, the mean predicted probability of it may differ by at most {points} between rows "
-        "with {group} and all other rows.",
-        strata=("group", "y"),
-        uses_groups=True,
-    ),
-    ConstraintKind(
-        "group-loss",
-        _binary_problem("group-loss"),
-        ConstraintDescription("larger group's log loss", _LOSS, is_nonnegative=True),
-        "the mean log loss may be at most {bound} for rows with {group}, and for all other rows.",
-        strata="group",
-        uses_groups=True,
-        constraint_names=lambda label, protected: [f"log loss of {protected}", "log loss of others"],
-    ),
-    ConstraintKind(
-        "mean-error",
-        _number_problem("mean-error"),
-        ConstraintDescription("mean error", "loss", is_nonnegative=True),
-        "predictions of {label} may be too high or too low by at most {bound} on average, in the unit of {label}.",
-        label_types=(NUMBER,),
-        default_bound=lambda labels: float(f"{0.1 * labels.std():.2g}"),
-        constraint_names=lambda label, protected: ["too high on average", "too low on average"],
-    ),
-    ConstraintKind(
-        "absolute-error",
-        _number_problem("absolute-error"),
-        ConstraintDescription("mean absolute error", "loss", is_nonnegative=True),
-        "the mean absolute error of {label} may be at most {bound}, in the unit of {label}.",
-        label_types=(NUMBER,),
-        default_bound=lambda labels: float(f"{0.75 * (labels - labels.median()).abs().mean():.2g}"),
-    ),
-    ConstraintKind(
-        "coverage",
-        _number_problem("coverage"),
-        ConstraintDescription("share above the prediction", "loss", is_share=True, is_nonnegative=True),
-        "at most {bound} of the rows may have {label} above its prediction.",
-        label_types=(NUMBER,),
-    ),
-    ConstraintKind(
-        CUSTOM,
-        _custom,
-        ConstraintDescription(),
-        "{constraint} may be at most {bound}.",
-        label_types=LABEL_TYPES,
-    ),
-):
-    register(_kind)
+
+def _add(name: str, build: Callable[..., ProblemFunctions], description: Any, **options: Any) -> None:
+    register(ConstraintKind(name, partial(build, name), description, SENTENCES[name], **options))
+
+
+_add("miss-rate", _binary, _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS_RATE)
+_add("false-alarm-rate", _binary, _share("false-alarm rate", _POSITIVE_LOSS, cost="miss_rate"), **_ONE_CLASS_RATE)
+_add("error-rate", _multiclass, _share("error rate", _LOSS), default_bound=0.05, strata="y", label_types=_CLASSES)
+_add(
+    "class-miss-rate",
+    _multiclass,
+    _share("worst class's miss rate", _LOSS),
+    label_types=(MULTICLASS,),
+    strata="y",
+    default_bound=0.5,
+    constraint_names=lambda label, protected: [f"{value} missed" for value in label.classes],
+)
+_add("decision-parity", _binary, _share("gap of decisions", _LOSS), default_bound=0.05, **_GROUP)
+_add("decision-opportunity", _binary, _share("gap of hit rates", _LOSS), default_bound=0.05, **_GROUP_AND_Y)
+_add("neyman-pearson", _binary, _value(_POSITIVE_LOSS, _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS)
+_add("demographic-parity", _binary, _share("gap of probabilities", _LOSS), **_GROUP)
+_add("equal-opportunity", _binary, _share("gap of probabilities", _LOSS), **_GROUP_AND_Y)
+_add(
+    "group-loss",
+    _binary,
+    _value("larger group's log loss", _LOSS),
+    constraint_names=lambda label, protected: [f"log loss of {protected}", "log loss of others"],
+    **_GROUP,
+)
+_add(
+    "mean-error",
+    _number,
+    _value("mean error", "loss"),
+    label_types=(NUMBER,),
+    default_bound=lambda labels: float(f"{0.1 * labels.std():.2g}"),
+    constraint_names=lambda label, protected: ["too high on average", "too low on average"],
+)
+_add(
+    "absolute-error",
+    _number,
+    _value("mean absolute error", "loss"),
+    label_types=(NUMBER,),
+    default_bound=lambda labels: float(f"{0.75 * (labels - labels.median()).abs().mean():.2g}"),
+)
+_add("coverage", _number, _share("share above the prediction", "loss"), label_types=(NUMBER,))
+_add(CUSTOM, _custom, ConstraintDescription(), label_types=LABEL_TYPES)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from softswitch.support.checks import call_all
 from softswitch.tables.cells import detect_date_order, holds_datetimes, is_text, parse_datetimes, parse_numbers
 
 MAX_LEVELS = 200
@@ -31,10 +33,7 @@ def to_categories(values: pd.Series) -> pd.Series:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers, standardised.
-
-    An empty cell is the mean. If training rows have empty cells, another feature marks them.
-    """
+    """A column of numbers, standardised; an empty cell is the mean, marked if training rows have empty cells."""
 
     kind: ClassVar[str] = "number"
     name: str
@@ -64,7 +63,7 @@ class Numeric:
         numbers = pd.to_numeric(values if parsed is None else parsed, errors="coerce").astype(float)
         wrong = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
         if len(wrong):
-            raise ValueError(f"column {self.name!r} must hold numbers, as in training, but holds {wrong.iloc[0]!r}")
+            raise _wrong_cell(self.name, "numbers", wrong)
         scaled = ((numbers.fillna(self.mean) - self.mean) / self.scale).to_numpy(np.float32)
         return np.stack([scaled, numbers.isna().to_numpy(np.float32)] if self.empty else [scaled], axis=1)
 
@@ -96,10 +95,8 @@ class Categorical:
         counts = counts[counts >= MIN_LEVEL_ROWS]
         levels = sorted(sorted(counts.index, key=lambda level: (-counts[level], level))[:MAX_LEVELS])
         if not levels:
-            raise ValueError(
-                f"column {values.name!r} has {categories.nunique()} distinct values, more than {MAX_LEVELS}, none of "
-                f"them in {MIN_LEVEL_ROWS} training rows; if it is an identifier, add it to data.ignore"
-            )
+            found = f"{categories.nunique()} distinct values, more than {MAX_LEVELS}, none in {MIN_LEVEL_ROWS} rows"
+            raise ValueError(f"column {values.name!r} has {found}; if it is an identifier, add it to data.ignore")
         return cls(str(values.name), tuple(levels), True, empty)
 
     @property
@@ -115,10 +112,8 @@ class Categorical:
             categories = categories.replace({"0": "False", "1": "True"})
         known = categories.isin(self.levels).to_numpy() & filled
         if filled.sum() >= MIN_UNKNOWN_ROWS and not known.any():
-            raise ValueError(
-                f"column {self.name!r} holds none of its values in training, {', '.join(self.levels[:5])}, but "
-                f"{categories[filled].iloc[0]!r}"
-            )
+            expected, example = ", ".join(self.levels[:5]), categories[filled].iloc[0]
+            raise ValueError(f"column {self.name!r} holds none of its values in training, {expected}, but {example!r}")
         levels = np.array(self.levels[1:], dtype=object)[None, :]
         indicators = (categories.to_numpy()[:, None] == levels) & filled[:, None]
         more = [filled & ~known] * self.others + [~filled] * self.empty
@@ -131,26 +126,16 @@ class DateParts:
 
     A date becomes the standardised day, sine and cosine of the day of the year, and the weekday. A time becomes sine
     and cosine of the hour. All features of an empty cell are 0.
-
-    Attributes:
-        name: The column.
-        order: Order of numbers in ambiguous dates such as 05/01/2013, "dmy" or "mdy".
-        mean: Mean day; None for times of day.
-        scale: Standard deviation of the days.
-        season: Whether the training rows span a season.
-        weekdays: Weekdays in the training rows, Monday is 0; one feature each but the first.
-        clock: Whether times of day differ in the training rows.
-        empty: Whether training rows have empty cells.
     """
 
     kind: ClassVar[str] = "date"
     name: str
-    order: str
-    mean: float | None
+    order: str  # of the numbers in ambiguous dates such as 05/01/2013, "dmy" or "mdy"
+    mean: float | None  # None for times of day
     scale: float
-    season: bool
-    weekdays: tuple[int, ...]
-    clock: bool
+    season: bool  # whether the training rows span a season
+    weekdays: tuple[int, ...]  # in the training rows; Monday is 0; one feature each but the first
+    clock: bool  # whether times of day differ in the training rows
     empty: bool
 
     @classmethod
@@ -170,35 +155,30 @@ class DateParts:
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features."""
-        day = ("day",) if self.mean is not None else ()
-        season = ("season sin", "season cos") if self.season else ()
-        weekdays = tuple(WEEKDAYS[day] for day in self.weekdays[1:])
-        clock = ("hour sin", "hour cos") if self.clock else ()
-        return tuple(f"{self.name} {part}" for part in (*day, *season, *weekdays, *clock, *("is empty",) * self.empty))
+        day, season = ["day"] * (self.mean is not None), ["season sin", "season cos"] * self.season
+        clock, empty = ["hour sin", "hour cos"] * self.clock, ["is empty"] * self.empty
+        weekdays = [WEEKDAYS[day] for day in self.weekdays[1:]]
+        return tuple(f"{self.name} {part}" for part in (*day, *season, *weekdays, *clock, *empty))
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """Return day, season, weekday and hour."""
         parsed = parse_datetimes(values, self.order)
         lacks_date = values.notna().to_numpy() & np.isnan(parsed.days) if self.mean is not None else False
         if (wrong := parsed.unread | lacks_date).any():
-            content = "times of day" if self.mean is None else "dates"
-            raise ValueError(
-                f"column {self.name!r} must hold {content}, as in training, but holds {values[wrong].iloc[0]!r}"
-            )
-        parts = []
-        if self.mean is not None:
-            parts.append((parsed.days - self.mean) / self.scale)
+            raise _wrong_cell(self.name, "times of day" if self.mean is None else "dates", values[wrong])
+        parts = [] if self.mean is None else [(parsed.days - self.mean) / self.scale]
         if self.season:
             parts += _circle(_day_of_year(parsed.days) / 365.25)
-        weekday = _weekday(parsed.days)
-        parts += [(weekday == day).astype(float) for day in self.weekdays[1:]]
+        parts += [(_weekday(parsed.days) == day).astype(float) for day in self.weekdays[1:]]
         if self.clock:
             parts += _circle(parsed.hours / 24)
         if self.empty:
             parts.append(values.isna().to_numpy(float))
-        if not parts:
-            return np.zeros((len(values), 0), np.float32)
-        return np.nan_to_num(np.stack(parts, axis=1)).astype(np.float32)
+        return np.nan_to_num(np.array(parts).reshape(len(parts), len(values)).T).astype(np.float32)
+
+
+def _wrong_cell(name: str, content: str, wrong: pd.Series) -> ValueError:
+    return ValueError(f"column {name!r} must hold {content}, as in training, but holds {wrong.iloc[0]!r}")
 
 
 def _weekday(days: np.ndarray) -> np.ndarray:
@@ -236,28 +216,10 @@ class Encoding:
 
     @classmethod
     def fit(cls, table: pd.DataFrame, names: Sequence[str], whole: pd.DataFrame | None = None) -> Encoding:
-        """Fit means, deviations and levels.
-
-        Args:
-            table: The training rows.
-            names: The columns to learn from.
-            whole: All rows, used only to detect the kind of a column and its date format. Default: the training rows.
-        """
-        whole = table if whole is None else whole
-        columns: list[Column] = []
-        problems = []
-        for name in names:
-            values, kind = table[name], column_kind(whole[name])
-            try:
-                if kind == DateParts.kind and values.notna().any():
-                    columns.append(DateParts.fit(values, next(iter(detect_date_order(whole[name])), None)))
-                else:
-                    columns.append(Numeric.fit(values) if kind == Numeric.kind else Categorical.fit(values))
-            except ValueError as error:
-                problems.append(str(error))
-        if problems:
-            raise ValueError("\n".join(problems))
-        encoding = cls(tuple(columns))
+        """Fit means, deviations and levels of training rows; ``whole`` has all rows, to detect kinds of columns."""
+        encoding = cls(
+            call_all(*(partial(_fit_column, table[name], (table if whole is None else whole)[name]) for name in names))
+        )
         if not encoding.features:
             raise ValueError("no features are left: every column is the label, the client, ignored, or constant")
         return encoding
@@ -276,22 +238,27 @@ class Encoding:
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Return the encoding as JSON values."""
-        return [
-            {"kind": column.kind}
-            | {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(column).items()}
-            for column in self.columns
-        ]
+        return [{"kind": column.kind} | _swap(asdict(column), tuple, list) for column in self.columns]
 
     @classmethod
     def from_dict(cls, entries: Sequence[dict[str, Any]]) -> Encoding:
         """Return the encoding that ``to_dict`` wrote."""
         columns = []
         for entry in entries:
-            fields: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
-            }
+            fields = _swap(entry, list, tuple)
             kind = fields.pop("kind")
             if kind not in COLUMN_KINDS:
                 raise ValueError(f"column {entry.get('name')!r} has the unknown kind {kind!r}")
             columns.append(COLUMN_KINDS[kind](**fields))
         return cls(tuple(columns))
+
+
+def _fit_column(values: pd.Series, whole: pd.Series) -> Column:
+    kind = column_kind(whole)
+    if kind == DateParts.kind and values.notna().any():
+        return DateParts.fit(values, next(iter(detect_date_order(whole)), None))
+    return Numeric.fit(values) if kind == Numeric.kind else Categorical.fit(values)
+
+
+def _swap(values: dict[str, Any], old: type, new: Callable[..., Any]) -> dict[str, Any]:
+    return {name: new(value) if isinstance(value, old) else value for name, value in values.items()}

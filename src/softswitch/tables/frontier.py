@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.frontier import Measure, checked_bounds, frontier
 from softswitch.methods.automatic import as_method
-from softswitch.oracles.options import Logging
 from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import endpoints
@@ -29,7 +29,6 @@ from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
 from softswitch.results.folder import (
     CONFIG,
     FRONTIER,
-    Run,
     create_folder,
     has_frontier,
     open_run,
@@ -43,14 +42,8 @@ from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table
-from softswitch.tables.settings import Config, read_config, replace_auto, write_config
-from softswitch.tables.training import (
-    count_earlier_certificates,
-    describe_origin,
-    describe_task,
-    output_options,
-    sampling_options,
-)
+from softswitch.tables.settings import Config, read_config, write_config
+from softswitch.tables.training import count_earlier_certificates, describe_origin, describe_task, solve_options
 
 MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
 """Default bounds as multiples of the bound in the settings."""
@@ -100,39 +93,24 @@ def train_frontier(
     """
     path = Path(file)
     base = path.resolve().parent
-    config = _require_splits(read_config(path))
-    if config.privacy.is_enabled:
-        raise ValueError(
-            "privacy.epsilon must not be set for a frontier: several models use the same validation and held-out rows, "
-            "which exceeds the privacy budget"
-        )
+    config = _check_config(read_config(path))
     table = prepare_table(config, base)
     split = table.split
     assert split is not None
     bounds = _check_bounds(bounds, config, table, split)
-    host = None if run is None else _open_host(run, config, table)
+    host = None if run is None else _check_host(run, config, table)
     if before is not None:
         limits = certifiability(table.problem, split.calibration, bounds[-1], config.run.confidence)
         learn, choose, keep = (int(part.sizes.sum()) for part in split)
         before(FrontierPlan(config, tuple(bounds), limits, (learn, choose, keep)))
-    folder = create_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host.folder
+    folder = create_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host
     about = describe_origin(config, table)
+    options = solve_options(config, progress=progress, held_out=split.validation)
+    options["move"] = None if config.task.kind == CUSTOM else table.label.move
+    options |= {"confidence": config.run.confidence, "measures": _measures(table.label), "watch": watch}
+    method = as_method(fill_alpha(build_method(config), len(table.train)))
     try:
-        curve = frontier(
-            table.problem,
-            split,
-            bounds,
-            as_method(fill_alpha(build_method(config), len(table.train))),
-            confidence=config.run.confidence,
-            move=None if config.task.kind == CUSTOM else table.label.move,
-            measures=_measures(table.label),
-            watch=watch,
-            rounds=replace_auto(config.run.rounds),
-            seed=config.run.seed,
-            sampling=sampling_options(config),
-            output=output_options(config),
-            logging=Logging(progress=progress, held_out=split.validation, record_clients=True),
-        )
+        curve = frontier(table.problem, split, bounds, method, **options)
     except BaseException:
         if host is None:
             with suppress(OSError):
@@ -140,14 +118,10 @@ def train_frontier(
         raise
     curve = replace(curve, requested=config.task.bound)
     earlier = count_earlier_certificates(folder, config, about)
+    aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
-        aim = {
-            "answered": point.outcome is BoundOutcome.CERTIFIED,
-            "words": _verdict(point, curve),
-            "earlier_certificates": earlier,
-            "certifiability": curve.certifiability,
-        }
-        _write_model(folder / bound_folder(point.bound), point, config, table, about | {"aim": aim})
+        verdict = {"answered": point.outcome is BoundOutcome.CERTIFIED, "words": _verdict(point, curve)}
+        _write_model(folder / bound_folder(point.bound), point, config, table, about | {"aim": verdict | aim})
     details = {
         "settings": str(path.resolve()),
         "earlier_certificates": earlier,
@@ -178,19 +152,21 @@ def _measures(label: Label) -> dict[str, Measure]:
         starts = np.cumsum(data.sizes) - data.sizes
         return float(worst(np.add.reduceat(row_values(params, data), starts) / data.sizes))
 
-    def all_rows(params: Network, data: ClientData) -> float:
-        return float(row_values(params, data).mean())
+    return {
+        f"{name}, worst client": worst_client,
+        f"{name}, all rows": lambda params, data: float(row_values(params, data).mean()),
+    }
 
-    return {f"{name}, worst client": worst_client, f"{name}, all rows": all_rows}
 
-
-def _require_splits(config: Config) -> Config:
-    """Return the settings with certification as the aim, or raise if they lack rows for it."""
+def _check_config(config: Config) -> Config:
+    """Return the settings with certification as the aim, or raise if they do not allow a frontier."""
     for name in ("held_out", "validation"):
         if not getattr(config.data, name) > 0:
             raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")
     if config.task.regret:
         raise ValueError("task.regret must be false for a frontier, which compares bounds by the objective")
+    if config.privacy.is_enabled:
+        raise ValueError("privacy.epsilon must not be set for a frontier: the budget is for one model, not for several")
     return replace(config, run=replace(config.run, aim=CERTIFIED))
 
 
@@ -202,39 +178,31 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
     if bounds:
         checked = checked_bounds("--bound", bounds)
         if checked[0] >= largest:
-            raise ValueError(
-                f"--bound must be below {largest:g}, the largest value of the constraint {config.task.kind}, but is "
-                f"{checked[0]:g}"
-            )
+            limit = f"{largest:g}, the largest value of the constraint {config.task.kind}"
+            raise ValueError(f"--bound must be below {limit}, but is {checked[0]:g}")
         return checked
     if not config.task.bound > 0:
         raise ValueError("task.bound is 0, which has no multiples; give bounds such as --bound 0.2 --bound 0.1")
     defaults = [float(f"{multiple * config.task.bound:.6g}") for multiple in MULTIPLES]
     limits = certifiability(table.problem, split.calibration, config.task.bound, config.run.confidence)
     if max(defaults) < limits.smallest_bound < largest:
-        extra = [float(f"{multiple * limits.smallest_bound:.2g}") for multiple in CERTIFIABLE_MULTIPLES]
-        defaults = [*extra, *defaults]
+        defaults += [float(f"{multiple * limits.smallest_bound:.2g}") for multiple in CERTIFIABLE_MULTIPLES]
     return checked_bounds("--bound", [bound for bound in defaults if bound < largest] or [config.task.bound])
 
 
-def _open_host(run: str | Path, config: Config, table: PreparedTable) -> Run:
-    """Return the run whose folder gets the frontier, or raise if it does not match."""
+def _check_host(run: str | Path, config: Config, table: PreparedTable) -> Path:
+    """Return the run folder that gets the frontier, or raise if it does not match."""
     host = open_run(run)
     if not host.finished:
         raise ValueError(f"--run {host.folder} is not finished; softswitch resume {host.folder}")
     if has_frontier(host.folder):
         raise ValueError(f"--run {host.folder} already has a {FRONTIER}; omit --run to use a new folder")
-    expected = {"data.sha256": table.fingerprint[:12]}
-    for name in SHARED_SETTINGS:
-        section, setting = name.split(".")
-        expected[name] = getattr(getattr(config, section), setting)
+    expected = {"data.sha256": table.fingerprint[:12]} | {name: attrgetter(name)(config) for name in SHARED_SETTINGS}
     for name, value in expected.items():
-        if host.settings.get(name) != value:
-            raise ValueError(
-                f"--run {host.folder} must be a run of these settings, but its {name} is "
-                f"{host.settings.get(name)!r}, not {value!r}"
-            )
-    return host
+        if (found := host.settings.get(name)) != value:
+            problem = f"its {name} is {found!r}, not {value!r}"
+            raise ValueError(f"--run {host.folder} must be a run of these settings, but {problem}")
+    return host.folder
 
 
 def _write_model(
@@ -246,11 +214,9 @@ def _write_model(
     config = replace(config, task=replace(config.task, bound=point.bound))
     write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
     write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
-    constants = partial(table.label.constant, table.problem.start)
-    options: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": table.cost}
-    result = add_baselines(point.result, table.problem, table.train, **options)
-    about = about | describe_task(config, table.label)
-    columns = client_metrics(table, result)
+    options: dict[str, Any] = {"constants": partial(table.label.constant, table.problem.start), "cost": table.cost}
+    result = add_baselines(point.result, table.problem, table.train, unconstrained=False, **options)
+    about, columns = about | describe_task(config, table.label), client_metrics(table, result)
     write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
 
 

@@ -26,23 +26,23 @@ class Label(ABC):
 
     Attributes:
         label_type: Name of its type in settings and run folders.
+        classes: The classes; empty for a number.
         outputs: Number of network outputs.
     """
 
     label_type: ClassVar[str]
+    classes: Any
+    outputs: Any = 1
 
-    @property
-    @abstractmethod
-    def outputs(self) -> int:
-        """Number of network outputs."""
-
-    @abstractmethod
     def encode(self, values: Any) -> np.ndarray:
-        """Return y for each row."""
+        """Return y for each row: the index of its class, or the standardised number."""
+        return _encode_classes(self.classes, values)
 
-    @abstractmethod
     def decode(self, outputs: Any) -> np.ndarray:
         """Return the predicted label of each row from the network's outputs."""
+        codes = predict_class(outputs) if self.outputs > 1 else is_positive(outputs[:, 0])
+        decoded: np.ndarray = np.array([*self.classes, None], dtype=object)[:-1][np.asarray(codes).astype(int)]
+        return decoded
 
     @abstractmethod
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
@@ -52,9 +52,9 @@ class Label(ABC):
     def describe(self, y: Any) -> str:
         """Summarise the label in the training rows."""
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the label as JSON values."""
+        return {"type": self.label_type, "classes": list(self.classes)}
 
     @property
     def move(self) -> Move | None:
@@ -73,20 +73,16 @@ class Label(ABC):
 
 @dataclass(frozen=True)
 class BinaryLabel(Label):
-    """One of two values; y is 1 for the positive value."""
+    """One of two values; y is 1 for the positive value, which is predicted if its probability is above one half."""
 
     negative: Any
     positive: Any
     label_type: ClassVar[str] = BINARY
-    outputs: ClassVar[int] = 1
 
-    def encode(self, values: Any) -> np.ndarray:
-        """Return 1 for the positive value, else 0."""
-        return _encode_classes((self.negative, self.positive), values)
-
-    def decode(self, outputs: Any) -> np.ndarray:
-        """Return the positive value if its probability is above one half."""
-        return _decode_classes((self.negative, self.positive), np.asarray(is_positive(outputs[:, 0])).astype(int))
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The two values."""
+        return self.negative, self.positive
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
         """Return the probability of the positive value."""
@@ -96,46 +92,34 @@ class BinaryLabel(Label):
         """Return the positive value and its share."""
         return f"positive: {self.positive!r}, {float(np.mean(y)):.1%} of the training rows"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the two values."""
-        return {"type": self.label_type, "classes": [self.negative, self.positive]}
-
 
 @dataclass(frozen=True)
 class MulticlassLabel(Label):
     """One of several values, with their shares in the training rows; y is the index of the value."""
 
-    values: tuple[Any, ...]
+    classes: tuple[Any, ...]
     shares: tuple[float, ...]
     label_type: ClassVar[str] = MULTICLASS
 
     @property
     def outputs(self) -> int:
         """Number of classes."""
-        return len(self.values)
-
-    def encode(self, values: Any) -> np.ndarray:
-        """Return the index of each value."""
-        return _encode_classes(self.values, values)
-
-    def decode(self, outputs: Any) -> np.ndarray:
-        """Return the class with the largest score."""
-        return _decode_classes(self.values, np.asarray(predict_class(outputs)))
+        return len(self.classes)
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
         """Return the probability of every class."""
         shares = np.asarray(jax.nn.softmax(outputs, axis=1))
-        return {f"probability_{value}": shares[:, i] for i, value in enumerate(self.values)}
+        return {f"probability_{value}": shares[:, i] for i, value in enumerate(self.classes)}
 
     def describe(self, y: Any) -> str:
         """Return the number of classes and the rarest class."""
         rarest = int(np.argmin(self.shares))
         share = f"{self.shares[rarest]:.1%} of the training rows"
-        return f"{len(self.values)} classes; the rarest is {self.values[rarest]!r}, {share}"
+        return f"{len(self.classes)} classes; the rarest is {self.classes[rarest]!r}, {share}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the classes and their shares."""
-        return {"type": self.label_type, "classes": list(self.values), "shares": list(self.shares)}
+        return super().to_dict() | {"shares": list(self.shares)}
 
     @property
     def _rarity(self) -> np.ndarray:
@@ -150,11 +134,7 @@ class MulticlassLabel(Label):
         if not spread > 1e-6:
             return None
         direction = jnp.asarray(self._rarity / spread, dtype=jnp.float32)
-
-        def move(params: Network, scale: float, offset: float) -> Network:
-            return rescale_network(params, scale, offset * direction)
-
-        return move
+        return lambda params, scale, offset: rescale_network(params, scale, offset * direction)
 
     def constant(self, like: Network, value: float) -> Network:
         """Return a network that predicts the class shares, sharper or flatter; 1 predicts the shares themselves."""
@@ -170,7 +150,7 @@ class NumberLabel(Label):
     low: float | None = None
     high: float | None = None
     label_type: ClassVar[str] = NUMBER
-    outputs: ClassVar[int] = 1
+    classes = ()
 
     @property
     def unit(self) -> LabelScale:
@@ -241,10 +221,8 @@ def fit_multiclass_label(label: pd.Series, is_training: np.ndarray) -> Multiclas
     """Fit a label of several values, with class shares of the training rows."""
     values = _sort_values(label)
     if not 2 <= len(values) <= MAX_CLASSES:
-        raise ValueError(
-            f"data.label must be a column of 2 to {MAX_CLASSES} classes, but {label.name!r} has {len(values)} values: "
-            f"{values[:8]}"
-        )
+        problem = f"{label.name!r} has {len(values)} values: {values[:8]}"
+        raise ValueError(f"data.label must be a column of 2 to {MAX_CLASSES} classes, but {problem}")
     counts = np.bincount(_encode_classes(tuple(values), label)[is_training], minlength=len(values))
     return MulticlassLabel(tuple(values), tuple((counts / counts.sum()).tolist()))
 
@@ -261,10 +239,8 @@ def fit_number_label(
         raise ValueError(f"data.label_range must be [low, high] with low < high, or empty, but is {list(limits)!r}")
     low, high = limits or (None, None)
     if low is not None and high is not None and not low <= numbers.min() <= numbers.max() <= high:
-        raise ValueError(
-            f"data.label_range must contain all labels, but is {list(limits)!r}, and {label.name!r} ranges from "
-            f"{numbers.min():g} to {numbers.max():g}"
-        )
+        extent = f"{label.name!r} ranges from {numbers.min():g} to {numbers.max():g}"
+        raise ValueError(f"data.label_range must contain all labels, but is {list(limits)!r}, and {extent}")
     if not standardise:
         return NumberLabel(low=low, high=high)
     training = numbers[is_training]
@@ -276,7 +252,7 @@ def _sort_values(label: pd.Series) -> list[Any]:
 
 
 def _encode_classes(classes: tuple[Any, ...], values: Any) -> np.ndarray:
-    """Return the index of each value, compared as it is or as text, because text files have no types."""
+    """Return the index of each value, compared directly or as text, because text files have no types."""
     series = pd.Series(np.asarray(values))
     codes = series.map({value: i for i, value in enumerate(classes)})
     if codes.isna().any():
@@ -284,8 +260,3 @@ def _encode_classes(classes: tuple[Any, ...], values: Any) -> np.ndarray:
     if codes.isna().any():
         raise ValueError(f"the label must be one of {list(classes)[:8]}, but is {series[codes.isna()].iloc[0]!r}")
     return codes.to_numpy(np.int32)
-
-
-def _decode_classes(classes: tuple[Any, ...], codes: np.ndarray) -> np.ndarray:
-    decoded: np.ndarray = np.array([*classes, None], dtype=object)[:-1][codes]
-    return decoded

@@ -36,36 +36,27 @@ def auc(y: np.ndarray, score: np.ndarray) -> float:
     return float((rankdata(score)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-def miss_rate(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the share of positive rows with a score of at most 0."""
-    return _share(score[y == 1] <= 0)
-
-
-def false_alarm_rate(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the share of negative rows with a score above 0."""
-    return _share(score[y != 1] > 0)
-
-
-def mean_absolute_error(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the mean absolute error, in the label's unit."""
-    return float(np.abs(score - y).mean()) if len(y) else math.nan
-
-
-def class_error_rate(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the share of misclassified rows; ``score`` has one column per class."""
-    return _share(score.argmax(axis=1) != y)
-
-
 def worst_class_recall(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the smallest recall of the classes that have rows."""
+    """Return the smallest recall of the classes that have rows; ``score`` has one column per class."""
     correct = score.argmax(axis=1) == y
-    return min((_share(correct[y == label]) for label in np.unique(y)), default=math.nan)
+    return min((_mean(correct[y == label]) for label in np.unique(y)), default=math.nan)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan
 
 
 METRICS: dict[str, dict[str, Metric]] = {
-    BINARY: {"miss_rate": miss_rate, "false_alarm_rate": false_alarm_rate, "auc": auc},
-    NUMBER: {"mean_absolute_error": mean_absolute_error},
-    MULTICLASS: {"error_rate": class_error_rate, "worst_class_recall": worst_class_recall},
+    BINARY: {
+        "miss_rate": lambda y, score: _mean(score[y == 1] <= 0),
+        "false_alarm_rate": lambda y, score: _mean(score[y != 1] > 0),
+        "auc": auc,
+    },
+    NUMBER: {"mean_absolute_error": lambda y, score: _mean(np.abs(score - y))},
+    MULTICLASS: {
+        "error_rate": lambda y, score: _mean(score.argmax(axis=1) != y),
+        "worst_class_recall": worst_class_recall,
+    },
 }
 """Metrics by label type."""
 BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}
@@ -77,12 +68,7 @@ def measure_clients(
 ) -> dict[str, list[float]]:
     """Return a column ``{model}_{metric}`` for every model and metric, with one entry per client.
 
-    Args:
-        label_type: Key of ``METRICS``.
-        data: The rows, with labels ``y``.
-        scores: Scores of these rows by model.
-        names: The clients; a client without rows gets NaN.
-        scale: Factor from standardised values to the unit of a number.
+    A client without rows gets NaN; ``scale`` converts standardised values to the unit of a number.
     """
     y, ends = np.asarray(data.rows.columns["y"]) * scale, np.cumsum(data.sizes)
     parts = {name: slice(end - size, end) for name, size, end in zip(data.names, data.sizes, ends, strict=True)}
@@ -105,13 +91,12 @@ def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float
             columns[name] = [sizes.get(client, 0) for client in names]
     if table.held_out is None:
         return columns
-    models = {"held_out": result.params}
-    for prefix, name in BASELINES.items():
-        baseline = find_baseline(name, result.baselines)
-        if baseline is not None and baseline.params is not None:
-            models[prefix] = baseline.params
+    baselines = {prefix: find_baseline(name, result.baselines) for prefix, name in BASELINES.items()}
+    models = {"held_out": result.params} | {key: one.params for key, one in baselines.items() if one is not None}
     label, x = table.label, table.held_out.rows.columns["x"]
-    scores = {model: _label_scores(label, apply_network(params, x)) for model, params in models.items()}
+    scores = {
+        model: _label_scores(label, apply_network(params, x)) for model, params in models.items() if params is not None
+    }
     scale = label.scale if isinstance(label, NumberLabel) else 1
     return columns | measure_clients(label.label_type, table.held_out, scores, names, scale)
 
@@ -120,10 +105,6 @@ def _label_scores(label: Label, values: Array) -> np.ndarray:
     if isinstance(label, NumberLabel):
         return np.asarray(label.unit.clip(values[:, 0]))
     return np.asarray(values if isinstance(label, MulticlassLabel) else values[:, 0])
-
-
-def _share(events: np.ndarray) -> float:
-    return float(events.mean()) if len(events) else math.nan
 
 
 def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:
@@ -147,8 +128,5 @@ def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict
         "rows": count,
     }
     frame = MetricFrame(metrics=metrics, y_true=rows["y"], y_pred=predicted, sensitive_features=rows["group"])
-    names = {0: "others", 1: "protected"}
-    return [
-        {**labels, "group": names[int(group)], **{name: float(value) for name, value in row.items()}}
-        for group, row in frame.by_group.iterrows()
-    ]
+    groups = frame.by_group.astype(float).rename(index={0: "others", 1: "protected"}).to_dict("index")
+    return [{**labels, "group": group, **values} for group, values in groups.items()]

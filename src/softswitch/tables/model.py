@@ -21,22 +21,14 @@ from softswitch.support.files import read_json, wrap_read_errors, write_json
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import Label, label_from_dict
 
-CELL = (str, bool, float, None)
+COLUMN = {"kind": str, "name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}
+CLASSES = {"classes?": [(str, bool, float, None)], "shares?": [float]}
+NUMBER = {"mean?": float, "scale?": float, "low?": (float, None), "high?": (float, None)}
 ENCODING_SCHEMA = {
     "label": str,
     "hidden": [int],
-    "columns": [
-        {"kind": str, "name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}
-    ],
-    "label_values": {
-        "type": str,
-        "classes?": [CELL],
-        "shares?": [float],
-        "mean?": float,
-        "scale?": float,
-        "low?": (float, None),
-        "high?": (float, None),
-    },
+    "columns": [COLUMN],
+    "label_values": {"type": str, **CLASSES, **NUMBER},
 }
 
 
@@ -69,7 +61,7 @@ class Model:
     @property
     def classes(self) -> tuple[Any, ...]:
         """The classes of the label, the negative one first if there are two; empty for a number."""
-        return tuple(self.label_values.to_dict().get("classes", ()))
+        return tuple(self.label_values.classes)
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
         """Return the probability of the positive class, or one column per class if there are several."""
@@ -137,5 +129,4 @@ def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int,
     for array, expected in zip(jax.tree.leaves(params), jax.tree.leaves(like), strict=True):
         if array.shape != expected.shape or array.dtype.kind != "f":
             raise ValueError(f"it has {array.dtype} of shape {array.shape}, but shape {expected.shape} is needed")
-    network: Network = jax.tree.map(jnp.asarray, params)
-    return network
+    return list(jax.tree.map(jnp.asarray, params))

@@ -25,7 +25,6 @@ from softswitch.problem.choices import MULTICLASS, NUMBER
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import check_range
 from softswitch.support import checks
-from softswitch.support.checks import call_all
 from softswitch.tables.constraints import CUSTOM, KINDS, ProblemFunctions, build_problem
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import (
@@ -48,29 +47,17 @@ OPTIMIZERS = {AUTO: None, "sgd": optax.sgd, "adam": optax.adam}
 
 @dataclass(frozen=True, eq=False)
 class PreparedTable:
-    """A table prepared for training.
-
-    Attributes:
-        problem: Objective, constraint and initial parameters.
-        train: Training rows.
-        validation: Rows to select a model with; None if certification is not the aim.
-        held_out: Rows for the certificate; None if there are none.
-        encoding: How columns become features.
-        label: The fitted label.
-        fingerprint: SHA-256 digest of the file.
-        cost: Rate that a tighter bound makes worse, if there is one.
-        dropped: Number of rows dropped because their label, client or group is empty.
-    """
+    """A table prepared for training."""
 
     problem: Problem
     train: ClientData
-    validation: ClientData | None
-    held_out: ClientData | None
+    validation: ClientData | None  # to select a model with, if certification is the aim
+    held_out: ClientData | None  # for the certificate
     encoding: Encoding
     label: Label
-    fingerprint: str
-    cost: Callable[..., Any] | None = None
-    dropped: int = 0
+    fingerprint: str  # SHA-256 digest of the file
+    cost: Callable[..., Any] | None  # rate that a tighter bound makes worse, if there is one
+    dropped: int  # number of rows dropped because their label, client or group is empty
 
     @property
     def split(self) -> DataSplit | None:
@@ -81,41 +68,28 @@ class PreparedTable:
 
 
 def prepare_table(config: Config, folder: Path) -> PreparedTable:
-    """Read the table, encode it, and split the rows of every client.
-
-    Args:
-        config: The settings.
-        folder: Folder that relative paths start from.
-    """
-    data, task = config.data, config.task
+    """Read the table, encode it, and split the rows of every client; relative paths start from ``folder``."""
+    data, task, is_private = config.data, config.task, config.privacy.is_enabled
     file = folder / data.file
     table, dropped = _read(file, config)
-    full_label, client, features, group = call_all(
+    full_label, client, features, group = checks.call_all(
         lambda: _fit_label(find_column(table, data.label, "data.label"), np.ones(len(table), bool), config),
         lambda: find_column(table, data.client, "data.client"),
         lambda: _feature_names(table, data),
         lambda: _group(table, config),
     )
     values = table[data.label]
-    stratified = {} if isinstance(full_label, NumberLabel) else {"y": full_label.encode(values)}
-    if group is not None:
-        stratified["group"] = group
+    columns = {} if isinstance(full_label, NumberLabel) else {"y": full_label.encode(values)}
+    columns |= {} if group is None else {"group": group}
     share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
-    masks = split_masks(
-        client,
-        *stratified.values(),
-        validation=share,
-        calibration=data.held_out,
-        seed=config.run.seed,
-        names=("data.validation", "data.held_out"),
-    )
+    options: dict[str, Any] = {"seed": config.run.seed, "names": ("data.validation", "data.held_out")}
+    masks = split_masks(client, *columns.values(), validation=share, calibration=data.held_out, **options)
     label = _fit_label(values, masks[0], config)
-    if config.privacy.is_enabled:
+    if is_private:
         label, encoding = declared_label(label, config), declared_encoding(config, features)
     else:
         encoding = Encoding.fit(table[masks[0]], features, table)
-    y = stratified["y"] if "y" in stratified else label.encode(values)
-    columns = stratified | {"y": y, "x": encoding.encode(table)}
+    columns = {"y": label.encode(values)} | columns | {"x": encoding.encode(table)}
     built = build_problem(
         task.kind,
         len(encoding.features),
@@ -127,22 +101,21 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
         bound=task.bound,
         custom=_import_functions(config, folder) if task.kind == CUSTOM else None,
     )
-    owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
-    train, validation, held_out = (
-        ClientData.from_arrays(
-            {name: values[part] for name, values in columns.items()}, owner[part], strata=built.strata
-        )
-        if part.any()
-        else None
-        for part in masks
-    )
-    assert train is not None
     problem, private_surrogate = built.problem, built.functions.private_surrogate
-    if config.privacy.is_enabled and private_surrogate is not None:
+    if is_private and private_surrogate is not None:
         problem = replace(problem, constraint_surrogate=private_surrogate)
+    owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
+
+    def select(rows: np.ndarray) -> ClientData:
+        return ClientData.from_arrays(
+            {name: column[rows] for name, column in columns.items()}, owner[rows], strata=built.strata
+        )
+
+    validation, held_out = (select(rows) if rows.any() else None for rows in masks[1:])
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return PreparedTable(problem, train, validation, held_out, encoding, label, digest, built.cost, dropped)
+    parts = (select(masks[0]), validation, held_out)
+    return PreparedTable(problem, *parts, encoding, label, digest, built.cost, dropped)
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
@@ -187,21 +160,16 @@ def _fit_label(values: pd.Series, is_training: np.ndarray, config: Config) -> La
 
 def _feature_names(table: pd.DataFrame, data: DataSection) -> list[str]:
     """Return the columns to learn from; the client's column is not one of them, since new clients are unknown."""
+    unknown = [name for name in (*data.features, *data.ignore) if name not in table.columns]
     problems = [
-        f"data.features and data.ignore must name columns of the table, but {name!r} is not one"
-        for name in (*data.features, *data.ignore)
-        if name not in table.columns
+        f"data.features and data.ignore must name columns of the table, but {name!r} is not one" for name in unknown
     ]
-    problems += [
-        f"data.features must not contain {name!r}, which is the label or the client"
-        for name in (data.label, data.client)
-        if name in data.features
-    ]
+    wrong = [name for name in (data.label, data.client) if name in data.features]
+    problems += [f"data.features must not contain {name!r}, which is the label or the client" for name in wrong]
     if problems:
         raise ValueError("\n".join(problems))
-    if data.features:
-        return list(data.features)
-    return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
+    others = [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
+    return list(data.features) or others
 
 
 def _import_functions(config: Config, folder: Path) -> ProblemFunctions:
@@ -217,7 +185,7 @@ def _import_functions(config: Config, folder: Path) -> ProblemFunctions:
     return ProblemFunctions(range=row_range, **functions)
 
 
-def import_function(path: str, setting: str, folder: Path) -> Callable[..., Any]:
+def import_function(path: str, setting: str, folder: Path) -> Any:
     """Import the function at 'module:function'; the module may be in ``folder``."""
     module, colon, name = path.partition(":")
     if not (module and colon and name):
@@ -226,26 +194,19 @@ def import_function(path: str, setting: str, folder: Path) -> Callable[..., Any]
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{setting} must name a function that can be imported, but {path!r} cannot: {error}"
-        ) from error
+        raise ValueError(f"{setting} must be importable, but {path!r} is not: {error}") from error
     finally:
         sys.path.remove(str(folder))
     checks.check_callable(setting, function, "(params, batch) -> number")
-    imported: Callable[..., Any] = function
-    return imported
+    return function
 
 
 def build_method(config: Config) -> Method:
     """Return the method with the settings that are not "auto"."""
     section = config.method
-    names = ("step_size", "criterion", "slack", "threshold", "local_step_size")
-    common: dict[str, Any] = {
-        "tolerance": config.task.bound,
-        "optimizer": OPTIMIZERS[section.optimizer],
-        "robust": section.robust,
-        **{name: replace_auto(getattr(section, name)) for name in names},
-    }
+    names = ("step_size", "criterion", "slack", "threshold", "local_step_size", "robust")
+    common: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
+    common |= {"tolerance": config.task.bound, "optimizer": OPTIMIZERS[section.optimizer]}
     if section.name == "softmax":
         alpha = replace_auto(section.alpha, ALPHA_BY_SCALE.get(section.alpha_scale))
         return methods.SoftmaxSGM(alpha=alpha, alpha_scale=replace_auto(section.alpha_scale, "raw"), **common)
@@ -266,11 +227,6 @@ def fill_alpha(method: Method, clients: int) -> Method:
 def build_memory(section: MethodSection) -> Memory | str | None:
     """Return the client memory as ``solve`` takes it."""
     if isinstance(section.memory, str):
-        known: dict[str, Memory | str | None] = {
-            AUTO: AUTO,
-            "on": Memory(),
-            "off": None,
-            "corrected": Memory(corrected=True),
-        }
-        return known[section.memory]
+        named: dict[str, Any] = {AUTO: AUTO, "on": Memory(), "off": None, "corrected": Memory(corrected=True)}
+        return named[section.memory]
     return Memory(smoothing=section.memory)

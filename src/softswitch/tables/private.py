@@ -7,18 +7,19 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from softswitch.privacy.settings import RecordPrivacy
+from softswitch.support.checks import call_all
 from softswitch.tables.constraints import CUSTOM
-from softswitch.tables.features import Categorical, Column, Encoding, Numeric
+from softswitch.tables.features import Categorical, Encoding, Numeric
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import AIMS, Config
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*(.+?)\s*:\s*({_NUMBER})\s+to\s+({_NUMBER})\s*")
-_LEVELS = re.compile(r"\s*(.+?)\s*:\s*(.+)")
 WITHHELD = "withheld: private data"
 """Stored in a run folder instead of the file's digest, which would allow guessing the file."""
 NOISE_KEY = "noise.key"
@@ -27,11 +28,7 @@ KEY_WORDS = 2
 
 
 def training_privacy(config: Config) -> RecordPrivacy | None:
-    """Return the privacy settings of training, or None without privacy.
-
-    Raises:
-        ValueError: If a setting would use rows outside the privacy budget.
-    """
+    """Return the privacy settings of training, or None; raise if a setting uses rows outside the privacy budget."""
     privacy = config.privacy
     if not privacy.is_enabled:
         if privacy.certificate_epsilon is not None or privacy.ranges or privacy.levels:
@@ -40,16 +37,14 @@ def training_privacy(config: Config) -> RecordPrivacy | None:
     problems = []
     if config.run.aim != AIMS[1]:
         problems.append(
-            f"run.aim must be {AIMS[1]!r} with privacy, but is {config.run.aim!r}: model selection is outside the "
-            "privacy budget. Set privacy.certificate_epsilon to certify the trained model"
+            f"run.aim must be {AIMS[1]!r} with privacy, but is {config.run.aim!r}: model selection has no budget. Set "
+            "privacy.certificate_epsilon to certify the trained model"
         )
     if config.data.held_out > 0 and privacy.certificate_epsilon is None:
-        problems.append(
-            f"data.held_out must be 0 with privacy if privacy.certificate_epsilon is not set, but is "
-            f"{config.data.held_out:g}: the certificate of the held-out rows needs its own budget"
-        )
+        needed = f"is {config.data.held_out:g}: a certificate needs its own budget"
+        problems.append(f"data.held_out must be 0 with privacy if privacy.certificate_epsilon is not set, but {needed}")
     if config.task.regret:
-        problems.append("task.regret must be false with privacy: client optima are outside the privacy budget")
+        problems.append("task.regret must be false with privacy: client optima have no privacy budget")
     if problems:
         raise ValueError("\n".join(problems))
     names = ("epsilon", "delta", "clip_value", "clip_gradient", "sampling", "rate")
@@ -70,57 +65,49 @@ def _record_privacy(prefix: str, **settings: Any) -> RecordPrivacy:
 
 
 def declared_encoding(config: Config, names: Sequence[str]) -> Encoding:
-    """Return the encoding of the features as declared in the settings, without statistics of any row.
-
-    A number is scaled so that its range becomes −1 to 1, and an empty cell is the middle. An undeclared value of a
-    categorical feature is none of its levels.
-    """
-    columns: dict[str, Column] = {}
-    problems = []
-    for entry in config.privacy.ranges:
-        match = _RANGE.fullmatch(entry)
-        if match is None or not 0 < float(match[3]) - float(match[2]) < math.inf:
-            problems.append(f"privacy.ranges must be strings like 'age: 18 to 90', but one is {entry!r:.100}")
-            continue
-        low, high = float(match[2]), float(match[3])
-        columns[match[1]] = Numeric(match[1], (low + high) / 2, (high - low) / 2)
-    for entry in config.privacy.levels:
-        match = _LEVELS.fullmatch(entry)
-        levels = [] if match is None else [level.strip() for level in match[2].split(",")]
-        if match is None or len(levels) < 2 or len(set(levels)) < len(levels) or not all(levels):
-            problems.append(f"privacy.levels must be strings like 'sex: F, M', but one is {entry!r:.100}")
-            continue
-        columns[match[1]] = Categorical(match[1], tuple(levels))
-    missing = [name for name in names if name not in columns]
-    if missing and not problems:
-        problems.append(
+    """Return the encoding of the features as declared in the settings, without statistics of any row."""
+    ranges = [partial(_declared_number, entry) for entry in config.privacy.ranges]
+    levels = [partial(_declared_levels, entry) for entry in config.privacy.levels]
+    columns = {column.name: column for column in call_all(*ranges, *levels)}
+    if missing := [name for name in names if name not in columns]:
+        raise ValueError(
             f"privacy.ranges and privacy.levels must declare every feature, but lack {', '.join(map(repr, missing))}: "
-            "statistics of the rows are outside the privacy budget. Declare what is known without the data, or add the "
-            "column to data.ignore"
+            "statistics of the rows have no privacy budget. Declare what is known without the data, or add the column "
+            "to data.ignore"
         )
-    if problems:
-        raise ValueError("\n".join(problems))
     return Encoding(tuple(columns[name] for name in names))
+
+
+def _declared_number(entry: str) -> Numeric:
+    """Return a number scaled so that its range becomes −1 to 1; an empty cell is the middle."""
+    match = _RANGE.fullmatch(entry)
+    if match is None or not 0 < float(match[3]) - float(match[2]) < math.inf:
+        raise ValueError(f"privacy.ranges must be strings like 'age: 18 to 90', but one is {entry!r:.100}")
+    low, high = float(match[2]), float(match[3])
+    return Numeric(match[1], (low + high) / 2, (high - low) / 2)
+
+
+def _declared_levels(entry: str) -> Categorical:
+    name, _, text = entry.partition(":")
+    levels = tuple(level.strip() for level in text.split(","))
+    if not name.strip() or len(levels) < 2 or len(set(levels)) < len(levels) or not all(levels):
+        raise ValueError(f"privacy.levels must be strings like 'sex: F, M', but one is {entry!r:.100}")
+    return Categorical(name.strip(), levels)
 
 
 def declared_label(label: Label, config: Config) -> Label:
     """Return the label without statistics of any row: with equal class shares, or scaled by its declared range."""
     if isinstance(label, MulticlassLabel):
-        return replace(label, shares=(1 / len(label.values),) * len(label.values))
+        return replace(label, shares=(1 / len(label.classes),) * len(label.classes))
     if not isinstance(label, NumberLabel) or config.task.kind == CUSTOM:
         return label
     if label.low is None or label.high is None:
-        raise ValueError(
-            "data.label_range must be set with privacy: mean and deviation of the label are outside the privacy budget"
-        )
+        raise ValueError("data.label_range must be set with privacy: mean and deviation have no privacy budget")
     return NumberLabel((label.low + label.high) / 2, (label.high - label.low) / 2, label.low, label.high)
 
 
 def noise_key(folder: Path) -> tuple[int, ...]:
-    """Return the key of the noise from a folder of checkpoints, or create it from the operating system's entropy.
-
-    The key is secret: with it, the noise can be removed from the model.
-    """
+    """Return the secret key of the noise from a folder of checkpoints, or create it from the system's entropy."""
     file = folder / NOISE_KEY
     folder.mkdir(parents=True, exist_ok=True)
     if not file.exists():
@@ -134,8 +121,3 @@ def noise_key(folder: Path) -> tuple[int, ...]:
     if len(content) != 4 * KEY_WORDS:
         raise ValueError(f"{file} is damaged, so the run cannot be resumed; start a new run")
     return tuple(int.from_bytes(content[i : i + 4], "little") for i in range(0, len(content), 4))
-
-
-def delete_noise_key(folder: Path) -> None:
-    """Delete the key of the noise once the run is finished."""
-    (folder / NOISE_KEY).unlink(missing_ok=True)

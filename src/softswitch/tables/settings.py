@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from softswitch.privacy.settings import SAMPLING
 from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LABEL_TYPES, LOSSES
@@ -28,22 +28,18 @@ AUTO = "auto"
 class OneOf:
     """Annotation of a string that must be one of some choices; a function is called when a file is read."""
 
-    def __init__(self, *choices: str, find: Callable[[], tuple[str, ...]] | None = None) -> None:
+    def __init__(self, *choices: str, find: Callable[[], Iterable[str]] | None = None) -> None:
         self._find = find or (lambda: choices)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The accepted strings."""
-        return self._find()
+        return tuple(self._find())
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
         return core_schema.literal_schema(list(self.choices))
-
-
-def _kinds() -> tuple[str, ...]:
-    return tuple(KINDS)
 
 
 def setting(comment: str, default: Any = MISSING) -> Any:
@@ -84,23 +80,17 @@ class DataSection:
 class TaskSection:
     """The objective, and the constraint that must hold at every client."""
 
-    kind: Annotated[str, OneOf(find=_kinds)] = setting(f"Kind of constraint: {', '.join(KINDS)}.", "neyman-pearson")
-    bound: float = setting(
-        "Bound of the constraint (the tolerance): a rate (0.05 is 5%), a gap, a loss, or an error in the label's unit.",
-        0.1,
-    )
+    kind: Annotated[str, OneOf(find=KINDS.keys)] = setting(f"Kind of constraint: {', '.join(KINDS)}.", "neyman-pearson")
+    bound: float = setting("Bound of the constraint: a rate (0.05: 5%), a loss, or an error in the label's unit.", 0.1)
     sensitive: str | None = setting("Column with the group, for parity, opportunity and group loss.", None)
     protected: str | int | float | bool | None = setting("Value of that column for the protected group.", None)
     loss: Annotated[str, OneOf(AUTO, *LOSSES)] = setting(
         f"Loss for a number: {', '.join(LOSSES)}; auto: quantile for coverage, else squared.", AUTO
     )
-    quantile: float | Annotated[str, OneOf(AUTO)] = setting(
+    quantile: float | Literal["auto"] = setting(
         "Quantile of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO
     )
-    regret: bool = setting(
-        "true: minimise the regret of each client, its loss minus the smallest loss of a model for this client only.",
-        False,
-    )
+    regret: bool = setting("true: minimise each client's regret: its loss minus that of its own best model.", False)
     objective: str | None = setting("For kind 'custom': 'module:function' of (params, batch) to minimise.", None)
     constraint: str | None = setting("For kind 'custom': 'module:function' of (params, batch), at most bound.", None)
     constraint_surrogate: str | None = setting(
@@ -123,29 +113,20 @@ class MethodSection:
     """The method. Values set to "auto" are chosen during training, or as published if step_size is set."""
 
     name: Annotated[str, OneOf(*METHODS)] = setting(f"One of {', '.join(METHODS)}.", "softmax")
-    alpha: float | Annotated[str, OneOf(AUTO)] = setting(
-        "Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO
-    )
+    alpha: float | Literal["auto"] = setting("Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO)
     alpha_scale: Annotated[str, OneOf(AUTO, *ALPHA_SCALES)] = setting(
         f"Scale of alpha: {', '.join(ALPHA_SCALES)}; auto: raw if alpha is a number.", AUTO
     )
-    step_size: float | Annotated[str, OneOf(AUTO)] = setting("Step size of the server.", AUTO)
-    optimizer: Annotated[str, OneOf(AUTO, *OPTIMIZERS)] = setting(
-        f"Optimiser of the server: {', '.join(OPTIMIZERS)}.", AUTO
-    )
-    criterion: Annotated[str, OneOf(AUTO, *CRITERIA)] = setting(
-        f"Criterion of the switch: {', '.join(CRITERIA)}.", AUTO
-    )
-    slack: float | Annotated[str, OneOf(AUTO)] = setting(
-        "A in the threshold bound/(1 + 1/A) of the switch, at least 1.", AUTO
-    )
-    threshold: float | Annotated[str, OneOf(AUTO)] = setting("Threshold of the switch, instead of slack.", AUTO)
-    local_step_size: float | Annotated[str, OneOf(AUTO)] = setting(
+    step_size: float | Literal["auto"] = setting("Step size of the server.", AUTO)
+    optimizer: Annotated[str, OneOf(AUTO, *OPTIMIZERS)] = setting(f"One of {', '.join(OPTIMIZERS)}, server-side.", AUTO)
+    criterion: Annotated[str, OneOf(AUTO, *CRITERIA)] = setting(f"Switching: by {', '.join(CRITERIA)}.", AUTO)
+    slack: float | Literal["auto"] = setting("A in the threshold bound/(1 + 1/A) of the switch, at least 1.", AUTO)
+    threshold: float | Literal["auto"] = setting("Threshold of the switch, instead of slack.", AUTO)
+    local_step_size: float | Literal["auto"] = setting(
         "Step size of the clients if they take several local steps.", AUTO
     )
     memory: float | Annotated[str, OneOf(AUTO, *MEMORIES)] = setting(
-        "Client memory: on, off, corrected (for small batches), or the weight of the last report from 0 to below 1.",
-        AUTO,
+        "Client memory: on, off, corrected (for small batches), or the weight of the last report, in [0, 1).", AUTO
     )
     robust: int = setting("Number of Byzantine clients to tolerate; as many of the worst clients are trimmed.", 0)
     penalty: float = setting("Weight of violations, for 'penalty'.", 10.0)
@@ -157,21 +138,17 @@ class MethodSection:
 class RunSection:
     """The length of the run, client sampling, and the output folder."""
 
-    rounds: int | Annotated[str, OneOf(AUTO)] = setting("Number of rounds; auto: stop when progress stalls.", AUTO)
+    rounds: int | Literal["auto"] = setting("Number of rounds; auto: stop when progress stalls.", AUTO)
     seconds: float | None = setting("Stop at the first checkpoint after this many seconds. Default: no limit.", None)
     local_steps: int = setting("Local gradient steps of a client per round.", 1)
     participation: float = setting("Share of clients per round.", 1.0)
-    batch_size: int | Annotated[str, OneOf(AUTO, ALL)] = setting(
-        "Rows per client and gradient; all (or 0): all rows.", AUTO
-    )
+    batch_size: int | Annotated[str, OneOf(AUTO, ALL)] = setting("Rows per client and gradient; all (or 0): all.", AUTO)
     value_batch_size: int | Annotated[str, OneOf(AUTO, ALL, "same")] = setting(
         "Rows per client and report; same: as batch_size.", AUTO
     )
-    average_last: float | Annotated[str, OneOf(AUTO)] = setting("Share of the last rounds to average over.", AUTO)
+    average_last: float | Literal["auto"] = setting("Share of the last rounds to average over.", AUTO)
     answer: Annotated[str, OneOf(*ANSWERS)] = setting(
-        "Model to return: average of the feasible iterates, last or best; auto: the best of these on the training "
-        "rows.",
-        AUTO,
+        "Model to return: average of the feasible iterates, last or best; auto: the best of these in training.", AUTO
     )
     seed: int = setting("Seed of all random choices.", 0)
     aim: Annotated[str, OneOf(*AIMS)] = setting(
@@ -283,7 +260,9 @@ def _describe(hint: Any) -> str:
     """Return the values that a type accepts, as text."""
     if metadata := getattr(hint, "__metadata__", None):
         choices = metadata[0].choices
-        return f"one of {', '.join(choices)}" if len(choices) > 1 else json.dumps(choices[0])
+        return f"one of {', '.join(choices)}"
+    if get_origin(hint) is Literal:
+        return json.dumps(get_args(hint)[0])
     names = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
     if hint in names:
         return names[hint]
@@ -294,7 +273,6 @@ def _describe(hint: Any) -> str:
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as text of at most a line."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # integers of thousands of digits
@@ -307,24 +285,19 @@ def replace_auto(value: Any, default: Any = None) -> Any:
     return default if value == AUTO else value
 
 
-def write_config(config: Config, *, comments: bool = True) -> str:
+def write_config(config: Config) -> str:
     """Return the settings as TOML with comments; settings without a value are commented out."""
     lines = []
     for section in SECTIONS:
         part = getattr(config, section)
         if part == PrivacySection():
             continue
-        if comments:
-            lines.append(f"# {type(part).__doc__}")
-        lines.append(f"[{section}]")
+        lines += [f"# {type(part).__doc__}", f"[{section}]"]
         for entry in fields(part):
             value = getattr(part, entry.name)
-            if comments:
-                lines.append(f"# {entry.metadata['comment']}")
-            if value is not None:
-                written = list(value) if isinstance(value, tuple) else value
-                lines.append(f"{entry.name} = {json.dumps(written, ensure_ascii=False, allow_nan=False)}")
-            elif comments:
-                lines.append(f"# {entry.name} =")
+            value = list(value) if isinstance(value, tuple) else value
+            written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            assigned = f"# {entry.name} =" if value is None else f"{entry.name} = {written}"
+            lines += [f"# {entry.metadata['comment']}", assigned]
         lines.append("")
     return "\n".join(lines)

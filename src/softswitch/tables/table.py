@@ -29,30 +29,19 @@ PARQUET = (".parquet", ".pq")
 EXCEL = (".xlsx", ".xlsm")
 
 
-def read_table(
-    file: str | Path,
-    *,
-    encoding: str = "auto",
-    separator: str = "auto",
-    decimal: str = "auto",
-    empty: Sequence[str] = (),
-    as_text: bool = False,
-) -> pd.DataFrame:
-    """Read a table from a text file (also compressed), Parquet or Excel.
+def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = False, **form: Any) -> pd.DataFrame:
+    """Read a table from a text file (also compressed), Parquet or Excel; its suffix selects the format.
 
-    Args:
-        file: The file; its suffix selects the format.
-        encoding: Encoding of a text file; "auto": detected.
-        separator: Separator of a text file; "auto": detected.
-        decimal: Decimal sign of a text file; "auto": detected.
-        empty: Further strings that count as empty cells.
-        as_text: Whether to return the cells of a text file unchanged.
+    ``empty``: further strings that count as empty cells. ``as_text``: return the cells of a text file unchanged.
+    ``form``: encoding, separator and decimal sign of a text file. Default: detected.
     """
     path, ending = check_file(file)
     if ending in TEXT:
-        form = detect_format(path, encoding=encoding, separator=separator, decimal=decimal)
-        return _read_text(path, form, empty, as_text=as_text)
-    table = _read_parquet(path) if ending in PARQUET else _read_excel(path)
+        return _read_text(path, detect_format(path, **form), empty, as_text=as_text)
+    if ending in PARQUET:
+        table = _read_binary(path, "Parquet", _read_parquet, "pyarrow")
+    else:
+        table = _read_binary(path, "Excel", _read_excel, "openpyxl")
     _check_names(path, list(table.columns))
     return table if as_text else table.apply(parse_cells, empty=empty)
 
@@ -97,18 +86,10 @@ def empty_marks(file: str | Path) -> tuple[str, ...]:
 def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
     _check_lines(path, first_rows(path, form.encoding, form.separator))
     options: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
+    options |= _csv_options(form)
     try:
         with open_bytes(path) as stream:
-            table = pd.read_csv(
-                stream,
-                encoding=form.encoding,
-                sep=form.separator,
-                decimal=form.decimal,
-                keep_default_na=False,
-                skipinitialspace=True,
-                low_memory=False,
-                **options,
-            )
+            table = pd.read_csv(stream, keep_default_na=False, skipinitialspace=True, low_memory=False, **options)
     except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *COMPRESSION_ERRORS) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
     table = _map_texts(table, unescape_cell)
@@ -118,28 +99,24 @@ def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
 
 
 def write_table(table: pd.DataFrame, file: Path, form: TextFormat | None = None) -> None:
-    """Write a table as CSV, with cells escaped that a spreadsheet would compute; ``read_table`` undoes it.
-
-    Args:
-        table: The table.
-        file: The file, which is overwritten.
-        form: Format of the file.
-    """
-    options = {} if form is None else {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+    """Write a table as CSV, with cells escaped that a spreadsheet would compute; ``read_table`` undoes it."""
+    options = {} if form is None else _csv_options(form)
     has_cr = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
     quoting = csv.QUOTE_NONNUMERIC if has_cr else csv.QUOTE_MINIMAL  # QUOTE_MINIMAL does not quote \r
     _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting, **options)
 
 
+def _csv_options(form: TextFormat) -> dict[str, str]:
+    return {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+
+
 def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
     """Apply a function to all column names and texts."""
     changed = {}
-    for name in table.columns:
-        if is_text(table[name]):
-            texts = pd.unique(table[name].dropna())
-            replacements = {text: new for text in texts if (new := change(text)) != text}
-            if replacements:
-                changed[name] = table[name].map(lambda text, new=replacements: new.get(text, text))
+    for name in filter(lambda name: is_text(table[name]), table.columns):
+        texts = pd.unique(table[name].dropna())
+        if replacements := {text: new for text in texts if (new := change(text)) != text}:
+            changed[name] = table[name].map(lambda text, new=replacements: new.get(text, text))
     return table.assign(**changed).rename(columns=change)
 
 
@@ -150,16 +127,14 @@ def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
     names = [str(unescape_cell(name)).strip() for name in rows[0][1]]
     if len(rows) == 1:
         raise ValueError(f"{path} has a header, but no rows")
-    numbers = [name for name in names if _is_number(name)]
-    if 2 * len(numbers) >= len(names):
+    numbers = pd.to_numeric(pd.Series([name.replace(",", ".") for name in names]), errors="coerce")
+    if 2 * numbers.notna().sum() >= len(names):
         raise ValueError(f"{path} must begin with a header, but its first line holds numbers: {', '.join(names[:5])}")
     _check_names(path, names)
     for line, row in rows[1:]:
         if len(row) != len(names):
-            raise ValueError(
-                f"{path} has {len(names)} columns in its header, but line {line} has {len(row)} cells: "
-                f"{', '.join(row[:3])[:60]}…"
-            )
+            cells = f"line {line} has {len(row)} cells: {', '.join(row[:3])[:60]}…"
+            raise ValueError(f"{path} has {len(names)} columns in its header, but {cells}")
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -168,42 +143,31 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise ValueError(f"{path} has several columns of the same name: {', '.join(duplicates[:8])}")
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell.replace(",", "."))
-    except ValueError:
-        return False
-    return True
-
-
 def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        check_parquet(path)
-        table = pd.read_parquet(path)
-    except ImportError as error:
-        raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
-    except Exception as error:  # a damaged file can raise anything
-        raise ValueError(f"{path} could not be read as Parquet: {_first_line(path, error)}") from error
-    return table.rename(columns=lambda name: str(name).strip())
-
-
-def _first_line(path: Path, error: Exception) -> str:
-    message = str(error).partition("\n")[0].removeprefix(f"{path} ")
-    return message if isinstance(error, ValueError) and message else f"{type(error).__name__} {message}".rstrip()
+    check_parquet(path)
+    return pd.read_parquet(path).rename(columns=lambda name: str(name).strip())
 
 
 def _read_excel(path: Path) -> pd.DataFrame:
-    try:
-        check_workbook(path)
-        cells = pd.read_excel(path, header=None, engine="openpyxl")
-    except ImportError as error:
-        raise ValueError(f"{path} is Excel, which needs openpyxl: pip install 'softswitch[excel]'") from error
-    except Exception as error:  # a damaged file can raise anything
-        raise ValueError(f"{path} could not be read as Excel: {_first_line(path, error)}") from error
+    check_workbook(path)
+    cells = pd.read_excel(path, header=None, engine="openpyxl")
     if len(cells) < 2:
-        raise ValueError(f"{path} is empty" if cells.empty else f"{path} has a header, but no rows")
+        raise ValueError("it is empty" if cells.empty else "it has a header, but no rows")
     names = [f"Unnamed: {i}" if pd.isna(name) else str(name).strip() for i, name in enumerate(cells.iloc[0])]
     return cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
+
+
+def _read_binary(path: Path, name: str, read: Callable[[Path], pd.DataFrame], library: str) -> pd.DataFrame:
+    try:
+        return read(path)
+    except ImportError as error:
+        raise ValueError(
+            f"{path} is {name}, which needs {library}: pip install 'softswitch[{name.lower()}]'"
+        ) from error
+    except Exception as error:  # a damaged file can raise anything
+        message = str(error).partition("\n")[0].removeprefix(f"{path} ")
+        reason = message if isinstance(error, ValueError) and message else f"{type(error).__name__} {message}".rstrip()
+        raise ValueError(f"{path} could not be read as {name}: {reason}") from error
 
 
 def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
@@ -224,9 +188,6 @@ def match_value(values: pd.Series, value: Any, setting: str) -> np.ndarray:
         matches = values.astype(str) == str(value)
     if not matches.any() or matches.all():
         examples = ", ".join(map(repr, pd.unique(values)[:8].tolist()))
-        share = "no" if not matches.any() else "every"
-        raise ValueError(
-            f"{setting} must be the value of some rows in column {values.name!r}, but {value!r} is the value of "
-            f"{share} row; values are {examples}"
-        )
+        problem = f"{value!r} is the value of {'every' if matches.any() else 'no'} row; values are {examples}"
+        raise ValueError(f"{setting} must be the value of some rows in column {values.name!r}, but {problem}")
     return matches.to_numpy()

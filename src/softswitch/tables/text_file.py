@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import IO, Any
 from xml.parsers import expat
@@ -34,14 +35,10 @@ CELL_BYTES = 8
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading uncompressed bytes; reading raises an error beyond the size limit."""
-    ending = path.suffix.lower()
     check_size(path, TABLE)
-    if ending == ".zip":
-        return io.BufferedReader(_LimitedStream(_open_zip(path), path))
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": _XzFile, ".bz2": bz2.open}
-    if ending not in openers:
-        return path.open("rb")
-    return io.BufferedReader(_LimitedStream(openers[ending](path), path), BLOCK)
+    openers: dict[str, Any] = {".gz": gzip.open, ".xz": _XzFile, ".bz2": bz2.open, ".zip": _open_zip}
+    opener = openers.get(path.suffix.lower())
+    return path.open("rb") if opener is None else io.BufferedReader(_LimitedStream(opener(path), path), BLOCK)
 
 
 class _LimitedStream(io.RawIOBase):
@@ -84,9 +81,7 @@ class _XzFile:
                 packed = b"" if self._decompressor is None else self._decompressor.unused_data.lstrip(padding)
                 while not packed and (part := self._file.read(BLOCK)):
                     packed = part.lstrip(padding)
-                if not packed:
-                    if self._decompressor is None:
-                        raise lzma.LZMAError("it is empty")
+                if not packed and self._decompressor is not None:
                     return b""
                 self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=XZ_MEMORY)
             else:
@@ -139,9 +134,7 @@ def _check_sheet(path: Path, stream: IO[bytes]) -> None:
         elif kind == "c":
             column += 1
             if reference is not None and (match := _REFERENCE.fullmatch(reference)):
-                column = 0
-                for letter in match[1].upper():
-                    column = 26 * column + ord(letter) - 64
+                column = reduce(lambda number, letter: 26 * number + ord(letter) - 64, match[1].upper(), 0)
                 rows = max(rows, int(match[2]))
             columns, rows = max(columns, column), max(rows, row)
         if rows * columns > MAX_CELLS:
@@ -209,13 +202,11 @@ def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto"
         raise ValueError(f"{path} could not be unpacked: {error}") from error
     if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
         raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
-    rows = first_rows(path, encoding, separator) if separator != "auto" else None
-    if rows is None:
-        candidates = {sign: first_rows(path, encoding, sign) for sign in SEPARATORS}
-        separator = max(SEPARATORS, key=lambda sign: _agreement(candidates[sign]))
-        rows = candidates[separator]
+    signs = tuple(SEPARATORS) if separator == "auto" else (separator,)
+    rows = {sign: first_rows(path, encoding, sign) for sign in signs}
+    separator = max(signs, key=lambda sign: _agreement(rows[sign]))
     if decimal == "auto":
-        decimal = _detect_decimal([cell for _, row in rows[1:] for cell in row], separator)
+        decimal = _detect_decimal([cell for _, row in rows[separator][1:] for cell in row], separator)
     return TextFormat(encoding, separator, decimal)
 
 
@@ -225,8 +216,6 @@ def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, lis
         with io.TextIOWrapper(open_bytes(path), encoding=encoding, newline="") as stream:
             text = stream.read(SAMPLE)
             is_complete = not stream.read(1)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not written in {encoding}: {error.reason} at byte {error.start}") from error
     except UnicodeError as error:
         raise ValueError(f"{path} is not written in {encoding}: {error}") from error
     except COMPRESSION_ERRORS as error:
@@ -250,39 +239,27 @@ def _check_encoding(name: str) -> str:
 def _detect_encoding(path: Path) -> str:
     with open_bytes(path) as stream:
         first = stream.read(4096)
-    for mark, name in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if first.startswith(mark):
-            return name
+    if first.startswith(codecs.BOM_UTF8):
+        return "utf-8-sig"
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
     if first.count(0) > len(first) // 5:
         return "utf-16-le" if first[1::2].count(0) >= first[::2].count(0) else "utf-16-be"
-    for name in ("utf-8", "cp1252"):
-        if _can_decode(path, name):
-            return name
-    return "latin-1"
+    return next((name for name in ("utf-8", "cp1252") if _can_decode(path, name)), "latin-1")
 
 
 def _can_decode(path: Path, encoding: str) -> bool:
-    decoder: Any = codecs.getincrementaldecoder(encoding)()
-    with open_bytes(path) as stream:
-        try:
-            while part := stream.read(SAMPLE):
-                decoder.decode(part)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return False
-    return True
+    with io.TextIOWrapper(open_bytes(path), encoding=encoding) as stream, suppress(UnicodeDecodeError):
+        while stream.read(SAMPLE):
+            pass
+        return True
+    return False
 
 
 def _agreement(rows: list[tuple[int, list[str]]]) -> tuple[float, int]:
     """Return the share of rows with as many cells as the first row, and this number; 0 for a single column."""
-    if not rows or len(rows[0][1]) < 2:
-        return 0.0, 0
-    cells = len(rows[0][1])
-    return sum(len(row) == cells for _, row in rows) / len(rows), cells
+    cells = len(rows[0][1]) if rows else 0
+    return (sum(len(row) == cells for _, row in rows) / len(rows), cells) if cells > 1 else (0.0, 0)
 
 
 _WITH_COMMA = re.compile(r"\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\D{0,3}")

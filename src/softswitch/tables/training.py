@@ -26,24 +26,14 @@ from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
+from softswitch.results import folder as run_folder
 from softswitch.results.callbacks import Callback
 from softswitch.results.certificate import Certificate, describe_certification, is_certified
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.folder import (
-    ABOUT,
-    CHECKPOINTS,
-    CONFIG,
-    FORMAT,
-    create_folder,
-    find_runs,
-    open_run,
-    read_versions,
-    write_result,
-)
+from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, find_runs, open_run, write_result
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
-from softswitch.support.checks import call_all
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import CUSTOM, KINDS, check_regret
 from softswitch.tables.labels import Label
@@ -57,14 +47,7 @@ from softswitch.tables.preparation import (
     fill_alpha,
     prepare_table,
 )
-from softswitch.tables.private import (
-    NOISE_KEY,
-    WITHHELD,
-    certificate_privacy,
-    delete_noise_key,
-    noise_key,
-    training_privacy,
-)
+from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
 from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
 
 KEPT = ("started", "settings", "base", "data", "command")
@@ -111,7 +94,7 @@ def train(
     """
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
-    table, method, *_ = call_all(
+    table, method, *_ = checks.call_all(
         lambda: prepare_table(config, base),
         lambda: build_method(config),
         lambda: training_privacy(config),
@@ -125,9 +108,9 @@ def train(
     if watch is not None:
         watch(config, table, method)
     _check(config, table, method)
-    folder = create_folder(base / config.run.folder, path.stem)
+    folder = run_folder.create_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
-    about = {"format": FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
+    about = {"format": run_folder.FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
     about |= describe_origin(config, table)
     write_json(folder / ABOUT, about)
     return _run(folder, config, table, method, about, callbacks, progress)
@@ -140,7 +123,7 @@ def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {"file": config.data.file, "sha256": digest, "rows": int(table.train.sizes.sum())},
         "command": " ".join(["softswitch", *sys.argv[1:]]) if sys.argv else "",
-        "versions": read_versions(),
+        "versions": run_folder.read_versions(),
     }
 
 
@@ -171,84 +154,69 @@ def resume(
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
     if config.task.kind == CUSTOM and not trust:
         paths = (config.task.objective, config.task.constraint, config.task.constraint_surrogate)
-        functions = " and ".join(path for path in paths if path is not None)
+        functions = f"{' and '.join(filter(None, paths))} from {base.resolve()}"
         raise ValueError(
-            f"{run.folder} wants to import {functions} from {base.resolve()}, which can run any code on this machine; "
-            "if you trust its author, use --trust (trust=True)"
+            f"{run.folder} wants to import {functions}, which can run any code on this machine; if you trust its "
+            "author, use --trust (trust=True)"
         )
-    extended = _extend(config, rounds, seconds)
-    table = prepare_table(extended, base)
+    extended = config.run
+    if rounds is not None:
+        checks.check_integer("rounds", rounds, minimum=replace_auto(extended.rounds, 1))
+        extended = replace(extended, rounds=rounds)
+    if seconds is not None:
+        seconds = checks.check_real("seconds", seconds, minimum=extended.seconds or 0)
+        extended = replace(extended, seconds=seconds)
+    config, old = replace(config, run=extended), config
+    table = prepare_table(config, base)
     if config.privacy.is_enabled and "status" in run.about and not (run.folder / CHECKPOINTS / NOISE_KEY).exists():
         raise ValueError(f"{run.folder} is finished: evaluating it again would exceed its privacy budget")
     if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):  # checkpoints check withheld data
         raise ValueError(f"{config.data.file} has changed since {run.folder} started; start a new run")
-    if extended != config:  # written once the run continues, because it may still be refused
-        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(extended).encode()), *callbacks)
+    if config != old:  # written once the run continues, because it may still be refused
+        callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(config).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
-    method = fill_alpha(build_method(extended), len(table.train))
-    return _run(run.folder, extended, table, method, kept, callbacks, progress)
+    method = fill_alpha(build_method(config), len(table.train))
+    return _run(run.folder, config, table, method, kept, callbacks, progress)
 
 
-def _extend(config: Config, rounds: int | None, seconds: float | None) -> Config:
-    run = config.run
-    if rounds is not None:
-        checks.check_integer("rounds", rounds, minimum=replace_auto(run.rounds, 1))
-        run = replace(run, rounds=rounds)
-    if seconds is not None:
-        run = replace(run, seconds=checks.check_real("seconds", seconds, minimum=run.seconds or 0))
-    return replace(config, run=run)
-
-
-def sampling_options(config: Config) -> Sampling:
-    """Return the client sampling of the settings."""
-    run, automatic = config.run, replace_auto(config.method.step_size) is None
-    batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if automatic else {AUTO: None})
-    value_batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if automatic else {AUTO: "same"})
-    return Sampling(
+def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
+    """Return the settings of a run as ``solve`` takes them, without its time limit."""
+    run, is_automatic = config.run, replace_auto(config.method.step_size) is None
+    batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if is_automatic else {AUTO: None})
+    value_batch_sizes = batch_sizes | ({} if is_automatic else {AUTO: "same"})
+    sampling = Sampling(
         local_steps=run.local_steps,
         participation=run.participation,
         batch_size=batch_sizes.get(run.batch_size, run.batch_size),
         value_batch_size=value_batch_sizes.get(run.value_batch_size, run.value_batch_size),
         memory=build_memory(config.method),
     )
+    output = Output(iterate=run.answer, average_last=replace_auto(run.average_last))
+    options = {"rounds": replace_auto(run.rounds), "seed": run.seed, "sampling": sampling, "output": output}
+    return options | {"logging": Logging(**{"record_clients": True, **logging})}
 
 
-def output_options(config: Config) -> Output:
-    """Return the iterate to output."""
-    return Output(iterate=config.run.answer, average_last=replace_auto(config.run.average_last))
-
-
-def run_settings(config: Config) -> RunSettings:
-    """Return the settings of a run."""
-    logging = Logging(record_clients=True)
-    sampling, output = sampling_options(config), output_options(config)
-    return RunSettings.from_options(replace_auto(config.run.rounds), config.run.seconds, sampling, output, logging)
+def _run_settings(config: Config) -> RunSettings:
+    options = solve_options(config)
+    groups = (options[name] for name in ("sampling", "output", "logging"))
+    return RunSettings.from_options(options["rounds"], config.run.seconds, *groups)
 
 
 def _check(config: Config, table: PreparedTable, method: Method) -> None:
     """Raise the errors of ``solve`` before a folder is created."""
-    privacy = training_privacy(config)
+    problem, train, sampling = table.problem, table.train, solve_options(config)["sampling"]
+    settings, privacy = _run_settings(config), training_privacy(config)
     if privacy is not None:
-        sampling = sampling_options(config)
-        check_private_run(table.problem, table.train, method, privacy, sampling, run_settings(config))
-        if table.held_out is not None and table.problem.constraint_range is None:
+        check_private_run(problem, train, method, privacy, sampling, settings)
+        if table.held_out is not None and problem.constraint_range is None:
             raise ValueError(
                 f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate "
                 "needs a constraint with a known range per row, such as miss-rate"
             )
         return
-    sampling = resolve_sampling(sampling_options(config), method)
-    resolved = resolve_options(table.problem, table.train, (method,), sampling, Compute(), run_settings(config))
-    request(
-        table.problem,
-        table.train,
-        resolved.methods,
-        resolved.sampling,
-        resolved.settings,
-        compute=resolved.compute,
-        held_out=_monitored(table),
-        choice=resolved.choice,
-    )
+    found = resolve_options(problem, train, (method,), resolve_sampling(sampling, method), Compute(), settings)
+    options: dict[str, Any] = {"compute": found.compute, "held_out": _monitored(table), "choice": found.choice}
+    request(problem, train, found.methods, found.sampling, found.settings, **options)
 
 
 def _run(
@@ -261,104 +229,78 @@ def _run(
     progress: bool | None,
 ) -> TrainedRun:
     privacy = training_privacy(config)
+    about = about | describe_task(config, table.label)
+    columns: dict[str, list[float]] = {}
     if privacy is not None:
-        return _run_privately(folder, config, table, method, about, callbacks, progress, privacy)
+        logging = Logging(callbacks=callbacks, progress=progress)
+        result, certificate = _solve_privately(folder / CHECKPOINTS, config, table, method, privacy, logging)
+    else:
+        result, certified = _solve(folder / CHECKPOINTS, config, table, method, callbacks, progress)
+        certificate = None if certified is None else certified.certificate
+        if result.status.code is not StatusCode.DIVERGED:
+            options: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
+            constants = partial(table.label.constant, table.problem.start)
+            result = add_baselines(result, table.problem, table.train, constants=constants, **options)
+            if certified is None and table.held_out is not None:
+                certificate = certify(result, table.problem, table.held_out, config.run.confidence)
+        columns = client_metrics(table, result)
+        if config.run.aim == CERTIFIED and table.held_out is not None:
+            about["aim"] = _aim(certificate, certified, count_earlier_certificates(folder, config, about))
+        if KINDS[config.task.kind].uses_groups and table.held_out is not None and find_spec("fairlearn") is not None:
+            names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
+            groups = group_metrics(result.params, table.held_out)
+            about["groups"] = {names[row.pop("group")]: row for row in groups}
+    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
+    if privacy is not None and result.status.code is not StatusCode.STOPPED:
+        (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
+    write_result(folder, result, about=about, clients=columns, certificate=certificate)
+    return TrainedRun(folder, result, certificate, about.get("aim"))
+
+
+def _solve(
+    checkpoints: Path,
+    config: Config,
+    table: PreparedTable,
+    method: Method,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+) -> tuple[Result, Certified | None]:
     problem, train, split, held_out = table.problem, table.train, table.split, _monitored(table)
     if config.task.regret:
         task = with_regret(problem, train if split is None else split)
         problem, held_out = task.problem, None if held_out is None else task.transform(held_out)
         train, split = (task.clients, None) if split is None else (train, task.clients)
-    options: dict[str, Any] = {
-        "rounds": replace_auto(config.run.rounds),
-        "seconds": config.run.seconds,
-        "seed": config.run.seed,
-        "sampling": sampling_options(config),
-        "output": output_options(config),
-        "logging": Logging(callbacks=callbacks, progress=progress, held_out=held_out, record_clients=True),
-    }
-    certified: Certified | None = None
+    options = solve_options(config, callbacks=callbacks, progress=progress, held_out=held_out)
+    options["seconds"] = config.run.seconds
     if split is None:
-        result = solve(problem, train, as_method(method), checkpoints=Checkpoints(folder / CHECKPOINTS), **options)
-    else:
-        certified = solve_certified(
-            problem,
-            split,
-            as_method(method),
-            confidence=config.run.confidence,
-            move=None if config.task.kind == CUSTOM else table.label.move,
-            checkpoints=folder / CHECKPOINTS,
-            **options,
-        )
-        result = certified.result
-    diverged = result.status.code is StatusCode.DIVERGED
-    if not diverged:
-        constants = partial(table.label.constant, table.problem.start)
-        baselines: dict[str, Any] = {"constants": constants, "held_out": _monitored(table), "cost": table.cost}
-        result = add_baselines(result, table.problem, table.train, **baselines)
-    certificate = None if certified is None else certified.certificate
-    if certified is None and table.held_out is not None and not diverged:
-        certificate = certify(result, table.problem, table.held_out, config.run.confidence)
-    if config.run.aim == CERTIFIED and table.held_out is not None:
-        about = about | {"aim": _aim(certificate, certified, count_earlier_certificates(folder, config, about))}
-    about = about | describe_task(config, table.label)
-    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
-    columns = client_metrics(table, result)
-    if KINDS[config.task.kind].uses_groups and table.held_out is not None and find_spec("fairlearn") is not None:
-        names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
-        groups = group_metrics(result.params, table.held_out)
-        about = about | {"groups": {names[row.pop("group")]: row for row in groups}}
-    write_result(folder, result, about=about, clients=columns, certificate=certificate)
-    return TrainedRun(folder, result, certificate, about.get("aim"))
+        return solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options), None
+    options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
+    move = None if config.task.kind == CUSTOM else table.label.move
+    certified = solve_certified(problem, split, as_method(method), move=move, **options)
+    return certified.result, certified
 
 
-def _run_privately(
-    folder: Path,
-    config: Config,
-    table: PreparedTable,
-    method: Method,
-    about: dict[str, Any],
-    callbacks: Sequence[Callback],
-    progress: bool | None,
-    privacy: RecordPrivacy,
-) -> TrainedRun:
+def _solve_privately(
+    checkpoints: Path, config: Config, table: PreparedTable, method: Method, privacy: RecordPrivacy, logging: Logging
+) -> tuple[Result, Certificate | None]:
     """Run with private rounds, one private evaluation and a private certificate; nothing else uses rows."""
-    checkpoints = folder / CHECKPOINTS
+    sampling, settings, seed = solve_options(config)["sampling"], _run_settings(config), config.run.seed
+    saved, key = Checkpoints(checkpoints), noise_key(checkpoints)
     result, _ = solve_privately(
-        table.problem,
-        table.train,
-        method,
-        privacy,
-        sampling_options(config),
-        run_settings(config),
-        config.run.seed,
-        Logging(callbacks=callbacks, progress=progress),
-        Checkpoints(checkpoints),
-        noise_key(checkpoints),
+        table.problem, table.train, method, privacy, sampling, settings, seed, logging, saved, key
     )
-    certificate, stopped = None, result.status.code is StatusCode.STOPPED
-    if table.held_out is not None and not stopped and result.status.code is not StatusCode.DIVERGED:
-        budget = certificate_privacy(config)
-        certificate = certify(result, table.problem, table.held_out, config.run.confidence, privacy=budget)
-    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
-    if not stopped:  # before anything is written: a kill in between must not lead to a second certificate
-        delete_noise_key(checkpoints)
-    about = about | describe_task(config, table.label)
-    write_result(folder, result, about=about, clients={}, certificate=certificate)
-    return TrainedRun(folder, result, certificate)
+    if table.held_out is None or result.status.code in (StatusCode.STOPPED, StatusCode.DIVERGED):
+        return result, None
+    budget = certificate_privacy(config)
+    return result, certify(result, table.problem, table.held_out, config.run.confidence, privacy=budget)
 
 
 def describe_task(config: Config, label: Label) -> dict[str, Any]:
     """Return entries of run.json: what must hold, and the names and units of constraint and objective."""
-    kind, task = KINDS[config.task.kind], config.task
-    positive = getattr(label, "positive", None) if config.data.positive is None else config.data.positive
-    sentence = kind.describe_bound(
-        task.bound,
-        client=config.data.client,
-        label=config.data.label,
-        positive=positive,
-        group=f"{task.sensitive} = {task.protected}",
-        constraint=task.constraint,
-    )
+    kind, task, data = KINDS[config.task.kind], config.task, config.data
+    positive = getattr(label, "positive", None) if data.positive is None else data.positive
+    described: dict[str, Any] = {"group": f"{task.sensitive} = {task.protected}", "constraint": task.constraint}
+    sentence = kind.describe_bound(task.bound, client=data.client, label=data.label, positive=positive, **described)
     names = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
     return {"bounded": sentence, "constraints": names, "description": asdict(kind.description)}
 
@@ -370,11 +312,8 @@ def _monitored(table: PreparedTable) -> ClientData | None:
 
 def _aim(certificate: Certificate | None, certified: Certified | None, earlier: int) -> dict[str, Any]:
     """Return the outcome of certification for run.json."""
-    aim: dict[str, Any] = {
-        "answered": is_certified(certificate),
-        "words": describe_certification(certificate),
-        "earlier_certificates": earlier,
-    }
+    verdict = {"answered": is_certified(certificate), "words": describe_certification(certificate)}
+    aim = verdict | {"earlier_certificates": earlier}
     if certified is None or certified.model is None:
         return aim
     return aim | {
