@@ -11,14 +11,8 @@ import pandas as pd
 
 from softswitch.problem.choices import BINARY, MULTICLASS
 from softswitch.problem.choices import NUMBER as NUMBER_LABEL
-from softswitch.tables.cells import (
-    detect_date_order,
-    has_ambiguous_order,
-    holds_datetimes,
-    is_text,
-    parse_cells,
-    parse_datetimes,
-)
+from softswitch.tables import cells
+from softswitch.tables.cells import detect_date_order, is_text
 from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, Categorical, column_kind, to_categories
 
 
@@ -121,8 +115,13 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
 
 
 def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, str | None]:
-    if holds_datetimes(values):
-        return _datetime_content(values)
+    if cells.holds_datetimes(values):
+        parsed, order = cells.parse_datetimes(values), detect_date_order(values)
+        has_several_hours = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
+        content = TIME if np.isnan(parsed.days).all() else DATE_AND_TIME if has_several_hours else DATE
+        if cells.has_ambiguous_order(values):
+            return content, "read with the day first, but all of its dates could also have the month first"
+        return content, f"read with the {'day' if order[0] == 'dmy' else 'month'} first" if order else None
     if distinct == 2:
         return TWO_VALUES, None
     if not is_text(values):
@@ -137,16 +136,6 @@ def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, 
     return CATEGORY, remark
 
 
-def _datetime_content(values: pd.Series) -> tuple[str, str | None]:
-    parsed = parse_datetimes(values)
-    has_several_hours = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
-    content = TIME if np.isnan(parsed.days).all() else DATE_AND_TIME if has_several_hours else DATE
-    if has_ambiguous_order(values):
-        return content, "read with the day first, but all of its dates could also have the month first"
-    order = detect_date_order(values)
-    return content, f"read with the {'day' if order[0] == 'dmy' else 'month'} first" if order else None
-
-
 def non_numeric_cells(values: pd.Series) -> dict[str, float]:
     """Return the few strings, with their shares, without which a text column holds numbers or dates."""
     if not is_text(values):
@@ -157,7 +146,7 @@ def non_numeric_cells(values: pd.Series) -> dict[str, float]:
     is_rare = len(rest) <= (1 - NUMBERS_SHARE) * len(filled) and len(counts) <= MAX_NON_NUMERIC
     if len(filled) < MIN_ROWS or rest.empty or not is_rare:
         return {}
-    parsed = parse_cells(values.where(~values.isin(counts.index)))
+    parsed = cells.parse_cells(values.where(~values.isin(counts.index)))
     if column_kind(parsed) == Categorical.kind:
         return {}
     return {str(cell): count / len(values) for cell, count in counts.items()}
@@ -168,7 +157,9 @@ def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str
     if content in DATETIMES or content == NUMBER:
         return None
     share = distinct / len(filled)
-    has_identifier_name = _has_identifier_name(name, share)
+    last, named = "".join(split_name(name)[-1:]), f"named as an identifier, with {distinct:,} values"
+    is_counter = share >= IDENTIFIER_SHARE and last in COUNTER_HINTS
+    has_identifier_name = is_counter or last in IDENTIFIER_HINTS or name == "Unnamed: 0"
     if is_text(filled):
         length = float(filled.astype(str).str.len().mean())
         if length > LONG_TEXT and share > 0.8:
@@ -177,23 +168,12 @@ def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str
             return f"an identifier of rows: {share:.0%} of its values are distinct"
         if distinct > MAX_LEVELS and to_categories(filled).value_counts().iloc[0] < MIN_LEVEL_ROWS:
             return f"{distinct:,} distinct values, none in {MIN_LEVEL_ROWS} rows"
-        return (
-            f"named as an identifier, with {distinct:,} values"
-            if has_identifier_name and distinct > MAX_LEVELS
-            else None
-        )
+        return named if has_identifier_name and distinct > MAX_LEVELS else None
     if content == INTEGER and len(filled) >= MIN_ROWS:
         if share == 1 and (filled.is_monotonic_increasing or np.ptp(filled.to_numpy(float)) < 1.5 * len(filled)):
             return "a row counter"
-        if has_identifier_name and distinct > 10:
-            return f"named as an identifier, with {distinct:,} values"
+        return named if has_identifier_name and distinct > 10 else None
     return None
-
-
-def _has_identifier_name(name: str, distinct_share: float) -> bool:
-    last = next(iter(split_name(name)[-1:]), "")
-    is_counter = distinct_share >= IDENTIFIER_SHARE and last in COUNTER_HINTS
-    return is_counter or last in IDENTIFIER_HINTS or name == "Unnamed: 0"
 
 
 def infer_label_type(values: pd.Series) -> str:

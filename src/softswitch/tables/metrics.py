@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
@@ -31,9 +32,8 @@ def auc(y: np.ndarray, score: np.ndarray) -> float:
     negatives = len(positive) - positives
     if not positives or not negatives:
         return math.nan
-    from scipy.stats import rankdata  # takes half a second to import
-
-    return float((rankdata(score)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    ranks = pd.Series(score).rank().to_numpy()
+    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
 def worst_class_recall(y: np.ndarray, score: np.ndarray) -> float:

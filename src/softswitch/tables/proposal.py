@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
+from softswitch.tables import inspection
 from softswitch.tables.cells import holds_datetimes, is_text, parse_datetimes
 from softswitch.tables.constraints import kind_names
 from softswitch.tables.features import to_categories
-from softswitch.tables.inspection import (
-    CATEGORY,
-    CLIENT_HINTS,
-    DATETIMES,
-    INTEGER,
-    LABEL_HINTS,
-    NAME_SUFFIXES,
-    NEGATIVE_VALUES,
-    POSITIVE_VALUES,
-    TWO_VALUES,
-    UNUSABLE,
-    ColumnSummary,
-    plain_value,
-    split_name,
-)
+from softswitch.tables.inspection import CATEGORY, INTEGER, TWO_VALUES, ColumnSummary, plain_value
 from softswitch.tables.metrics import auc
 from softswitch.tables.settings import DataSection
 
@@ -53,35 +39,44 @@ CLEAR_CHOICES = ((3.0, 1.0), (2.0, 2.0))
 """Points of a clear choice, each with its smallest lead over the next candidate."""
 
 
-def label_association(values: pd.Series, label: pd.Series, label_type: str) -> tuple[float, str]:
-    """Return how well a single column predicts the label, at most 1, and the name of the measure.
+def label_association(values: pd.Series, label: pd.Series, label_type: str) -> float:
+    """Return how well a single column predicts the label, at most 1, as the measure of the label type.
 
     The column is grouped into levels (categories, or bins of numbers; an empty cell is a level). The label of each
-    level is learnt from half of the rows and evaluated on the other half. Numbers are also compared by rank.
+    level is learnt from half of the rows and evaluated on the rest. Numbers are also compared by rank.
     """
-    measure = MEASURES[label_type]
     known = label.notna().to_numpy()
     if label_type == NUMBER:
         known = known & np.isfinite(label.to_numpy(float))
     rows = known.nonzero()[0]
     if len(rows) < MIN_CLASS_ROWS:
-        return 0.0, measure
+        return 0.0
     if len(rows) > MAX_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
     rows = np.random.default_rng(1).permutation(rows)  # files are often sorted
     levels, numbers = _group_levels(values.iloc[rows])
-    label = label.iloc[rows]
-    learn = np.arange(len(rows)) % 2 == 0
+    filled, learn = ~np.isnan(numbers), np.arange(len(rows)) % 2 == 0
+    has_ranks = filled.mean() >= 0.5
     if label_type == NUMBER:
-        target = label.to_numpy(float)
-        return max(_level_correlation(levels, target, learn), _rank_correlation(numbers, target)), measure
-    classes, _ = pd.factorize(label, sort=True)
+        target = label.iloc[rows].to_numpy(float)
+        by_level = by_rank = 0.0
+        if np.bincount(levels).max() >= MIN_CLASS_ROWS:
+            by_level = _correlation(_level_means(levels, target, learn)[~learn], target[~learn])
+        if has_ranks and filled.sum() >= MIN_CLASS_ROWS:
+            ranks = (pd.Series(column[filled]).rank().to_numpy() for column in (numbers, target))
+            by_rank = abs(_correlation(*ranks))
+        return max(by_level, by_rank)
+    classes, _ = pd.factorize(label.iloc[rows], sort=True)
     if len(classes) == 0 or np.bincount(classes).min() < MIN_CLASS_ROWS:
-        return 0.0, measure
+        return 0.0
     if label_type == MULTICLASS:
-        return _mean_recall(levels, classes, learn), measure
+        return _mean_recall(levels, classes, learn)
     level_auc = auc(classes[~learn], _level_means(levels, classes.astype(float), learn)[~learn])
-    return max(float(np.nan_to_num(level_auc, nan=0.5)), _number_auc(numbers, classes)), measure
+    best = float(np.nan_to_num(level_auc, nan=0.5))
+    if has_ranks and min(np.bincount(classes[filled], minlength=2)) >= MIN_CLASS_ROWS:
+        number_auc = auc(classes[filled], numbers[filled])
+        best = max(best, number_auc, 1 - number_auc)
+    return best
 
 
 def duplicates_client(values: pd.Series, client: pd.Series) -> bool:
@@ -93,14 +88,14 @@ def duplicates_client(values: pd.Series, client: pd.Series) -> bool:
     return len(pairs.drop_duplicates()) == count
 
 
-def _group_levels(values: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the column as codes of levels, and as numbers if it holds any."""
+def _group_levels(values: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column as codes of levels, and as numbers, which are NaN for categories."""
     if holds_datetimes(values):
         parsed = parse_datetimes(values)
-        days = np.where(np.isnan(parsed.days), 0, parsed.days) + np.nan_to_num(parsed.hours) / 24
-        numbers = np.where(values.isna(), np.nan, days)
+        numbers = np.where(values.isna(), np.nan, np.nan_to_num(parsed.days) + np.nan_to_num(parsed.hours) / 24)
     elif is_text(values) or pd.api.types.is_bool_dtype(values):
-        return pd.factorize(to_categories(values).where(values.notna()), use_na_sentinel=False)[0], None
+        codes, _ = pd.factorize(to_categories(values).where(values.notna()), use_na_sentinel=False)
+        return codes, np.full(len(values), np.nan)
     else:
         numbers = values.to_numpy(float, na_value=np.nan)
     if len(np.unique(numbers[~np.isnan(numbers)])) <= BINS:
@@ -116,49 +111,21 @@ def _level_means(levels: np.ndarray, target: np.ndarray, learn: np.ndarray) -> n
     return (sums / (np.bincount(levels[learn], minlength=count) + 1))[levels]
 
 
-def _number_auc(numbers: np.ndarray | None, classes: np.ndarray) -> float:
-    if numbers is None:
-        return 0.0
-    filled = ~np.isnan(numbers)
-    if filled.mean() < 0.5 or min(np.bincount(classes[filled], minlength=2)) < MIN_CLASS_ROWS:
-        return 0.0
-    value = auc(classes[filled], numbers[filled])
-    return max(value, 1 - value)
-
-
 def _mean_recall(levels: np.ndarray, classes: np.ndarray, learn: np.ndarray) -> float:
     """Return the mean recall over classes of predicting each level's most frequent class."""
     count = int(classes.max()) + 1
     shares = np.bincount(classes[learn], minlength=count) / learn.sum()
     counts = np.zeros((int(levels.max()) + 1, count)) + 1e-3 * shares
     np.add.at(counts, (levels[learn], classes[learn]), 1)
-    correct = counts[levels[~learn]].argmax(1) == classes[~learn]
-    return float(np.mean([correct[classes[~learn] == label].mean() for label in np.unique(classes[~learn])]))
-
-
-def _level_correlation(levels: np.ndarray, target: np.ndarray, learn: np.ndarray) -> float:
-    if np.bincount(levels).max() < MIN_CLASS_ROWS:
-        return 0.0
-    return _correlation(_level_means(levels, target, learn)[~learn], target[~learn])
-
-
-def _rank_correlation(numbers: np.ndarray | None, target: np.ndarray) -> float:
-    if numbers is None:
-        return 0.0
-    filled = ~np.isnan(numbers)
-    if filled.mean() < 0.5 or filled.sum() < MIN_CLASS_ROWS:
-        return 0.0
-    from scipy.stats import rankdata  # takes half a second to import
-
-    return abs(_correlation(rankdata(numbers[filled]), rankdata(target[filled])))
+    correct = pd.Series(counts[levels[~learn]].argmax(1) == classes[~learn])
+    return float(correct.groupby(classes[~learn]).mean().mean())
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.corrcoef(first, second)[0, 1]) if first.std() and second.std() else 0.0
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A column that may have a role, with points for the evidence."""
 
     name: str
@@ -166,8 +133,7 @@ class Candidate:
     why: str
 
 
-@dataclass(frozen=True)
-class PositiveClass:
+class PositiveClass(NamedTuple):
     """The positive value of a label, its share of the rows, and the negative value."""
 
     value: Any
@@ -178,40 +144,39 @@ class PositiveClass:
 
 def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
     """Return columns that may be the label, the most likely first."""
+    usable = [one for one in summaries if one.content not in (*inspection.UNUSABLE, *inspection.DATETIMES)]
+    binary = sum(one.content == TWO_VALUES for one in usable)
     candidates = []
-    usable = [summary for summary in summaries if summary.content not in (*UNUSABLE, *DATETIMES)]
-    binary = [summary for summary in usable if summary.content == TWO_VALUES]
-    for summary in usable:
-        points, why = _name_points(summary.name, LABEL_HINTS)
-        if summary.name == summaries[-1].name:
-            points, why = points + 1, [*why, "the last column"]
-        elif summary.name == summaries[0].name:
-            points, why = points + 0.5, [*why, "the first column"]
-        if summary.content == TWO_VALUES:
-            points, why = points + 1, [*why, "two values"]
-            if len(binary) == 1:
-                points, why = points + 1, [*why, "the only column of two values"]
-        if _name_points(summary.name, CLIENT_HINTS)[0]:
+    for one in usable:
+        evidence = [
+            _name_evidence(one.name, inspection.LABEL_HINTS),
+            (1.0, "the last column" if one.name == summaries[-1].name else ""),
+            (0.5, "the first column" if one.name == summaries[0].name != summaries[-1].name else ""),
+            (1.0, "two values" if one.content == TWO_VALUES else ""),
+            (1.0, "the only column of two values" if one.content == TWO_VALUES and binary == 1 else ""),
+        ]
+        points = sum(points for points, why in evidence if why)
+        if _name_evidence(one.name, inspection.CLIENT_HINTS)[0]:
             points -= 2
-        candidates.append(Candidate(summary.name, points, ", ".join(why)))
+        candidates.append(Candidate(one.name, points, ", ".join(why for _, why in evidence if why)))
     return sorted(candidates, key=lambda candidate: -candidate.points)
 
 
 def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
     """Return columns that may be the client, the most likely first."""
     candidates = []
-    for summary in summaries:
-        is_identifier = summary.reason is not None and summary.reason.startswith("named as")
-        is_usable = summary.content in (CATEGORY, INTEGER, TWO_VALUES) or is_identifier
-        if summary.name == label or not is_usable or summary.values < 2 or summary.values * MIN_CLIENT_ROWS > rows:
+    for one in summaries:
+        is_identifier = one.reason is not None and one.reason.startswith("named as")
+        is_usable = one.content in (CATEGORY, INTEGER, TWO_VALUES) or is_identifier
+        if one.name == label or not is_usable or one.values < 2 or one.values * MIN_CLIENT_ROWS > rows:
             continue
-        points, why = _name_points(summary.name, CLIENT_HINTS)
-        if summary.content == CATEGORY and summary.values >= 3:
-            points += 0.5
-        if summary.content == TWO_VALUES or (summary.content == INTEGER and not points):
+        points, why = _name_evidence(one.name, inspection.CLIENT_HINTS)
+        size = f"{one.values:,} values with {rows / one.values:,.0f} rows on average"
+        if one.content == TWO_VALUES or (one.content == INTEGER and not points):
             points -= 1
-        why.append(f"{summary.values:,} values with {rows / summary.values:,.0f} rows on average")
-        candidates.append(Candidate(summary.name, points, ", ".join(why)))
+        elif one.content == CATEGORY and one.values >= 3:
+            points += 0.5
+        candidates.append(Candidate(one.name, points, ", ".join(filter(None, (why, size)))))
     return sorted(candidates, key=lambda candidate: -candidate.points)
 
 
@@ -224,46 +189,39 @@ def clear_choice(candidates: Sequence[Candidate]) -> str | None:
     return candidates[0].name if is_clear else None
 
 
-def _name_points(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> tuple[float, list[str]]:
+def _name_evidence(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> tuple[float, str]:
     """Return points for a name whose noun is a strong (3) or weak (2) hint, and the reason."""
-    words = split_name(name)
-    while len(words) > 1 and words[-1] in NAME_SUFFIXES:
+    words = inspection.split_name(name)
+    while len(words) > 1 and words[-1] in inspection.NAME_SUFFIXES:
         words.pop()
     for points, nouns in zip((3.0, 2.0), hints, strict=True):
         if words and words[-1] in nouns:
-            return points + (0.5 if len(words) == 1 else 0.0), ["its name"]
-    return 0.0, []
+            return points + (0.5 if len(words) == 1 else 0.0), "its name"
+    return 0.0, ""
+
+
+_POSITIVE, _NEGATIVE = inspection.POSITIVE_VALUES, inspection.NEGATIVE_VALUES
+_NEGATIONS = ("no ", "not ", "non-", "non ", "non", "un", "in", "no_", "not_")
+_RULES: tuple[Callable[[str, str], bool], ...] = (
+    lambda one, other: one in _POSITIVE and other in _NEGATIVE,
+    lambda one, other: len(one) > 1 and one in _POSITIVE and other not in _POSITIVE,
+    lambda one, other: (
+        ((len(other) > 1 or other == "0") and other in _NEGATIVE and one not in _NEGATIVE)
+        or other in [prefix + one for prefix in _NEGATIONS]
+    ),
+)
+"""Whether the first of two values is the positive one; a later rule applies if no earlier one does."""
 
 
 def positive_class(label: pd.Series) -> PositiveClass:
     """Propose the positive value of a label by the meaning of its values, else the rarer value."""
     shares = label.dropna().value_counts(normalize=True)
-    frequent, rare = (plain_value(value) for value in shares.index)
-    share = {frequent: float(shares.iloc[0]), rare: float(shares.iloc[1])}
-    is_first = _is_first_positive(str(frequent), str(rare))
-    if is_first is not None:
-        chosen, other = (frequent, rare) if is_first else (rare, frequent)
-        return PositiveClass(chosen, share[chosen], other, f"{chosen} rather than {other}")
-    return PositiveClass(rare, share[rare], frequent, "the rarer value, a guess")
-
-
-def _is_first_positive(first: str, second: str) -> bool | None:
-    """Return whether the first of two values is the positive one; None if their meaning is unknown."""
-    first, second = first.lower().strip(), second.lower().strip()
-    pairs = ((first, second, True), (second, first, False))
-    for one, other, answer in pairs:
-        if one in POSITIVE_VALUES and other in NEGATIVE_VALUES:
-            return answer
-    for one, other, answer in pairs:
-        if len(one) > 1 and one in POSITIVE_VALUES and other not in POSITIVE_VALUES:
-            return answer
-    for one, other, answer in pairs:
-        if (len(other) > 1 or other == "0") and other in NEGATIVE_VALUES and one not in NEGATIVE_VALUES:
-            return answer
-        negations = ("no ", "not ", "non-", "non ", "non", "un", "in", "no_", "not_")
-        if any(other == prefix + one for prefix in negations):
-            return answer
-    return None
+    frequent, rare = ((plain_value(value), float(share)) for value, share in shares.items())
+    for rule in _RULES:
+        for (one, share), (other, _) in ((frequent, rare), (rare, frequent)):
+            if rule(str(one).lower().strip(), str(other).lower().strip()):
+                return PositiveClass(one, share, other, f"{one} rather than {other}")
+    return PositiveClass(*rare, frequent[0], "the rarer value, a guess")
 
 
 def reasons_to_ignore(
@@ -276,20 +234,16 @@ def reasons_to_ignore(
 ) -> dict[str, str]:
     """Return columns to ignore, each with a reason that completes "it is"."""
     reasons = {}
-    for summary in summaries:
-        name = summary.name
-        if name in (label, client, *keep):
+    for one in summaries:
+        if one.name in (label, client, *keep):
             continue
-        if summary.reason is not None:
-            reasons[name] = summary.reason
-        elif summary.content in (CATEGORY, INTEGER) and duplicates_client(table[name], table[client]):
-            reasons[name] = f"a copy of {client}, which is unknown for new clients"
-        else:
-            association, measure = label_association(table[name], table[label], label_type)
-            if association > LEAKAGE:
-                reasons[name] = (
-                    f"a near copy of {label} ({measure} {association:.3f}); is it known when a prediction is needed?"
-                )
+        if one.reason is not None:
+            reasons[one.name] = one.reason
+        elif one.content in (CATEGORY, INTEGER) and duplicates_client(table[one.name], table[client]):
+            reasons[one.name] = f"a copy of {client}, which is unknown for new clients"
+        elif (association := label_association(table[one.name], table[label], label_type)) > LEAKAGE:
+            measured = f"{MEASURES[label_type]} {association:.3f}"
+            reasons[one.name] = f"a near copy of {label} ({measured}); is it known when a prediction is needed?"
     return reasons
 
 
@@ -317,15 +271,12 @@ def remarks(
         )
     if label_type == BINARY and (single := int((rows[label].groupby(clients).nunique() < 2).sum())):
         lines.append(f"clients with rows of one class only: {single:,} of {len(sizes):,}")
-    if label_type == MULTICLASS:
-        counts = to_categories(rows[label]).value_counts()
-        rare = [f"{shorten(name)} ({count})" for name, count in counts.items() if count < RARE_CLASS_ROWS]
-        if rare:
-            lines.append(f"classes with fewer than {RARE_CLASS_ROWS} rows, too few to learn: {', '.join(rare[:5])}")
+    counts = to_categories(rows[label]).value_counts() if label_type == MULTICLASS else pd.Series(dtype=int)
+    if rare := [f"{shorten(name)} ({count})" for name, count in counts.items() if count < RARE_CLASS_ROWS]:
+        lines.append(f"classes with fewer than {RARE_CLASS_ROWS} rows, too few to learn: {', '.join(rare[:5])}")
     lines += [f"{one.name}: {one.remark}" for one in summaries if one.remark and one.name not in ignored]
-    half_empty = [one.name for one in summaries if one.empty > 0.5 and one.name not in (*ignored, label, client)]
-    if half_empty:
-        lines.append(f"more than half of the cells are empty in {', '.join(half_empty)}")
+    if half := [one.name for one in summaries if one.empty > 0.5 and one.name not in (*ignored, label, client)]:
+        lines.append(f"more than half of the cells are empty in {', '.join(half)}")
     duplicates = int(table.drop(columns=list(ignored)).duplicated().sum())
     if duplicates > DUPLICATES_SHARE * len(table):
         lines.append(
@@ -345,14 +296,12 @@ def suitable_kinds(values: pd.Series, label_type: str) -> tuple[str, ...]:
 
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:
     """Return the value of a column that a string of the command line means."""
-    known = [plain_value(value) for value in pd.unique(values.dropna())]
-    matches = [value for value in known if str(value) == text] or [
-        value for value in known if str(value).lower() == text.lower()
-    ]
+    known = {str(plain): plain for plain in map(plain_value, pd.unique(values.dropna()))}
+    matches = [text] if text in known else [name for name in known if name.lower() == text.lower()]
     if len(matches) != 1:
-        examples = ", ".join(repr(str(value)) for value in sorted(known, key=str)[:8])
+        examples = ", ".join(map(repr, sorted(known)[:8]))
         raise ValueError(f"{flag} must be a value of {values.name!r}, but is {text!r}; values are {examples}")
-    return matches[0]
+    return known[matches[0]]
 
 
 def shorten(text: str, longest: int = 24) -> str:
