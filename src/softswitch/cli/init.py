@@ -242,8 +242,6 @@ def _check_group(looked: LookedAt, wishes: Wishes) -> None:
 
 def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: bool) -> PositiveClass | None:
     """The class that counts, of a label of two; None of any other."""
-    from dataclasses import replace
-
     from softswitch.tables.proposal import LABEL_DESCRIPTIONS, parse_value, positive_class
 
     if what != BINARY:
@@ -260,8 +258,8 @@ def _positive(looked: LookedAt, label: str, what: str, wished: str | None, ask: 
     else:
         chosen = parse_value(values, wished, "--positive")
     if chosen == found.value:
-        return replace(found, why="as you said")
-    return replace(found, value=chosen, other=found.value, share=1 - found.share, why="as you said")
+        return found._replace(why="as you said")
+    return found._replace(value=chosen, other=found.value, share=1 - found.share, why="as you said")
 
 
 def _task(looked: LookedAt, label: str, wishes: Wishes, what: str, ask: bool) -> TaskSection:
