@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from softswitch.problem.losses import event_rate as event_rate
     from softswitch.problem.losses import logistic_loss as logistic_loss
     from softswitch.problem.losses import mean_over as mean_over
-    from softswitch.problem.pooled import PooledConstraint as PooledConstraint
+    from softswitch.problem.problem import PooledConstraint as PooledConstraint
     from softswitch.problem.problem import Problem as Problem
     from softswitch.results.certificate import Certificate as Certificate
     from softswitch.results.checkpoints import Checkpoints as Checkpoints
@@ -72,7 +72,7 @@ _MODULES = {
     "Oracle": "oracles.base",
     "Output": "oracles.options",
     "Penalty": "methods.penalty",
-    "PooledConstraint": "problem.pooled",
+    "PooledConstraint": "problem.problem",
     "PrimalDual": "methods.primal_dual",
     "Problem": "problem.problem",
     "RecordPrivacy": "privacy.settings",

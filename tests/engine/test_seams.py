@@ -15,7 +15,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, mean, regression, softplus_level
 from softswitch.problem.domains import Domain
-from softswitch.problem.random_keys import takes_key
+from softswitch.problem.parameters import takes_key
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.1)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))

@@ -8,7 +8,7 @@ from scipy.optimize import linprog, minimize
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.problem.regression import LabelScale, make_loss, mean_errors, miscoverage_rate, regression_constraint
+from softswitch.problem.networks import LabelScale, make_loss, mean_errors, miscoverage_rate, regression_constraint
 from softswitch.tables.constraints import build_problem
 from softswitch.tables.labels import NumberLabel
 

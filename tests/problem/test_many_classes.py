@@ -8,8 +8,13 @@ from sklearn.linear_model import LogisticRegression
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.problem.multiclass import class_cross_entropy, class_error_rate, class_miss_rates, predict_class
-from softswitch.problem.networks import apply_network
+from softswitch.problem.networks import (
+    apply_network,
+    class_cross_entropy,
+    class_error_rate,
+    class_miss_rates,
+    predict_class,
+)
 from softswitch.tables.constraints import build_problem
 from softswitch.tables.labels import MulticlassLabel
 

@@ -24,8 +24,7 @@ from softswitch.oracles.client_batches import map_slices
 from softswitch.oracles.evaluation import evaluate
 from softswitch.oracles.losses import Losses
 from softswitch.problem.parameters import WEIGHT, Params, float_dtype
-from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.problem import Problem
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 

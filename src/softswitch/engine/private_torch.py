@@ -21,7 +21,7 @@ from softswitch.privacy.oracle import NoiseDeviations
 from softswitch.privacy.settings import RecordPrivacy, count_drawn_rows
 from softswitch.privacy.torch_oracle import PrivateTorchOracle, describe_row_mixing, evaluate_rows, preserve_buffers
 from softswitch.problem.domains import Domain
-from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import PooledConstraint
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks

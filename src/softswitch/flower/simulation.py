@@ -45,8 +45,7 @@ from softswitch.methods.round import start as first_state
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
-from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.problem import Problem
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.callbacks import ProgressBar, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from softswitch.methods.messages import LocalLoss
-from softswitch.problem.parameters import Batch, Params
-from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.problem import Problem
-from softswitch.problem.random_keys import call_with_key, takes_key
+from softswitch.problem.parameters import Batch, Params, call_with_key, takes_key
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.function_equality import ComparableFunction
 
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.data.client_data import ClientData
-from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype
+from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype, takes_key
 from softswitch.problem.problem import Problem
-from softswitch.problem.random_keys import takes_key
 from softswitch.support import checks
 
 

@@ -15,7 +15,7 @@ from softswitch.oracles.batch_sizes import Batches
 from softswitch.oracles.host import HostDraws, HostOracle
 from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions
 from softswitch.oracles.torch_rows import TorchRows, seeded
-from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import PooledConstraint
 from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2

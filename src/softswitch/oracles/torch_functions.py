@@ -12,8 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.torch_rows import TorchRows, seeded
-from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.problem import check_surrogate_size
+from softswitch.problem.problem import PooledConstraint, check_surrogate_size
 from softswitch.support import checks
 
 Function = Callable[[torch.nn.Module, Any], torch.Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +13,7 @@ import numpy as np
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import has_leaves, structure_and_shapes
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.traced_settings import traced_settings
 
 
 @runtime_checkable
@@ -20,11 +21,7 @@ class Domain(Protocol):
     """A convex set Θ with a projection. Plans by the theorems support ``Ball`` and ``Box`` only."""
 
     def project(self, params: Params) -> Params:
-        """Return the nearest point of Θ. This is part of the compiled round, so it must use JAX.
-
-        Args:
-            params: Parameters, a pytree of floating arrays.
-        """
+        """Return the point of Θ nearest to ``params``. This is part of the compiled round, so it must use JAX."""
         ...
 
 
@@ -43,11 +40,7 @@ class Ball:
         object.__setattr__(self, "radius", checks.check_real("radius", self.radius, above=0))
 
     def project(self, params: Params) -> Params:
-        """Return w · min(1, radius/‖w‖).
-
-        Args:
-            params: Parameters, a pytree of floating arrays.
-        """
+        """Return w · min(1, radius/‖w‖) of the parameters w."""
         leaves = jax.tree.leaves(params)
         # The norm is computed relative to the largest entry, whose square may overflow.
         dtype = jnp.promote_types(jnp.result_type(*leaves), jnp.float32)
@@ -57,11 +50,7 @@ class Ball:
         return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)
 
     def diameter(self, params: Params) -> float:
-        """Return 2 · radius.
-
-        Args:
-            params: Not used.
-        """
+        """Return 2 · radius."""
         return 2 * self.radius
 
 
@@ -84,19 +73,11 @@ class Box:
         object.__setattr__(self, "upper", checks.check_real("upper", self.upper, above=lower))
 
     def project(self, params: Params) -> Params:
-        """Return the parameters with each entry clipped to [lower, upper].
-
-        Args:
-            params: Parameters, a pytree of floating arrays.
-        """
+        """Return the parameters with each entry clipped to [lower, upper]."""
         return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), params)
 
     def diameter(self, params: Params) -> float:
-        """Return (upper − lower) · √(number of entries).
-
-        Args:
-            params: Parameters, for the number of entries only.
-        """
+        """Return (upper − lower) · √(number of entries)."""
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         return float(np.sqrt(entries) * (self.upper - self.lower))
 
@@ -121,22 +102,12 @@ def check_domain(domain: Any, start: Params) -> None:
 
 def as_pytree(domain: Domain | None) -> Domain | None:
     """Return the domain as an argument of a compiled program; one that is not a pytree becomes static."""
-    return domain if domain is None or has_leaves(domain) else StaticDomain(domain)
+    return domain if domain is None or has_leaves(domain) else _StaticDomain(domain.project)
 
 
 @jax.tree_util.register_static
-class StaticDomain:
-    """A custom domain that is compiled in. It is compared by identity."""
+@dataclass(frozen=True)
+class _StaticDomain:
+    """A custom domain that is compiled in. Bound methods, and so domains, are equal if they are of the same object."""
 
-    def __init__(self, domain: Domain) -> None:
-        self.domain = domain
-
-    def project(self, params: Params) -> Params:
-        """Project by the custom domain."""
-        return self.domain.project(params)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticDomain) and other.domain is self.domain
-
-    def __hash__(self) -> int:
-        return id(self.domain)
+    project: Callable[[Params], Params]

@@ -6,9 +6,7 @@ A batch has labels ``y`` (1 for the positive class) and ``group`` (1 for the pro
 
 If a batch or a client has no row of a group, the value is −∞ (see ``Problem``), which no maximum and no mean includes.
 Draw by ``strata="group"``, or by ``strata=("group", "y")`` if labels matter too, so that no batch lacks a group of its
-client.
-
-Constraints are cached by ``predict``, so the same function compiles once.
+client. Constraints are cached by ``predict``, so the same function compiles once.
 """
 
 from __future__ import annotations
@@ -23,27 +21,29 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from softswitch.problem.losses import mean_over
+from softswitch.problem.losses import class_weights, mean_over
 from softswitch.problem.parameters import Batch, Params
-from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import PooledConstraint
 from softswitch.support import checks
 
 Predict = Callable[[Params, Batch], Any]
+SIDE = "side"
+"""Name of the column that ``gap_sides`` computes."""
 
 
 def demographic_parity(predict: Predict) -> PooledConstraint:
     """Return |mean π over the protected group − mean π over the other rows| as a constraint."""
-    return _demographic_parity(_check_predict(predict))
+    return _gaps(_check_predict(predict), None)
 
 
 def equal_opportunity(predict: Predict) -> PooledConstraint:
     """Return the gap of mean π between the positive rows of the two groups as a constraint."""
-    return _equal_opportunity(_check_predict(predict))
+    return _gaps(_check_predict(predict), 1)
 
 
 def equalized_odds(predict: Predict) -> PooledConstraint:
     """Return two constraints: the gap of mean π between the groups' positive rows, and between their negative rows."""
-    return _equalized_odds(_check_predict(predict))
+    return _gaps(_check_predict(predict), 1, 0)
 
 
 def bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
@@ -51,60 +51,43 @@ def bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
     return _bounded_group_loss(_check_predict(predict), checks.check_real("level", level))
 
 
-def cross_entropy(probability: Array, label: Array) -> Array:
-    """Return −log of the probability of each row's label, clipped to stay finite."""
-    smallest = jnp.finfo(probability.dtype).eps
-    probability = jnp.clip(probability, smallest, 1 - smallest)
-    return -jnp.where(label == 1, jnp.log(probability), jnp.log1p(-probability))
+def signed_gaps(predict: Predict) -> Any:
+    """Return two constraints, the difference of the groups' mean π and its negative. Batches need a column ``side``."""
+    return _signed_gaps(_check_predict(predict))
 
 
 def cross_entropy_range(level: float = 0.0) -> tuple[float, float]:
-    """Return the range of ``cross_entropy`` of float32 probabilities, minus ``level``."""
-    smallest = float(jnp.finfo(jnp.float32).eps)
-    return -level, -math.log(smallest) - level
+    """Return the range of ``bounded_group_loss`` on a row for float32 probabilities."""
+    return -level, -math.log(float(jnp.finfo(jnp.float32).eps)) - level
 
 
 def _check_predict(predict: Any) -> Predict:
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
-    function: Predict = predict
-    return function
+    return predict
 
 
 @lru_cache
-def _demographic_parity(predict: Predict) -> PooledConstraint:
-    def statistics(params: Params, batch: Batch) -> Array:
-        return group_sums(predict(params, batch), batch["weight"], batch)
+def _gaps(predict: Predict, *labels: int | None) -> PooledConstraint:
+    """Return the gaps of mean π between the groups, among the rows of each class or among all (None)."""
 
-    return PooledConstraint(statistics, gap_from_sums, gaps=True)
-
-
-@lru_cache
-def _equal_opportunity(predict: Predict) -> PooledConstraint:
-    def statistics(params: Params, batch: Batch) -> Array:
-        return group_sums(predict(params, batch), batch["weight"] * (batch["y"] == 1), batch)
-
-    return PooledConstraint(statistics, gap_from_sums, gaps=True)
-
-
-@lru_cache
-def _equalized_odds(predict: Predict) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
         probability = predict(params, batch)
-        positive = batch["y"] == 1
-        return jnp.concatenate(
-            [group_sums(probability, batch["weight"] * rows, batch) for rows in (positive, ~positive)]
-        )
+        return jnp.concatenate([group_sums(probability, class_weights(batch, label), batch) for label in labels])
 
-    def value(statistics: Float[Array, " eight"]) -> Float[Array, " two"]:
-        return jnp.stack([gap_from_sums(statistics[:4]), gap_from_sums(statistics[4:])])
+    def value(statistics: Array) -> Array:
+        return jnp.stack([gap_from_sums(four) for four in jnp.split(statistics, len(labels))])
 
-    return PooledConstraint(statistics, value, gaps=True)
+    return PooledConstraint(statistics, gap_from_sums if len(labels) == 1 else value, gaps=True)
 
 
 @lru_cache
 def _bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
     def statistics(params: Params, batch: Batch) -> Array:
-        return group_sums(cross_entropy(predict(params, batch), batch["y"]), batch["weight"], batch)
+        probability = predict(params, batch)
+        smallest = jnp.finfo(probability.dtype).eps
+        probability = jnp.clip(probability, smallest, 1 - smallest)
+        cross_entropy = -jnp.where(batch["y"] == 1, jnp.log(probability), jnp.log1p(-probability))
+        return group_sums(cross_entropy, batch["weight"], batch)
 
     def value(statistics: Float[Array, " four"]) -> Float[Array, " two"]:
         means, known = _group_means(statistics)
@@ -116,15 +99,11 @@ def _bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
 def group_sums(values: Array, weights: Float[Array, " rows"], batch: Batch) -> Float[Array, " four"]:
     """Return Σ weights·values and Σ weights over the protected group, then over the other rows."""
     if values.shape != weights.shape:
-        raise ValueError(
-            f"predict must return one probability per row, of shape {weights.shape}, but returns {values.shape}; a "
-            "network with one output needs [:, 0]"
-        )
+        expected = f"one probability per row, of shape {weights.shape}"
+        raise ValueError(f"predict must return {expected}, but returns {values.shape}; select an output with [:, 0]")
     protected = batch["group"] == 1
-    sums = []
-    for group_weights in (weights * protected, weights * ~protected):
-        sums += [(group_weights * values).sum(), group_weights.sum()]
-    return jnp.stack(sums)
+    groups = weights * protected, weights * ~protected
+    return jnp.stack([total for group in groups for total in ((group * values).sum(), group.sum())])
 
 
 def _group_means(statistics: Float[Array, " four"]) -> tuple[Float[Array, " two"], Bool[Array, " two"]]:
@@ -139,26 +118,12 @@ def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
     return jnp.where(known.all(), jnp.abs(means[0] - means[1]), -jnp.inf)
 
 
-SIDE = "side"
-"""Name of the column that ``gap_sides`` computes."""
-
-
-def signed_gaps(predict: Predict) -> Any:
-    """Return two constraints, the difference of the groups' mean π and its negative. Batches need a column ``side``.
-
-    Args:
-        predict: ``(params, batch) -> π`` of every row.
-    """
-    return _signed_gaps(_check_predict(predict))
-
-
 @lru_cache
 def _signed_gaps(predict: Predict) -> Any:
     def constraint(params: Params, batch: Batch) -> Float[Array, " two"]:
         side = batch[SIDE]
         difference = mean_over(side * predict(params, batch), batch["weight"] * (side != 0))
-        known = difference > -jnp.inf
-        return jnp.where(known, jnp.stack([difference, -difference]), -jnp.inf)
+        return jnp.where(difference > -jnp.inf, jnp.stack([difference, -difference]), -jnp.inf)
 
     return constraint
 
@@ -176,7 +141,6 @@ def gap_sides(group: ArrayLike, client: ArrayLike, *, counted: ArrayLike | None 
     _, owner = np.unique(np.asarray(client), return_inverse=True)
     sizes = [np.bincount(owner[counts & members], minlength=owner.max() + 1) for members in (protected, ~protected)]
     has_both = (sizes[0] > 0) & (sizes[1] > 0)
-    total = sizes[0] + sizes[1]
-    inside, outside = (total / np.maximum(size, 1) for size in sizes)
+    inside, outside = ((sizes[0] + sizes[1]) / np.maximum(size, 1) for size in sizes)
     side = np.where(protected, inside[owner], -outside[owner])
     return np.where(counts & has_both[owner], side, 0).astype(np.float32)

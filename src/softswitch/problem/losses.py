@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-ROUNDING_STEPS = 4
-"""Rates are rounded down by this multiple of their precision."""
+from softswitch.problem.parameters import Batch
 
 
 @jax.custom_jvp
@@ -51,10 +50,13 @@ def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
     """
     if values.shape != weights.shape:
         raise ValueError(f"values and weights must have the same shape, but have {values.shape} and {weights.shape}")
+    return jnp.where(weights.sum() > 0, mean_or_zero(values, weights), -jnp.inf)
+
+
+def mean_or_zero(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
+    """Return the weighted mean, or 0 if all weights are 0."""
     total = weights.sum()
-    known = total > 0
-    mean = (weights * values).sum() / jnp.where(known, total, 1)
-    return jnp.where(known, mean, -jnp.inf)
+    return (weights * values).sum() / jnp.where(total > 0, total, 1)
 
 
 def event_rate(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
@@ -71,9 +73,14 @@ def event_rate(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
         raise ValueError(f"events and weights must have the same shape, but have {events.shape} and {weights.shape}")
     rows = scale_to_max(weights)
     total, happened = rows.sum(), jnp.where(events, rows, 0).sum()
-    known = total > 0
-    share = happened / jnp.where(known, total, 1)
-    return jnp.where(known, jnp.where(happened < total, round_down(share), share), -jnp.inf)
+    share = happened / jnp.where(total > 0, total, 1)
+    return jnp.where(total > 0, jnp.where(happened < total, round_down(share), share), -jnp.inf)
+
+
+def class_weights(batch: Batch, label: int | None) -> Float[Array, " rows"]:
+    """Return the row weights, set to 0 outside of the class ``label``: positive (1) or negative (0). None: all rows."""
+    weights = batch["weight"]
+    return weights if label is None else weights * ((batch["y"] == 1) == (label == 1))
 
 
 def scale_to_max(weights: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -85,4 +92,4 @@ def scale_to_max(weights: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 
 def round_down(value: Float[Array, ""]) -> Float[Array, ""]:
     """Return the value lowered by more than the rounding error of a quotient of integers."""
-    return value * (1 - ROUNDING_STEPS * jnp.finfo(value.dtype).eps)
+    return value * (1 - 4 * jnp.finfo(value.dtype).eps)

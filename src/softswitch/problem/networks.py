@@ -1,22 +1,33 @@
-"""ReLU networks for tabular rows, and the losses they are trained with."""
+"""ReLU networks for tabular rows, and the losses and constraints that they are trained with.
+
+Labels ``y`` are binary, classes 0, 1, …, or numbers. A network for classes has one output per class, and predicts the
+class with the largest one. In regression the output predicts the standardised label (label − mean)/scale. Losses and
+constraints are then in the label's unit: an error of 0.2 at a scale of 50 minutes is an error of 10 minutes.
+Constraints are cached by their settings, so equal settings compile once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from softswitch.problem.losses import logistic_loss, mean_over
-from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.choices import LOSSES
+from softswitch.problem.losses import event_rate, logistic_loss, mean_over
+from softswitch.problem.parameters import Batch
+from softswitch.problem.ranges import ZERO_ONE, Range
+from softswitch.problem.rates import Rate, nearest_error_loss
 from softswitch.support import checks
 
 Network = list[dict[str, Array]]
 """Layers with weights ``w`` and biases ``b``."""
-
+Function = Callable[[Network, Batch], Array]
 MAX_WEIGHTS = 2**30
-"""Maximum number of weights."""
 
 
 def init_network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int = 1, seed: int = 0) -> Network:
@@ -37,15 +48,12 @@ def init_network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int
     widths = (features, *inner, checks.check_integer("outputs", outputs, minimum=1))
     entries = sum(before * after + after for before, after in pairwise(widths))
     if entries > MAX_WEIGHTS:
-        raise ValueError(
-            f"hidden = {hidden!r} makes a network of {entries:,} weights, more than {MAX_WEIGHTS:,}; make it narrower"
-        )
+        raise ValueError(f"hidden must have at most {MAX_WEIGHTS:,} weights, but {hidden!r} has {entries:,}")
     layers = []
     for depth, key in enumerate(jax.random.split(jax.random.key(checks.check_seed("seed", seed)), len(widths) - 1)):
         before, after = widths[depth : depth + 2]
         scale = (1 if depth == len(inner) else 2) / before
-        weights = jnp.sqrt(scale) * jax.random.normal(key, (before, after))
-        layers.append({"w": weights, "b": jnp.zeros(after)})
+        layers.append({"w": jnp.sqrt(scale) * jax.random.normal(key, (before, after)), "b": jnp.zeros(after)})
     return layers
 
 
@@ -86,25 +94,156 @@ def predict_probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
 
 def logistic_objective(params: Network, batch: Batch) -> Float[Array, ""]:
     """Return the mean binary cross-entropy."""
-    score = scores(params, batch["x"])
-    return jnp.average(logistic_loss(score, batch["y"] == 1), weights=batch["weight"])
+    return jnp.average(_logistic_losses(params, batch), weights=batch["weight"])
 
 
 def false_alarms(params: Network, batch: Batch) -> Float[Array, ""]:
     """Return the mean logistic loss of the negative rows."""
-    return _class_loss(params, batch, 0)
+    return mean_over(_logistic_losses(params, batch), batch["weight"] * (batch["y"] == 0))
 
 
 def misses(params: Network, batch: Batch) -> Float[Array, ""]:
     """Return the mean logistic loss of the positive rows."""
-    return _class_loss(params, batch, 1)
+    return mean_over(_logistic_losses(params, batch), batch["weight"] * (batch["y"] == 1))
 
 
-def _class_loss(params: Network, batch: Batch, label: int) -> Float[Array, ""]:
-    score = scores(params, batch["x"])
-    return mean_over(logistic_loss(score, batch["y"] == 1), batch["weight"] * (batch["y"] == label))
+def _logistic_losses(params: Network, batch: Batch) -> Float[Array, " rows"]:
+    return logistic_loss(scores(params, batch["x"]), batch["y"] == 1)
 
 
-def count_parameters(params: Params) -> int:
-    """Return the number of parameters."""
-    return sum(int(leaf.size) for leaf in jax.tree.leaves(params))
+def class_cross_entropy(params: Network, batch: Batch) -> Float[Array, ""]:
+    """Return the mean of −log of the probability of each row's class."""
+    log_probabilities = jax.nn.log_softmax(apply_network(params, batch["x"]))
+    return mean_over(-_take_label(log_probabilities, batch), batch["weight"])
+
+
+def predict_class(values: Float[Array, "rows classes"]) -> Int[Array, " rows"]:
+    """Return the predicted class of each row."""
+    return jnp.argmax(values, axis=1)
+
+
+@lru_cache
+def class_miss_rates(classes: int) -> Rate:
+    """Return one constraint per class: the share of its rows that are predicted as another class."""
+
+    def weights(batch: Batch) -> list[Array]:
+        return [batch["weight"] * (batch["y"] == label) for label in range(classes)]
+
+    def constraint(params: Network, batch: Batch) -> Array:
+        wrong = predict_class(apply_network(params, batch["x"])) != batch["y"]
+        return jnp.stack([event_rate(wrong, of_class) for of_class in weights(batch)])
+
+    def surrogate(params: Network, batch: Batch) -> Array:
+        margin, wrong = _margins(params, batch)
+        return jnp.stack([nearest_error_loss(margin, wrong, of_class) for of_class in weights(batch)])
+
+    return Rate(constraint, surrogate)
+
+
+@lru_cache
+def class_error_rate() -> Rate:
+    """Return the share of all rows that are misclassified, as a constraint."""
+
+    def constraint(params: Network, batch: Batch) -> Array:
+        return event_rate(predict_class(apply_network(params, batch["x"])) != batch["y"], batch["weight"])
+
+    def surrogate(params: Network, batch: Batch) -> Array:
+        return nearest_error_loss(*_margins(params, batch), batch["weight"])
+
+    return Rate(constraint, surrogate)
+
+
+def _take_label(values: Float[Array, "rows classes"], batch: Batch) -> Float[Array, " rows"]:
+    return jnp.take_along_axis(values, batch["y"][:, None].astype(int), axis=1)[:, 0]
+
+
+def _margins(params: Network, batch: Batch) -> tuple[Float[Array, " rows"], Array]:
+    """Return how far each row's class is ahead of the best other class, and which rows are misclassified."""
+    values = apply_network(params, batch["x"])
+    is_label = jax.nn.one_hot(batch["y"], values.shape[1], dtype=bool)
+    best_other = jnp.where(is_label, -jnp.inf, values).max(axis=1)
+    return _take_label(values, batch) - best_other, predict_class(values) != batch["y"]
+
+
+class LabelScale(NamedTuple):
+    """The standard deviation of a label, and the range of its standardised values, to which predictions are clipped."""
+
+    scale: float = 1.0
+    low: float | None = None
+    high: float | None = None
+
+    def clip(self, prediction: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """Return the predictions, clipped to the label's range if it is known."""
+        return prediction if self.low is None else jnp.clip(prediction, self.low, self.high)
+
+    @property
+    def max_error(self) -> float | None:
+        """Largest possible error in the label's unit, or None if unknown."""
+        return None if self.low is None or self.high is None else self.scale * (self.high - self.low)
+
+    def errors(self, params: Network, batch: Batch) -> Float[Array, " rows"]:
+        """Return prediction − label of every row, in the label's unit."""
+        return self.scale * (self.clip(scores(params, batch["x"])) - batch["y"])
+
+
+STANDARD = LabelScale()
+
+
+@lru_cache
+def make_loss(name: str, scale: LabelScale = STANDARD, quantile: float = 0.5) -> Function:
+    """Return the mean loss of predictions: "squared", "absolute" or "quantile".
+
+    The last is the pinball loss, minimal when the share ``quantile`` of the labels lies below the prediction.
+    """
+    checks.check_choice("loss", name, LOSSES)
+    if name == "quantile" and not 0 < quantile < 1:
+        raise ValueError(f"quantile must be above 0 and below 1, but is {quantile!r}")
+    row_loss: Callable[[Array], Array] = {
+        "squared": lambda error: error**2,
+        "absolute": jnp.abs,
+        "quantile": lambda error: jnp.maximum(-quantile * error, (1 - quantile) * error),
+    }[name]
+    return lambda params, batch: mean_over(row_loss(scale.errors(params, batch)), batch["weight"])
+
+
+@lru_cache
+def mean_errors(scale: LabelScale = STANDARD) -> Function:
+    """Return two constraints: the mean error of predictions, and its negative, in the label's unit."""
+
+    def constraint(params: Network, batch: Batch) -> Array:
+        error = scale.errors(params, batch)
+        return jnp.stack([mean_over(error, batch["weight"]), mean_over(-error, batch["weight"])])
+
+    return constraint
+
+
+@lru_cache
+def miscoverage_rate(scale: LabelScale = STANDARD) -> Rate:
+    """Return the share of rows whose label exceeds the prediction, for predictions of an upper limit."""
+
+    def constraint(params: Network, batch: Batch) -> Array:
+        return event_rate(batch["y"] > scale.clip(scores(params, batch["x"])), batch["weight"])
+
+    def surrogate(params: Network, batch: Batch) -> Array:
+        margin = scale.clip(scores(params, batch["x"])) - batch["y"]
+        return nearest_error_loss(margin, margin < 0, batch["weight"])
+
+    return Rate(constraint, surrogate)
+
+
+class RegressionConstraint(NamedTuple):
+    """A constraint on predictions, its surrogate if it is a step function, and the range on a row if known."""
+
+    constraint: Function
+    surrogate: Function | None
+    row_range: Range | None
+
+
+def regression_constraint(kind: str, scale: LabelScale = STANDARD) -> RegressionConstraint:
+    """Return the constraint "mean-error", "absolute-error" or "coverage"."""
+    checks.check_choice("kind", kind, ("mean-error", "absolute-error", "coverage"))
+    if kind == "coverage":
+        return RegressionConstraint(*miscoverage_rate(scale), ZERO_ONE)
+    low, constraint = (-1, mean_errors(scale)) if kind == "mean-error" else (0, make_loss("absolute", scale))
+    row_range = None if scale.max_error is None else (low * scale.max_error, scale.max_error)
+    return RegressionConstraint(constraint, None, row_range)

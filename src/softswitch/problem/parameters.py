@@ -1,7 +1,10 @@
-"""Parameters and batches: the arguments of a user's functions."""
+"""Parameters, batches and random keys: the arguments of a user's functions."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -35,9 +38,7 @@ def check_params(argument: str, params: Params) -> Params:
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be a floating array, but is {leaf!r}") from error
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise TypeError(
-                f"{name} must be a floating array, but has dtype {array.dtype}; write 0.0, or .astype(float)"
-            )
+            raise TypeError(f"{name} must be a floating array, but has dtype {array.dtype}; write 0.0, not 0")
         if not bool(jnp.isfinite(array).all()):
             raise ValueError(f"{name} must be finite, but holds NaN or infinity")
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=jnp.asarray(leaf).dtype), params)
@@ -50,7 +51,28 @@ def check_start(argument: str, params: Params) -> Params:
         if jnp.finfo(leaf.dtype).bits < 32:
             raise TypeError(
                 f"{argument}{jax.tree_util.keystr(path)} must be float32 or float64, but has dtype {leaf.dtype}, which "
-                "would round small steps to 0. Keep it in float32, and compute in "
-                f"{leaf.dtype} inside your functions: w.astype(jnp.{leaf.dtype})"
+                f"rounds small steps to 0. Compute in it inside your functions: w.astype(jnp.{leaf.dtype})"
             )
     return start
+
+
+@lru_cache
+def takes_key(function: Callable[..., Any]) -> bool:
+    """Return whether a function has an argument ``key`` after params and batch, without a default or with None.
+
+    An argument of that name with another default, in the function or by ``functools.partial``, does not count.
+    """
+    try:
+        arguments = inspect.signature(function, follow_wrapped=False).parameters
+    except (TypeError, ValueError):  # a built-in without a signature
+        return False
+    if "key" not in arguments or "key" in list(arguments)[:2]:
+        return False
+    key = arguments["key"]
+    accepts_keyword = key.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return accepts_keyword and (key.default is inspect.Parameter.empty or key.default is None)
+
+
+def call_with_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> Any:
+    """Call a user's function on a batch, with the key if it takes one."""
+    return function(params, batch, key=key) if takes_key(function) else function(params, batch)

@@ -4,18 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from softswitch.problem.domains import Domain, check_domain
-from softswitch.problem.parameters import WEIGHT, Batch, Params, check_start
-from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.random_keys import call_with_key, takes_key
+from softswitch.problem.parameters import WEIGHT, Batch, Params, call_with_key, check_start, takes_key
 from softswitch.problem.ranges import Range, check_range, check_ranges
 from softswitch.support import checks
+
+
+@dataclass(frozen=True)
+class PooledConstraint:
+    """A constraint that is a function of additive statistics, so that it can be computed over all clients.
+
+    A client's constraint is ``value(statistics(params, batch))``. The criterion ``"pooled"`` adds the statistics of
+    all reporting clients, each times the client's number of rows, and evaluates ``value`` on the sum. The result is
+    the constraint on the pooled data.
+
+    Attributes:
+        statistics: ``(params, batch) -> vector``. Each entry is a sum over rows of ``batch["weight"]`` times a value.
+            It may take a random ``key``, like the functions of a ``Problem``.
+        value: ``(vector) -> scalar or vector``, the constraint as a function of the summed statistics. It must be
+            invariant to scaling all statistics, such as a ratio of sums.
+        gaps: Whether each constraint is a gap between two group means, |a/b − c/d| of four statistics a, b, c, d:
+            the sum of a group's values and its row count, then those of the other group. Certificates then bound it
+            by the range of the values (``Problem.constraint_range``).
+    """
+
+    statistics: Callable[..., Any]
+    value: Callable[[Any], Any]
+    gaps: bool = False
+
+    def __post_init__(self) -> None:
+        checks.check_callable("statistics", self.statistics, "(params, batch) -> vector of additive statistics")
+        checks.check_callable("value", self.value, "(statistics) -> scalar or vector")
+
+    @property
+    def random(self) -> bool:
+        """Whether the statistics take a random key."""
+        return takes_key(self.statistics)
+
+    def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
+        """Return the constraint of one client."""
+        return self.value(call_with_key(self.statistics, params, batch, key))
 
 
 @dataclass(frozen=True)
@@ -69,14 +103,10 @@ class Problem:
             raise TypeError(f"convex must be True, False or None, but is {self.convex!r}")
         checks.check_callable("objective", self.objective, "(params, batch) -> scalar")
         checks.check_callable("constraint", self.constraint, "(params, batch) -> scalar or vector")
-        if self.constraint_surrogate is not None:
-            signature = "(params, batch) -> scalar or vector"
-            checks.check_callable("constraint_surrogate", self.constraint_surrogate, signature)
+        if (surrogate := self.constraint_surrogate) is not None:
+            checks.check_callable("constraint_surrogate", surrogate, "(params, batch) -> scalar or vector")
             if self.convex is not None:
-                raise ValueError(
-                    f"convex must be None if there is a constraint_surrogate, but is {self.convex!r}; a step function "
-                    "has no lower bound on the optimum"
-                )
+                raise ValueError(f"convex must be None if there is a constraint_surrogate, but is {self.convex!r}")
         if not self.is_torch:
             object.__setattr__(self, "start", check_start("start", self.start))
             check_domain(self.domain, self.start)
@@ -94,8 +124,7 @@ class Problem:
             params: Parameters to trace with. Default: the start.
         """
         params = self.start if params is None else params
-        objective = _trace(self.objective, params, batch, "objective")
-        shape = _check_output(objective, "objective", "one number (a scalar)").shape
+        objective, shape = _trace(self.objective, params, batch, "objective", "one number (a scalar)")
         if shape != ():
             raise ValueError(
                 f"objective must return one number (a scalar) for a batch, but returns an array of shape {shape}; "
@@ -103,27 +132,20 @@ class Problem:
             )
         constraint, count = _trace_constraint(self.constraint, params, batch, "constraint")
         if isinstance(self.constraint, PooledConstraint):
-            statistics = _trace(self.constraint.statistics, params, batch, "statistics")
-            shape = _check_output(statistics, "statistics", "one vector").shape
+            _, shape = _trace(self.constraint.statistics, params, batch, "statistics", "one vector")
             if len(shape) != 1:
                 raise ValueError(f"statistics must return one vector, but returns an array of shape {shape}")
-        functions = {"objective": objective, "constraint": constraint}
-        if self.constraint_surrogate is not None:
-            surrogate, values = _trace_constraint(self.constraint_surrogate, params, batch, "constraint_surrogate")
+        programs = {"objective": objective, "constraint": constraint}
+        if (surrogate := self.constraint_surrogate) is not None:
+            program, values = _trace_constraint(surrogate, params, batch, "constraint_surrogate")
             check_surrogate_size(values, count)
-            functions["constraint_surrogate"] = surrogate
-        ignoring = [name for name, function in functions.items() if _ignores_weight(function, params, batch)]
-        return ProblemTrace(constraints=count, ignore_weight=tuple(ignoring))
+            programs["constraint_surrogate"] = program
+        ignoring = (name for name, program in programs.items() if _ignores_weight(program, params, batch))
+        return ProblemTrace(count, tuple(ignoring))
 
 
-@dataclass(frozen=True)
-class ProblemTrace:
-    """Properties of a problem's traced functions.
-
-    Attributes:
-        constraints: Number of constraints of a client.
-        ignore_weight: Which of "objective", "constraint" and "constraint_surrogate" never read ``batch["weight"]``.
-    """
+class ProblemTrace(NamedTuple):
+    """The number of constraints of a client, and the names of the functions that never read ``batch["weight"]``."""
 
     constraints: int
     ignore_weight: tuple[str, ...]
@@ -132,45 +154,43 @@ class ProblemTrace:
 def check_surrogate_size(values: int, constraints: int) -> None:
     """Raise ValueError unless a surrogate returns one value for each constraint."""
     if values != constraints:
-        raise ValueError(
-            f"constraint_surrogate must return one value for each constraint, {constraints}, but returns {values}"
-        )
+        expected = f"one value for each constraint, {constraints}"
+        raise ValueError(f"constraint_surrogate must return {expected}, but returns {values}")
 
 
 def _trace_constraint(function: Callable[..., Any], params: Params, batch: Batch, name: str) -> tuple[Any, int]:
     """Return the program of a constraint or a surrogate, and its number of values."""
-    program = _trace(function, params, batch, name)
-    shape = _check_output(program, name, "a scalar or a vector").shape
+    program, shape = _trace(function, params, batch, name, "a scalar or a vector")
     if len(shape) > 1 or shape == (0,):
-        raise ValueError(
-            f"{name} must return a scalar, or a vector with one entry per constraint, "
-            f"but returns an array of shape {shape}"
-        )
+        accepted = "a scalar, or a vector with one entry per constraint"
+        raise ValueError(f"{name} must return {accepted}, but returns an array of shape {shape}")
     return program, 1 if shape == () else shape[0]
 
 
-def _trace(function: Callable[..., Any], params: Params, batch: Batch, name: str) -> Any:
-    """Return the function's program without a key; a function that takes a key is also traced with one."""
+def _trace(
+    function: Callable[..., Any], params: Params, batch: Batch, name: str, accepted: str
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the function's program without a key, and the shape of its output.
+
+    A function that takes a key is also traced with one.
+    """
     try:
         if takes_key(function):
             key = jax.eval_shape(lambda: jax.random.key(0))
             jax.eval_shape(lambda params, batch, key: call_with_key(function, params, batch, key), params, batch, key)
-        return jax.make_jaxpr(lambda params, batch: call_with_key(function, params, batch, None))(params, batch)
+        program = jax.make_jaxpr(lambda params, batch: call_with_key(function, params, batch, None))(params, batch)
     except Exception as error:
         columns = ", ".join(f"{key}: {value.shape} {value.dtype}" for key, value in batch.items())
         error.add_note(f"raised while tracing {name}(params, batch) with a batch of {{{columns}}}")
         if takes_key(function):
             error.add_note("its key is None when a value is computed, and a random key when a gradient is computed")
         raise
-
-
-def _check_output(program: Any, name: str, accepted: str) -> Any:
     if len(program.out_avals) != 1:
         raise ValueError(f"{name} must return {accepted}, but returns {len(program.out_avals)} arrays")
     output = program.out_avals[0]
     if not jnp.issubdtype(output.dtype, jnp.floating):
         raise ValueError(f"{name} must return floating values, but returns {output.dtype}")
-    return output
+    return program, output.shape
 
 
 def _ignores_weight(program: Any, params: Params, batch: Batch) -> bool:

@@ -59,8 +59,6 @@ def check_ranges(bounds: Any, name: str = "constraint_range") -> Range | tuple[R
 def _is_single(bounds: Any) -> bool:
     if bounds is None or isinstance(bounds, set | frozenset):
         return True
-    return isinstance(bounds, Sequence | np.ndarray) and len(bounds) == 2 and all(map(_is_number, bounds))
-
-
-def _is_number(end: Any) -> bool:
-    return end is not None and not isinstance(end, set | frozenset) and np.ndim(end) == 0
+    if not isinstance(bounds, Sequence | np.ndarray) or len(bounds) != 2:
+        return False
+    return not any(end is None or isinstance(end, set | frozenset) or np.ndim(end) for end in bounds)

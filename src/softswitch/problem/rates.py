@@ -27,9 +27,9 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float
 
 from softswitch.problem.fairness import gap_from_sums, group_sums
-from softswitch.problem.losses import event_rate, round_down, scale_to_max
+from softswitch.problem.losses import class_weights, event_rate, mean_or_zero, round_down, scale_to_max
 from softswitch.problem.parameters import Batch, Params
-from softswitch.problem.pooled import PooledConstraint
+from softswitch.problem.problem import PooledConstraint
 from softswitch.support import checks
 
 Score = Callable[[Params, Batch], Any]
@@ -82,24 +82,20 @@ def decision_opportunity(score: Score) -> Rate:
 
 def _check_score(score: Any) -> Score:
     checks.check_callable("score", score, "(params, batch) -> one score per row")
-    function: Score = score
-    return function
+    return score
 
 
 @lru_cache
 def _error_rate(score: Score, label: int | None) -> Rate:
     """Return the error rate among the rows of a class, or among all."""
 
-    def is_wrong(values: Array, batch: Batch) -> Array:
-        return is_positive(values) != (batch["y"] == 1)
-
     def constraint(params: Params, batch: Batch) -> Array:
-        return event_rate(is_wrong(score(params, batch), batch), _class_weights(batch, label))
+        return event_rate(is_positive(score(params, batch)) != (batch["y"] == 1), class_weights(batch, label))
 
     def surrogate(params: Params, batch: Batch) -> Array:
-        values = score(params, batch)
-        margin = jnp.where(batch["y"] == 1, values, -values)
-        return nearest_error_loss(margin, is_wrong(values, batch), _class_weights(batch, label))
+        values, positive = score(params, batch), batch["y"] == 1
+        margin = jnp.where(positive, values, -values)
+        return nearest_error_loss(margin, is_positive(values) != positive, class_weights(batch, label))
 
     return Rate(constraint, surrogate)
 
@@ -118,13 +114,12 @@ def nearest_error_loss(
         wrong: Which rows are misclassified.
         weights: Row weights; rows of weight 0 do not count.
     """
-    known = weights.sum() > 0
     rows = jnp.where((wrong & (weights > 0)).any(), weights * wrong, weights)
     distance = jnp.abs(stop_gradient(margin))
     nearest = jnp.where(rows > 0, distance, jnp.inf).min(initial=jnp.inf)
-    scale = NEIGHBOURHOOD * _mean(distance, rows)
+    scale = NEIGHBOURHOOD * mean_or_zero(distance, rows)
     excess = jnp.where(rows > 0, distance - nearest, 0) / jnp.where(scale > 0, scale, 1)
-    return jnp.where(known, -_mean(margin, rows * jnp.exp(-excess)), -jnp.inf)
+    return jnp.where(weights.sum() > 0, -mean_or_zero(margin, rows * jnp.exp(-excess)), -jnp.inf)
 
 
 def soft_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:
@@ -147,34 +142,23 @@ def _gap(score: Score, label: int | None) -> Rate:
     """Return the gap between the groups' rates of positive decisions, among the rows of a class or among all."""
 
     def statistics(params: Params, batch: Batch) -> Array:
-        weights = _class_weights(batch, label)
+        weights = class_weights(batch, label)
         return group_sums(is_positive(score(params, batch)).astype(weights.dtype), weights, batch)
 
     def exact(params: Params, batch: Batch) -> Array:
-        return _exact_gap(is_positive(score(params, batch)), _class_weights(batch, label), batch["group"] == 1)
+        return _exact_gap(is_positive(score(params, batch)), class_weights(batch, label), batch["group"] == 1)
 
     def surrogate(params: Params, batch: Batch) -> Array:
         """Return a smooth gap with the sign of the exact one."""
-        values, weights, protected = score(params, batch), _class_weights(batch, label), batch["group"] == 1
+        values, weights, protected = score(params, batch), class_weights(batch, label), batch["group"] == 1
         groups = weights * protected, weights * ~protected
         first, second = (event_rate(is_positive(values), group) for group in groups)
-        smooth = [_mean(soft_positive(values), group) for group in groups]
+        smooth = [mean_or_zero(soft_positive(values), group) for group in groups]
         known = (groups[0].sum() > 0) & (groups[1].sum() > 0)
         sign = stop_gradient(jnp.sign(jnp.where(known, first - second, 0)))
         return jnp.where(known, sign * (smooth[0] - smooth[1]), -jnp.inf)
 
     return Rate(_ExactGap(statistics, gap_from_sums, gaps=True, exact=exact), surrogate)
-
-
-def _class_weights(batch: Batch, label: int | None) -> Float[Array, " rows"]:
-    weights: Array = batch["weight"]
-    return weights if label is None else weights * ((batch["y"] == 1) == (label == 1))
-
-
-def _mean(values: Float[Array, " rows"], weights: Float[Array, " rows"]) -> Float[Array, ""]:
-    """Return the weighted mean, or 0 if there are no rows."""
-    total = weights.sum()
-    return (weights * values).sum() / jnp.where(total > 0, total, 1)
 
 
 def _exact_gap(

@@ -233,25 +233,25 @@ def _binary(kind: str, options: BuildOptions) -> ProblemFunctions:
 
 
 def _multiclass(kind: str, options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import multiclass
+    from softswitch.problem import networks
     from softswitch.problem.ranges import ZERO_ONE
 
     if options.label.label_type == BINARY:
         return _binary(kind, options)
     is_error = kind == "error-rate"
-    rate = multiclass.class_error_rate() if is_error else multiclass.class_miss_rates(options.label.outputs)
-    return ProblemFunctions(multiclass.class_cross_entropy, *rate, ZERO_ONE)
+    rate = networks.class_error_rate() if is_error else networks.class_miss_rates(options.label.outputs)
+    return ProblemFunctions(networks.class_cross_entropy, *rate, ZERO_ONE)
 
 
 def _number(kind: str, options: BuildOptions) -> ProblemFunctions:
-    from softswitch.problem import regression
+    from softswitch.problem import networks
 
     unit, is_coverage = options.label.unit, kind == "coverage"  # type: ignore[attr-defined]
     loss = options.loss or ("quantile" if is_coverage else "squared")
     quantile = options.quantile or (1 - options.bound if is_coverage and options.bound else 0.5)
-    constraint, surrogate, row_range = regression.regression_constraint(kind, unit)
+    constraint, surrogate, row_range = networks.regression_constraint(kind, unit)
     is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
-    objective = regression.make_loss(loss, unit, quantile)
+    objective = networks.make_loss(loss, unit, quantile)
     return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
 
 

@@ -13,10 +13,15 @@ import pandas as pd
 
 from softswitch.engine.candidates import Move
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.multiclass import predict_class
-from softswitch.problem.networks import Network, constant_network, init_network, rescale_network
+from softswitch.problem.networks import (
+    LabelScale,
+    Network,
+    constant_network,
+    init_network,
+    predict_class,
+    rescale_network,
+)
 from softswitch.problem.rates import is_positive
-from softswitch.problem.regression import LabelScale
 
 MAX_CLASSES = 100
 

@@ -17,8 +17,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.splits import split_by_column, split_iid
 from softswitch.problem.fairness import SIDE, demographic_parity, gap_sides, signed_gaps
 from softswitch.problem.networks import Network, init_network, logistic_objective, predict_probability, scores
-from softswitch.problem.pooled import PooledConstraint
-from softswitch.problem.problem import Problem
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support import checks
 from softswitch_experiments.tasks import adult as census
 
