@@ -13,7 +13,7 @@ import numpy as np
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import has_leaves, structure_and_shapes
-from softswitch.support.traced_settings import traced_settings
+from softswitch.support.function_equality import traced_settings
 
 
 @runtime_checkable
@@ -21,13 +21,17 @@ class Domain(Protocol):
     """A convex set Θ with a projection. Plans by the theorems support ``Ball`` and ``Box`` only."""
 
     def project(self, params: Params) -> Params:
-        """Return the point of Θ nearest to ``params``. This is part of the compiled round, so it must use JAX."""
+        """Return the nearest point of Θ. This is part of the compiled round, so it must use JAX.
+
+        Args:
+            params: Parameters, a pytree of floating arrays.
+        """
         ...
 
 
 @traced_settings
 @dataclass(frozen=True)
-class Ball:
+class Ball(Domain):
     """All parameters within Euclidean distance ``radius`` of the origin, over the whole pytree.
 
     Attributes:
@@ -50,13 +54,17 @@ class Ball:
         return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)
 
     def diameter(self, params: Params) -> float:
-        """Return 2 · radius."""
+        """Return 2 · radius.
+
+        Args:
+            params: Not used.
+        """
         return 2 * self.radius
 
 
 @traced_settings
 @dataclass(frozen=True)
-class Box:
+class Box(Domain):
     """All parameters with ``lower`` <= every entry <= ``upper``.
 
     Attributes:
@@ -77,7 +85,11 @@ class Box:
         return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), params)
 
     def diameter(self, params: Params) -> float:
-        """Return (upper − lower) · √(number of entries)."""
+        """Return (upper − lower) · √(number of entries).
+
+        Args:
+            params: Parameters, for the number of entries only.
+        """
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         return float(np.sqrt(entries) * (self.upper - self.lower))
 
