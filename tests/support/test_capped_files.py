@@ -133,7 +133,7 @@ def test_no_objects_and_no_other_ways_of_packing(tmp_path):
     stream = io.BytesIO()
     np.save(stream, np.array([{}, {}]), allow_pickle=True)
     packed(tmp_path / "a.npz", {"a.npy": stream.getvalue()})
-    with pytest.raises(ValueError, match="must hold numbers, but has dtype object"):
+    with pytest.raises(ValueError, match=r"is damaged.*Object arrays cannot be loaded"):
         read_npz(tmp_path / "a.npz")
     packed(tmp_path / "b.npz", {"a.npy": npy(np.zeros(4))}, zipfile.ZIP_LZMA)  # may ask for any memory
     with pytest.raises(ValueError, match="must be stored or deflated"):

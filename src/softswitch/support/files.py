@@ -61,11 +61,8 @@ def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> Non
 
 def write_json(file: Path, content: Any) -> None:
     """Write JSON atomically. NumPy scalars become numbers, other unknown objects text."""
-
-    def convert(value: Any) -> Any:
-        return value.item() if isinstance(value, np.generic) else str(value)
-
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=convert)
+    options: dict[str, Any] = {"indent": 2, "ensure_ascii": False, "allow_nan": False}
+    text = json.dumps(content, default=lambda x: x.item() if isinstance(x, np.generic) else str(x), **options)
     write_atomically(file, (text + "\n").encode(), durable=False)
 
 
@@ -157,22 +154,16 @@ def wrap_read_errors(source: object) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, MemoryError):
-        return "it needs more memory than is available"
     message = str(error).partition("\n")[0][:200]
+    if isinstance(error, RecursionError | MemoryError):
+        return "it is nested too deeply" if isinstance(error, RecursionError) else "it needs too much memory"
     if isinstance(error, KeyError):
         return f"{message} is missing"
     return message if type(error) is ValueError and message else f"{type(error).__name__} {message}".rstrip()
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file by name. Sizes are checked before anything is uncompressed.
-
-    Raises:
-        ValueError: The file is damaged, too large, or has arrays that are not numeric.
-    """
+    """Return the arrays of an .npz file by name; raise ValueError if it is damaged, too large, or not numeric."""
     check_size(file, MAX_ARCHIVE_BYTES)
     with wrap_read_errors(file), zipfile.ZipFile(file) as archive:
         members = archive.infolist()
@@ -206,19 +197,9 @@ def check_compression_ratio(
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Return an array if its header agrees with the archive on its size."""
     with archive.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise ValueError(f"{member.filename} has the unknown format version {version}")
-        shape, is_fortran, dtype = readers[version](stream)
-        if dtype.kind not in NUMERIC_KINDS:
-            raise ValueError(f"{member.filename} must hold numbers, but has dtype {dtype}")
-        if not all(type(side) is int and side >= 0 for side in shape):
-            raise ValueError(f"{member.filename} has the invalid shape {shape}")
-        size, available = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
-        if size != available:
-            raise ValueError(f"{member.filename} must have {size:,} bytes by its header, but has {available:,}")
-        content = stream.read(size)  # NumPy raises ValueError below if it is truncated
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C").copy()
+        array = np.lib.format.read_array(stream, allow_pickle=False)
+        has_more = bool(stream.read(1))
+    if array.dtype.kind not in NUMERIC_KINDS or has_more:
+        raise ValueError(f"{member.filename} must hold one array of numbers, but has dtype {array.dtype} or more bytes")
+    return array
