@@ -204,7 +204,7 @@ def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, wo
         (
             lambda: ss.StreamedData.from_function(lambda c, r: {"x": [0.0, 0.0]}, [3]),
             ValueError,
-            "2 rows of .x. instead of one",
+            "one row of .x. .* but returns 2",
         ),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}), ValueError, "either client or sizes"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, sizes=[1, 2]), ValueError, "sum to 4"),

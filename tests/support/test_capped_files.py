@@ -44,7 +44,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": NaN}', "NaN is not a valid JSON number"),
-        (b'{"a": 1e999}', "the number 1e999 is too large"),
+        (b'{"a": 1e999}', "1e999 is not a valid JSON number, or too large"),
         (b'{"a": ' + b"9" * 5000 + b"}", "is damaged"),
         (b'{"a": ', "is damaged"),
         (b"", "is damaged"),

@@ -12,16 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.data.client_data import (
-    ClientData,
-    Rows,
-    check_columns,
-    check_integer_range,
-    describe_data,
-    non_finite_rows,
-    owner_of,
-    stratum_offsets,
-)
+from softswitch.data import client_data
+from softswitch.data.client_data import ClientData, Rows, check_columns
 from softswitch.data.parquet import convert_parquet
 from softswitch.data.row_order import label_codes, order_rows, size_codes, stratum_codes
 from softswitch.data.row_sources import ArrayRows, DatasetRows, FunctionRows, RowFunction, RowSource
@@ -58,14 +50,12 @@ class StreamedData:
             the same. F, G and the result's values are then estimates. Default: no limit.
 
     Attributes:
-        source: As given.
         names: Client labels, in the order of their indices.
         strata: Labels of the strata; a single stratum by default.
         sizes: Number of rows of each client.
         stratum_sizes: Number of rows of each stratum; clients × strata.
         evaluation_sizes: Number of rows of each client that evaluations use.
         columns: Shape and dtype of a row, by column.
-        buffer_bytes: As given.
     """
 
     def __init__(
@@ -87,21 +77,20 @@ class StreamedData:
         if len(self.strata) != groups:
             raise ValueError(f"strata must have one label for each of {groups} strata, but has {len(self.strata)}")
         self.source, self._lock = source, Lock()
-        self.stratum_sizes, self.offsets = counts, stratum_offsets(counts)
+        self.stratum_sizes, self.offsets = counts, client_data.stratum_offsets(counts)
         self.sizes: np.ndarray = counts.sum(axis=1)
         self.buffer_bytes = checks.check_integer("buffer_bytes", buffer_bytes, minimum=1)
         if max_evaluation_rows is not None:
             checks.check_integer("max_evaluation_rows", max_evaluation_rows, minimum=1)
         self.evaluation_sizes: np.ndarray = np.minimum(self.sizes, max_evaluation_rows or self.sizes)
         self.columns: dict[str, jax.ShapeDtypeStruct] = {}
-        row = check_columns(self._take(np.zeros(1, np.int64)), self.names[0])
-        for key, column in row.items():
+        first_row = check_columns(self._take(np.zeros(1, np.int64)), self.names[0])
+        for key, column in first_row.items():
             if len(column) != 1:
                 raise ValueError(
-                    f"client {self.names[0]!r}: the source returned {len(column)} rows of {key!r} instead of one"
+                    f"the source must return one row of {key!r} for one row number, but returns {len(column)}"
                 )
-            dtype = jax.dtypes.canonicalize_dtype(column.dtype)
-            self.columns[key] = jax.ShapeDtypeStruct(column.shape[1:], dtype)
+            self.columns[key] = jax.ShapeDtypeStruct(column.shape[1:], jax.dtypes.canonicalize_dtype(column.dtype))
 
     @classmethod
     def from_arrays(
@@ -231,7 +220,7 @@ class StreamedData:
         return len(self.names)
 
     def __repr__(self) -> str:
-        return describe_data(self, {key: (row.dtype, row.shape) for key, row in self.columns.items()})
+        return client_data.describe_data(self, {key: (row.dtype, row.shape) for key, row in self.columns.items()})
 
     @property
     def row_bytes(self) -> int:
@@ -251,13 +240,7 @@ class StreamedData:
         return {key: aligned_zeros((rows, *row.shape), row.dtype) for key, row in self.columns.items()}
 
     def read(self, rows: np.ndarray, store: Mapping[str, np.ndarray], first: int) -> None:
-        """Read rows by number into the columns of a store, from its row ``first`` on.
-
-        Raises:
-            ValueError: Rows are not finite, or do not have the columns, the shape or the range of the first row.
-            TypeError: Rows do not have the kind of dtype of the first row.
-            RuntimeError: The source failed.
-        """
+        """Read rows by number into the columns of a store, from its row ``first`` on; raise if they are not valid."""
         for begin in range(0, len(rows), READ_ROWS):
             some = rows[begin : begin + READ_ROWS].astype(np.int64)
             taken, start = self._take(some), first + begin
@@ -281,7 +264,7 @@ class StreamedData:
         return columns
 
     def _client(self, rows: np.ndarray) -> str:
-        return f"client {owner_of(self, int(rows[0]))!r}"
+        return f"client {client_data.owner_of(self, int(rows[0]))!r}"
 
     def _copy(self, key: str, column: np.ndarray, place: np.ndarray, rows: np.ndarray) -> None:
         """Check a column of some rows, and copy it to its place."""
@@ -292,11 +275,11 @@ class StreamedData:
         if not is_number or (jnp.issubdtype(column.dtype, jnp.inexact) and not is_inexact):
             raise TypeError(f"{key!r} of {self._client(rows)} must hold {place.dtype}, but holds {column.dtype}")
         try:
-            check_integer_range(key, column, place.dtype)
+            client_data.check_integer_range(key, column, place.dtype)
         except ValueError as error:
             raise ValueError(f"{len(rows)} rows from {self._client(rows)} on: {error}") from error
         place[...] = column
-        if is_inexact and len(bad := non_finite_rows(place)):
+        if is_inexact and len(bad := client_data.non_finite_rows(place)):
             raise ValueError(
                 f"data[{key!r}] must be finite, but {len(bad)} of {len(rows)} rows hold NaN or infinity "
                 f"(the first at {self._client(rows[bad])}); fill or drop them"
@@ -346,12 +329,7 @@ def _open_array(column: Any) -> np.ndarray:
 
 
 class DataOutline(ClientData):
-    """The clients' names, sizes and columns without rows, to draw rows and to know shapes.
-
-    Args:
-        data: The data.
-        sizes: Row counts, clients × strata. Default: those of the data.
-    """
+    """The names, sizes (by default those of the data) and columns of clients without rows, to draw row numbers."""
 
     def __init__(self, data: StreamedData, sizes: np.ndarray | None = None) -> None:
         self.names, self.strata = data.names, data.strata
@@ -359,6 +337,6 @@ class DataOutline(ClientData):
         self.sizes = self.stratum_sizes.sum(axis=1)
         self.rows = Rows(
             {key: jnp.zeros((1, *row.shape), row.dtype) for key, row in data.columns.items()},
-            jnp.asarray(stratum_offsets(self.stratum_sizes).astype(np.int32)),
+            jnp.asarray(client_data.stratum_offsets(self.stratum_sizes).astype(np.int32)),
             jnp.asarray(self.stratum_sizes.astype(np.int32)),
         )

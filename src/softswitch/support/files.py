@@ -119,17 +119,13 @@ def read_text(file: Path, default: int = MAX_TEXT_BYTES) -> str:
 def read_json(file: Path, default: int = MAX_TEXT_BYTES) -> Any:
     """Return the content of a JSON file; raise ValueError if it has numbers that are not finite."""
 
-    def parse_constant(text: str) -> NoReturn:
-        raise ValueError(f"{text} is not a valid JSON number")
-
-    def parse_float(digits: str) -> float:
-        value = float(digits)
-        if not math.isfinite(value):
-            raise ValueError(f"the number {digits[:20]} is too large")
+    def parse(text: str) -> float:
+        if not math.isfinite(value := float(text)):
+            raise ValueError(f"{text[:20]} is not a valid JSON number, or too large")
         return value
 
     with wrap_read_errors(file):
-        return json.loads(read_text(file, default), parse_constant=parse_constant, parse_float=parse_float)
+        return json.loads(read_text(file, default), parse_constant=parse, parse_float=parse)
 
 
 def read_toml(file: Path, default: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
@@ -138,8 +134,7 @@ def read_toml(file: Path, default: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError, ArithmeticError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"{file} is not TOML: {reason}") from error
+        raise ValueError(f"{file} is not TOML: {_reason(error)}") from error
 
 
 @contextmanager
@@ -159,7 +154,7 @@ def _reason(error: BaseException) -> str:
         return "it is nested too deeply" if isinstance(error, RecursionError) else "it needs too much memory"
     if isinstance(error, KeyError):
         return f"{message} is missing"
-    return message if type(error) is ValueError and message else f"{type(error).__name__} {message}".rstrip()
+    return message if isinstance(error, ValueError) and message else f"{type(error).__name__} {message}".rstrip()
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:

@@ -36,15 +36,7 @@ class Step(NamedTuple):
 
 
 class Program:
-    """A traced function as one list of steps, with inner functions inlined. Values are numbered.
-
-    Attributes:
-        steps: The operations, in order.
-        constants: Constants and literals, by number.
-        inputs: Numbers of the arguments.
-        outputs: Numbers of the results.
-        structure: Pytree structure of the result.
-    """
+    """A traced function as one list of steps, with inner functions inlined. All values are numbered."""
 
     def __init__(self, function: Callable[[Any], Any], rows: Any) -> None:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(rows)
@@ -77,8 +69,7 @@ class Program:
         return [number(atom) for atom in closed.jaxpr.outvars]
 
     def _add_constant(self, value: Any) -> int:
-        number = next(self._numbers)
-        self.constants[number] = value
+        self.constants[number := next(self._numbers)] = value
         return number
 
 
@@ -90,10 +81,7 @@ def estimate_activation_bytes(function: Callable[[Any], Any], rows: Any) -> int:
 
 
 def apply_in_blocks(function: Callable[[Any], Any], rows: Any, at_once: int) -> Any:
-    """Return ``function(rows)``, with its row-wise part computed for ``at_once`` rows at a time.
-
-    The first axis of all arrays in ``rows`` is the row.
-    """
+    """Return ``function(rows)``, with its row-wise part computed for ``at_once`` rows (first axes) at a time."""
     columns = jax.tree.leaves(rows)
     many = columns[0].shape[0]
     if at_once >= many:
