@@ -5,10 +5,13 @@ import pytest
 
 from benchmarks.promise import keep_promise
 
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, True, 200), (2, False, 200), (3, True, 200))]
+SLOW = [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in ((1, False, 100), (2, True, 200), (2, False, 200), (3, True, 200))
+]
 
 
-@pytest.mark.parametrize(("theorem", "binding", "seeds"), [(1, True, 100), (1, False, 100), (3, False, 60), *SLOW])
+@pytest.mark.parametrize(("theorem", "binding", "seeds"), [(1, True, 100), (3, False, 60), *SLOW])
 def test_the_promise_is_kept(optimised, theorem, binding, seeds):
     tried = keep_promise(theorem, seeds=seeds, delta=0.1, binding=binding)
     assert tried.plan.met

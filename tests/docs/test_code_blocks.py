@@ -1,5 +1,8 @@
 """Every program on a page runs and prints the output shown; every command line is valid."""
 
+import ast
+import importlib
+import inspect
 import math
 import re
 import shlex
@@ -32,6 +35,8 @@ RUN_ELSEWHERE = {
     "docs/own-data.md": "test_tutorial.py",
 }
 """Pages whose programs are run by another test file."""
+SLOW = ("beyond-memory", "federated/privacy-accounting", "frontier", "networks", "regression")
+"""Pages in docs whose programs take more than five seconds."""
 FENCED = re.compile(
     r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
 )
@@ -72,7 +77,56 @@ def test_words_and_numbers_are_compared():
     assert not same("a 1 b", "a 1 c")
 
 
-RUN_HERE = [page for page in PAGES if page not in RUN_ELSEWHERE and programs(page)]
+WITH_PROGRAMS = [page for page in PAGES if programs(page)]
+RUN_HERE = [
+    pytest.param(page, marks=pytest.mark.slow if page in [f"docs/{name}.md" for name in SLOW] else ())
+    for page in WITH_PROGRAMS
+    if page not in RUN_ELSEWHERE
+]
+
+
+def resolve(node, names):
+    """Return the object of softswitch that a name or an attribute refers to, or None."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute) and (owner := resolve(node.value, names)) is not None:
+        found = getattr(owner, node.attr, None)
+        assert found is not None or not inspect.ismodule(owner), f"{owner.__name__} has no {node.attr}"
+        return found
+    return None
+
+
+def check_names(program, names):
+    """Check that a program parses, and that names and keyword arguments of softswitch exist."""
+    nodes = list(ast.walk(ast.parse(program)))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules = [name for name in node.names if name.name.split(".")[0] == "softswitch"]
+            names.update({one.asname or "softswitch": importlib.import_module(one.name) for one in modules})
+        elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "softswitch":
+            module = importlib.import_module(node.module)
+            names.update({one.asname or one.name: getattr(module, one.name) for one in node.names})
+    for node in nodes:
+        found = resolve(node.func if isinstance(node, ast.Call) else node, names)
+        if isinstance(node, ast.Call) and callable(found):
+            parameters = inspect.signature(found).parameters
+            unknown = {keyword.arg for keyword in node.keywords if keyword.arg} - set(parameters)
+            flexible = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+            assert flexible or not unknown, f"{found} has no parameters {unknown}"
+
+
+@pytest.mark.parametrize("page", WITH_PROGRAMS)
+def test_programs_use_names_that_exist(page):
+    """Check all programs without running them, also those of slow pages."""
+    names: dict = {}
+    for program, _ in programs(page):
+        check_names(program, names)
+
+
+@pytest.mark.parametrize("program", ["ss.solv(1)", "ss.solve(p, c, round=1)", "from softswitch import solv"])
+def test_names_that_do_not_exist_are_noticed(program):
+    with pytest.raises((AssertionError, AttributeError)):
+        check_names(f"import softswitch as ss\n{program}", {})
 
 
 @pytest.mark.parametrize("page", RUN_HERE)

@@ -115,6 +115,7 @@ def test_flower(capsys, flower_quiet):
     assert max(numbers("malignant rows", ours[0])) <= 0.15
 
 
+@pytest.mark.slow
 def test_omnisafe(capsys):
     """The output of OmniSafe is copied from a run: it does not support this version of Python."""
     *_, (printed, told) = printed_as("coming-from/omnisafe.md", capsys)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from test_code_blocks import same
+from test_code_blocks import check_names, same
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -29,10 +29,14 @@ def test_there_are_some():
     assert len(NOTEBOOKS) >= 3
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+QUICK = "what-alpha-does"
+RUN = [pytest.param(path, marks=() if path.stem == QUICK else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", RUN)
 def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
-    for haste in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
-        monkeypatch.delenv(haste)  # its kernel compiles as readers do
+    for setting in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
+        monkeypatch.delenv(setting)  # the kernel compiles with the default optimization
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     stored = list(told(json.loads(path.read_text(encoding="utf-8"))))
@@ -41,6 +45,14 @@ def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
     assert not [output for output in outputs if output.get("name") == "stderr"]  # a warning is a mistake
     for printed, kept in zip(told(notebook_pages.run(path)), stored, strict=True):
         assert same(printed, kept), printed
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_uses_names_that_exist(path):
+    names: dict = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            check_names("".join(cell["source"]), names)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

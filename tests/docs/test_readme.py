@@ -58,6 +58,7 @@ def test_fairness_runs_as_printed(capsys):
     assert "'accuracy': 0.8" in printed
 
 
+@pytest.mark.slow
 def test_python_runs_as_printed(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert run_programs("docs/python.md") == 13

@@ -2,22 +2,30 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from softswitch.cli import app
 from softswitch.results.folder import find_runs
+from softswitch.tables.preparation import prepare_table
+from softswitch.tables.settings import read_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+def shell_blocks(page):
+    return "\n".join(re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL))
+
+
 def follow(page, folder):
     """Run the shell blocks of a page in a folder, and return their output."""
-    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-    script = "set -euo pipefail\n" + "\n".join(blocks)
+    script = "set -euo pipefail\n" + shell_blocks(page)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -37,6 +45,21 @@ def plain(text):
     return " ".join(re.sub(r"[│├└─]", " ", text).split())
 
 
+def test_the_tutorial_until_training(tmp_path, monkeypatch):
+    """Run the first two blocks in this process, and read the settings they write."""
+    monkeypatch.chdir(tmp_path)
+    steps = re.compile(r"^python - <<'END'\n(.*?)^END\n\n(softswitch init [^\n]*)$", re.DOTALL | re.MULTILINE)
+    program, command = steps.search(shell_blocks("tutorial.md")).groups()
+    exec(compile(program, "tutorial.md", "exec"), {})
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    config = read_config(tmp_path / "cases.toml")
+    ready = prepare_table(config, tmp_path)
+    assert config.task.bound == 0.05
+    assert sorted(ready.train.names) == ["east", "north", "south", "west"]
+
+
+@pytest.mark.slow
 def test_the_tutorial(tmp_path):
     printed = follow("tutorial.md", tmp_path)
     for piece in quoted("tutorial.md"):

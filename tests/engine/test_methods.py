@@ -90,8 +90,16 @@ def case(x64, table):
     return data, client_data(data, owner), problem
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name", METHODS)
+BOTH_SCHEMES = ("FedAvg", "νPI", "control variates")
+"""Methods that run with both schemes in the quick tests. The others run with the first one only in the slow tests."""
+CASES = [
+    pytest.param(name, scheme, marks=() if name in BOTH_SCHEMES or scheme == "half, E = 3" else pytest.mark.slow)
+    for name in METHODS
+    for scheme in SCHEMES
+]
+
+
+@pytest.mark.parametrize(("name", "scheme"), CASES)
 def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
     data, clients, problem = case
     (method, make), how = METHODS[name], SCHEMES[scheme]

@@ -348,9 +348,9 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
 @pytest.mark.parametrize(
     "method",
     [
-        ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0),
+        pytest.param(ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0), marks=pytest.mark.slow),
         ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
-        ss.Automatic(tolerance=0.4, soft=5.0, method=ss.AverageSGM),
+        pytest.param(ss.Automatic(tolerance=0.4, soft=5.0, method=ss.AverageSGM), marks=pytest.mark.slow),
         ss.Automatic(tolerance=0.4, robust=1),
     ],
 )

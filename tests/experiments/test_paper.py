@@ -66,6 +66,8 @@ SMALL_CARTS = {
 
 SLOW = (
     "alpha-scale",
+    "error-budget",
+    "fair-alpha",
     "fair-comparison",
     "fair-noniid",
     "fair-noniid-readings",
@@ -75,6 +77,8 @@ SLOW = (
     "fair-optimizer",
     "fair-criterion",
     "fair-tuning",
+    "np-noniid",
+    "np-readings-partial",
 )
 ALONE = [
     pytest.param([name], marks=[pytest.mark.slow] if name in SLOW else [], id=name)

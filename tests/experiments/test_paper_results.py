@@ -25,7 +25,10 @@ RULES = {
 }
 
 
-@pytest.fixture(scope="module", params=[FULL, PARTIAL], ids=lambda way: way.name)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(FULL, id=FULL.name), pytest.param(PARTIAL, id=PARTIAL.name, marks=pytest.mark.slow)],
+)
 def found(optimised, request):
     batches = STUDY.run(RULES, request.param, SCALE)
     whole = STUDY.run({"softmax": RULES["softmax"]}, request.param, SCALE, batch_size=None)

@@ -91,7 +91,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-@cases(12, of_long=0.2)
+@cases(6, of_long=0.2)
 @given(st.data())
 def test_fuzz_whatever_a_client_answers_the_run_goes_on(kind, data):
     grid = FuzzedGrid(APP, MANY)

@@ -111,7 +111,15 @@ def test_all_of_a_fixed_number_cost_twice_the_distance():
     assert found == pytest.approx(exact, abs=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{}, {"rate": 0.05}, {"rate": 0.2, "sampling": "fixed"}, {"public_sizes": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"rate": 0.05},
+        {"public_sizes": False},
+        pytest.param({"rate": 0.2, "sampling": "fixed"}, marks=pytest.mark.slow),
+    ],
+)
 def test_the_noise_found_spends_the_budget_and_not_more(settings):
     privacy = RecordPrivacy(epsilon=2.0, delta=1e-4, **settings)
     planned, drawing = Releases.planned(privacy, 40, 2), Drawing.of(privacy, 500)

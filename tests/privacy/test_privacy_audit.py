@@ -19,7 +19,9 @@ from softswitch.privacy.oracle import NoiseDeviations, _evaluate
 from softswitch.privacy.settings import Releases
 
 DELTA, RUNS, OTHERS = 0.05, 2000, 40
-SETTINGS = pytest.mark.parametrize(("rate", "noise", "rounds"), [(1.0, 4.0, 10), (0.3, 1.5, 12)])
+SETTINGS = pytest.mark.parametrize(
+    ("rate", "noise", "rounds"), [pytest.param(1.0, 4.0, 10, marks=pytest.mark.slow), (0.3, 1.5, 12)]
+)
 
 
 def class_mean(label):

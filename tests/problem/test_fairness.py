@@ -125,8 +125,8 @@ def test_pooled_statistics_give_the_gap_on_all_data_put_together():
     ("criterion", "constraint"),
     [
         ("softmax", fairness.demographic_parity(predict_probability)),
-        ("pooled", fairness.demographic_parity(predict_probability)),
-        ("max", fairness.equal_opportunity(predict_probability)),
+        pytest.param("pooled", fairness.demographic_parity(predict_probability), marks=pytest.mark.slow),
+        pytest.param("max", fairness.equal_opportunity(predict_probability), marks=pytest.mark.slow),
         ("pooled", fairness.equalized_odds(predict_probability)),
         ("mean", fairness.bounded_group_loss(predict_probability, 0.3)),
     ],

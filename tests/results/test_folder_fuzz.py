@@ -192,7 +192,7 @@ PARTS = ("shown", "shown", "model", "frontier", "checkpoints", "found", "resumed
 
 
 @given(st.data())
-@cases(150)
+@cases(60)
 def test_fuzz_run_folders(whole, contents, tmp_path_factory, data):
     name, content = data.draw(broken_file(contents))
     folder = tmp_path_factory.getbasetemp() / "fuzz-runs" / "run"

@@ -219,7 +219,13 @@ def write(file, told):
     return file
 
 
-@pytest.mark.parametrize("told", [BY_HAND, {"method": {"step_size": 0.5}, "run": {}}], ids=["old", "only a step"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(BY_HAND, id="old"),
+        pytest.param({"method": {"step_size": 0.5}, "run": {}}, id="only a step", marks=pytest.mark.slow),
+    ],
+)
 def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, told):
     lines = "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {v!r}" for k, v in part.items()) for name, part in told.items())
     whole = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').split("[run]")[0] + lines.replace("'", '"')
@@ -233,7 +239,9 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
 
 
-@pytest.mark.parametrize("name", ["average", "hard", "penalty", "primal-dual"])
+@pytest.mark.parametrize(
+    "name", ["hard", "penalty", *(pytest.param(name, marks=pytest.mark.slow) for name in ("average", "primal-dual"))]
+)
 def test_no_method_needs_a_step_size(home, tmp_path, name):
     told = settings(home, method={"name": name}, run={"rounds": 300})
     result = training.train(write(tmp_path / "t.toml", told)).result
