@@ -22,7 +22,7 @@ from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.clipping import sum_clipped_values
 from softswitch.privacy.settings import Drawing, Releases
 from softswitch.results.history import ClientOutcome
-from softswitch.results.trackers.prometheus import PrometheusTracker
+from softswitch.trackers import PrometheusTracker
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -20,13 +20,20 @@ from softswitch.cli import app
 from softswitch.cli.runs import _line
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.descriptions import client_noun, read_description
-from softswitch.results.folder import CHECKPOINTS, compare_settings, find_runs, open_run, read_frontier, resolve_run
+from softswitch.results.folder import (
+    CHECKPOINTS,
+    check_run,
+    compare_settings,
+    find_runs,
+    open_run,
+    read_frontier,
+    resolve_run,
+)
 from softswitch.results.report import write_report
 from softswitch.results.report.client_table import build_client_table
 from softswitch.results.report.page import _compare_groups, _compare_models, _compare_runs, describe_usefulness
 from softswitch.results.report.verdict import judge_run, summarise_clients
 from softswitch.results.result import Result
-from softswitch.results.run_schema import check_run
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model

@@ -38,8 +38,7 @@ class Chunk:
 class SwitchShare:
     """Running share of feasible rounds among those that are not void."""
 
-    def __init__(self) -> None:
-        self._feasible, self._counted = 0, 0
+    _feasible = _counted = 0
 
     def update(self, history: History) -> float:
         """Add rounds and return the share."""
@@ -54,17 +53,15 @@ Callback = Callable[[Chunk], object]
 
 def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
     """Return the callbacks, or raise an error if they are not functions."""
-    is_list = isinstance(callbacks, Iterable) and not callable(callbacks)
-    checked = tuple(callbacks) if is_list else ()  # type: ignore[arg-type]
-    if not is_list or not all(map(callable, checked)):
+    checked = tuple(callbacks) if isinstance(callbacks, Iterable) and not callable(callbacks) else (None,)
+    if not all(map(callable, checked)):
         raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
     return checked
 
 
 def run_callbacks(callbacks: Iterable[Callback], chunk: Chunk) -> bool:
     """Call all callbacks and return whether any of them stops the run."""
-    answers = [bool(callback(chunk)) for callback in callbacks]
-    return any(answers)
+    return sum(bool(callback(chunk)) for callback in callbacks) > 0
 
 
 class ProgressBar:
@@ -98,13 +95,10 @@ class ProgressBar:
 
     def __call__(self, chunk: Chunk) -> None:
         """Show the progress."""
-        if self._bar.disable:
-            return
-        self.update(
-            chunk.round,
-            f"{chunk.round / chunk.seconds:,.0f}/s  F {format_value(chunk.history.objective[-1])}  "
-            f"G {format_value(chunk.history.constraint[-1])}  feasible {chunk.switch_share:.0%}",
-        )
+        if not self._bar.disable:
+            f, g = (format_value(values[-1]) for values in (chunk.history.objective, chunk.history.constraint))
+            speed = f"{chunk.round / chunk.seconds:,.0f}/s"
+            self.update(chunk.round, f"{speed}  F {f}  G {g}  feasible {chunk.switch_share:.0%}")
 
     def update(self, completed: int, numbers: str) -> None:
         """Show the number of completed rounds and a text next to it."""

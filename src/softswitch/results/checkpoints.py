@@ -19,19 +19,17 @@ from softswitch.methods.round import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by_path
-from softswitch.support.checks import MapOf, check_schema
 from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors, write_atomically
 from softswitch.support.processes import lock_folder
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 6"
 SUFFIX = ".safetensors"
-DIGESTS = {
+DIGESTS = {  # descriptions of the entries of an identity that are digests
     "program": "the computation (functions, a schedule, the optimiser, or arrays in their closures)",
     "clients": "the clients' data",
     "start": "the start",
     "numbers": "a number in the method, the domain or the memory",
 }
-"""Descriptions of the entries of an identity that are digests."""
 
 
 class Snapshot(NamedTuple):
@@ -60,10 +58,7 @@ class Snapshot(NamedTuple):
     def extend(self, rounds: int, averaging_from: int, first: State) -> Snapshot:
         """Return the snapshot of the same run with another number of rounds, exactly as that run would have it.
 
-        Args:
-            rounds: The number of rounds.
-            averaging_from: The first round that may join the average of that run.
-            first: The first state of that run.
+        ``averaging_from`` is the first round that may join the average of that run, and ``first`` its first state.
         """
         self.check_rounds(rounds)
         if averaging_from == self.averaging_from:
@@ -79,10 +74,8 @@ class Snapshot(NamedTuple):
     def check_rounds(self, rounds: int) -> None:
         """Raise an error if the snapshot has more rounds."""
         if self.done > rounds:
-            raise ValueError(
-                f"rounds must be at least {self.done}, the number of rounds in the checkpoint, but is {rounds}; use "
-                "another folder"
-            )
+            minimum = f"at least {self.done}, the number of rounds in the checkpoint"
+            raise ValueError(f"rounds must be {minimum}, but is {rounds}; use another folder")
 
 
 @dataclass
@@ -119,12 +112,7 @@ class Checkpoints:
         return time.monotonic() - self._last >= self.every
 
     def save(self, snapshot: Snapshot, identity: Mapping[str, str]) -> Path:
-        """Write a checkpoint and remove all but the two newest.
-
-        Args:
-            snapshot: The state of the run.
-            identity: What the run depends on, by name. A run with another identity cannot resume the checkpoint.
-        """
+        """Write a checkpoint and remove all but the two newest. Only a run of the same ``identity`` can resume it."""
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = flatten_by_path((snapshot.state, snapshot.record, snapshot.best))
@@ -163,48 +151,45 @@ class Checkpoints:
             _check_identity(file, _read_identity(file, metadata), identity)
             with wrap_read_errors(file):
                 state, record, best = unflatten_by_path(arrays, (*like(), best))
-                return Snapshot(
-                    state,
-                    record,
-                    int(metadata["done"]),
-                    float(metadata["seconds"]),
-                    int(metadata["averaging_from"]),
-                    tuple(json.loads(metadata["names"])),
-                    best,
-                    metadata["journal"],
-                )
+                done, averaging_from = int(metadata["done"]), int(metadata["averaging_from"])
+                seconds, names = float(metadata["seconds"]), tuple(json.loads(metadata["names"]))
+                return Snapshot(state, record, done, seconds, averaging_from, names, best, metadata["journal"])
         return None
 
     def saved_identity(self, name: str) -> str | None:
-        """Return an entry of the identity of the newest intact checkpoint; None if there is none.
-
-        Args:
-            name: Name of the entry.
-        """
+        """Return an entry of the identity of the newest intact checkpoint; None if there is none."""
         for file, metadata, _ in self._intact():
             return _read_identity(file, metadata).get(name)
         return None
 
-    def _intact(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
-        for file in self._files():
-            try:
-                metadata, arrays = _read(file)
-            except (OSError, SafetensorError, _DamagedError, KeyError, TypeError, RecursionError):
-                continue
-            yield file, metadata, arrays
-
     def _files(self) -> list[Path]:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
-
-class _DamagedError(Exception):
-    pass
+    def _intact(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
+        for file in self._files():
+            try:
+                check_size(file, MAX_TENSOR_BYTES)
+                with safe_open(file, framework="numpy") as opened:
+                    metadata = opened.metadata() or {}
+                    written = metadata.get("format", "")
+                    if written.startswith(KIND) and written != FORMAT:
+                        raise ValueError(
+                            f"{file} was written by another version of softswitch ({written!r}; this one reads "
+                            f"{FORMAT!r}); resume with that version, or use another folder"
+                        )
+                    arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+                digests = (metadata["digest"], metadata["metadata_digest"])
+                is_intact = written == FORMAT and digests == (fingerprint(arrays), _digest(metadata))
+            except (OSError, SafetensorError, KeyError, TypeError, RecursionError):
+                continue
+            if is_intact:
+                yield file, metadata, arrays
 
 
 def _read_identity(file: Path, metadata: Mapping[str, str]) -> dict[str, str]:
     with wrap_read_errors(file):
         identity = json.loads(metadata["identity"])
-        check_schema(identity, MapOf(str), "identity")
+        checks.check_schema(identity, checks.MapOf(str), "identity")
     return dict(identity)
 
 
@@ -223,19 +208,3 @@ def _check_identity(file: Path, saved: Mapping[str, str], identity: Mapping[str,
 def _digest(metadata: Mapping[str, str]) -> str:
     values = {name: value for name, value in metadata.items() if name != "metadata_digest"}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    check_size(file, MAX_TENSOR_BYTES)
-    with safe_open(file, framework="numpy") as opened:
-        metadata = opened.metadata() or {}
-        if metadata.get("format", "").startswith(KIND) and metadata["format"] != FORMAT:
-            raise ValueError(
-                f"{file} was written by another version of softswitch ({metadata['format']!r}; this one reads "
-                f"{FORMAT!r}); resume with that version, or use another folder"
-            )
-        arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    is_intact = metadata.get("format") == FORMAT and metadata["digest"] == fingerprint(arrays)
-    if not is_intact or metadata["metadata_digest"] != _digest(metadata):
-        raise _DamagedError(file)
-    return metadata, arrays

@@ -34,23 +34,11 @@ class EventLog:
         self._has_begun = self._has_failed = False
 
     def record(self, what: str, why: str = "", *, client: str | None = None, node: int | None = None) -> None:
-        """Append an event.
-
-        Args:
-            what: Kind of event, such as "lost".
-            why: The reason.
-            client: Name of the client.
-            node: Flower's id of the node, if the client's name is not certain.
-        """
+        """Append an event: its kind, such as "lost", the reason, and the client's name or, if uncertain, its node."""
         if self.file is None:
             return
-        event: dict[str, Any] = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "round": self.round,
-            "client": client,
-            "what": what,
-            "why": why,
-        }
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        event: dict[str, Any] = {"time": now, "round": self.round, "client": client, "what": what, "why": why}
         if node is not None:
             event["node"] = str(node)  # too large a number for some readers of JSON
         line = (json.dumps(event, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
@@ -58,21 +46,16 @@ class EventLog:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if _is_torn(self.file):  # a process was killed while it wrote
                 line = b"\n" + line
-            self._append(line)
-            self._has_begun = True
-            return
         try:
-            self._append(line)
-            self._has_failed = False
+            with self.file.open("ab") as stream:
+                stream.write(line)
+            self._has_begun, self._has_failed = True, False
         except OSError as error:
+            if not self._has_begun:
+                raise
             if not self._has_failed:
                 logger.warning("events cannot be written, and are lost until they can: %s", error)
             self._has_failed = True
-
-    def _append(self, line: bytes) -> None:
-        assert self.file is not None
-        with self.file.open("ab") as stream:
-            stream.write(line)
 
 
 def _is_torn(file: Path) -> bool:

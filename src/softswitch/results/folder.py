@@ -21,14 +21,14 @@ from safetensors.numpy import load_file, save
 
 from softswitch.results.certificate import Certificate
 from softswitch.results.events import EVENTS, read_events
-from softswitch.results.frontier import Frontier
+from softswitch.results.frontier import NUMBERS, Frontier
 from softswitch.results.history import History
 from softswitch.results.json_numbers import replace_non_finite
 from softswitch.results.restart import Restart
 from softswitch.results.result import Result
-from softswitch.results.run_schema import check_certificate, check_frontier, check_run, check_settings
 from softswitch.results.saving import read_format, read_history, write_history
 from softswitch.support.arrays import flatten_by_path
+from softswitch.support.checks import ANY, MapOf, check_schema
 from softswitch.support.files import (
     MAX_SETTINGS_BYTES,
     MAX_TENSOR_BYTES,
@@ -47,7 +47,72 @@ PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.
 FRONTIER = "frontier.json"
 FORMAT, FRONTIER_FORMAT = "softswitch run 1", "softswitch frontier 1"
 PACKAGES = ("softswitch", "jax", "jaxlib", "optax", "numpy", "scipy", "pandas")
+TEXT_SETTINGS = ("data.label", "data.client", "task.kind", "task.sensitive", "task.constraint")  # as reports show them
 LATEST, DEFAULT_PARENT = "latest", Path("runs")
+
+
+def _all(kind: Any, names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), kind)
+
+
+_NUMBER = (float, None)
+_STATUS = _all(str, "code message")
+_RUN = {  # of every run
+    **_all(str, "format started? finished? base? command? engine? bounded?"),
+    "description?": {**_all(str, "constraint objective"), **_all(bool, "is_share is_nonnegative"), "cost": (str, None)},
+    "data?": _all(str, "file sha256"),
+    "status?": _STATUS,
+    "versions?": MapOf(str),
+    "aim?": (None, {"answered": bool, "words": str}),
+}
+_LISTED = {"status": _STATUS, "tolerance": float, "rounds": int, **_all(_NUMBER, "worst_objective worst_constraint")}
+_FINISHED = {  # of a finished run, in addition to those that a list of runs needs
+    **_all(str, "answer method"),
+    "seed": ANY,
+    "seconds": float,
+    "switch_share": _NUMBER,
+    "violating": [str],
+    "clients": int,
+    "diagnostics": [_all(str, "code evidence advice")],
+    "versions": MapOf(str),
+    "restarts?": [MapOf((bool, str, float, None))],
+    "lower_bound?": (None, {"certified": bool, "value": _NUMBER, "description": str}),
+    "oldest_report?": (int, None),
+    **_all(_NUMBER, "price? worst_loss?"),
+    "privacy?": (None, {"description": str, "epsilon": [_NUMBER], "delta": float}),
+    "auto_settings?": MapOf(ANY),
+    "constraints?": [str],
+    "groups?": (None, MapOf(MapOf(_NUMBER))),
+    "models?": [
+        {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
+    ],
+}
+_CERTIFIED_CLIENT = {
+    "client": (str, bool, float),
+    "verdict": str,
+    "constraints": [_all(_NUMBER, "estimate lower upper")],
+    "rows_needed?": (int, None),
+}
+_CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CERTIFIED_CLIENT]}
+_POINT = {
+    "bound": float, "outcome": str, "model": str, "failing_clients": [str], "measures": MapOf(_NUMBER),
+    **dict.fromkeys(NUMBERS, _NUMBER),
+}
+_FRONTIER = {
+    "confidence": float, "certifiability": str, "requested": _NUMBER,
+    **_all(int, "clients planned_tests"),
+    **_all(bool, "shares approximate"),
+    "tested": [[ANY]],
+    "smallest": MapOf(_NUMBER),
+    "points": [_POINT],
+}
+
+
+def check_run(about: dict[str, Any], *, for_report: bool = False) -> None:
+    """Check the content of run.json; ``for_report``: also that it has everything that a report needs."""
+    optional = {f"{name.removesuffix('?')}?": schema for name, schema in _FINISHED.items()}
+    further = _LISTED | (_FINISHED if for_report else optional) if "finished" in about else {}
+    check_schema(about, _RUN | further, "run")
 
 
 def read_versions() -> dict[str, str]:
@@ -91,12 +156,10 @@ def write_result(
     write_history(folder / HISTORY, result.history)
     write_atomically(folder / CLIENTS, _clients_csv(result, clients or {}), durable=False)
     write_atomically(folder / PARAMS, save(flatten_by_path(result.params)), durable=False)
+    (folder / CERTIFICATE).unlink(missing_ok=True)  # of previous parameters
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
-    else:
-        (folder / CERTIFICATE).unlink(missing_ok=True)  # of previous parameters
-    history = result.history
-    privacy = None if result.privacy is None else {**result.privacy.to_dict(), "description": str(result.privacy)}
+    history, privacy = result.history, result.privacy
     values = {
         "format": FORMAT,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -113,14 +176,14 @@ def write_result(
         "worst_objective": float(result.worst_objective),
         "worst_constraint": float(result.worst_constraint),
         "worst_loss": None if result.client_optimum is None else float(result.worst_loss),
-        "lower_bound": None if result.lower_bound is None else result.lower_bound.to_dict(),
+        "lower_bound": result.lower_bound and result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
         "oldest_report": None if history.oldest is None else int(history.oldest.max()),
         "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
         "auto_settings": result.auto_settings,
         "models": [model.to_dict() for model in (result.as_baseline, *result.baselines)],
-        "privacy": privacy,
+        "privacy": privacy and {**privacy.to_dict(), "description": str(privacy)},
         "price": None if result.price is None else float(result.price),
         "versions": read_versions(),
     }
@@ -144,12 +207,6 @@ def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     writer.writerow(escape_row(table))
     writer.writerows(map(escape_row, zip(*table.values(), strict=True)))
     return stream.getvalue().encode()
-
-
-def flatten_settings(text: str) -> dict[str, Any]:
-    """Parse a settings file to a dict by section.name."""
-    sections = tomllib.loads(text)
-    return {f"{section}.{name}": value for section, part in sections.items() for name, value in part.items()}
 
 
 @dataclass(frozen=True)
@@ -181,8 +238,11 @@ class Run:
         if not file.exists():
             return {"seed": self.about.get("seed")}
         with wrap_read_errors(file):
-            settings = flatten_settings(read_text(file, MAX_SETTINGS_BYTES))
-            check_settings(settings)
+            sections = tomllib.loads(read_text(file, MAX_SETTINGS_BYTES))
+            settings = {f"{section}.{name}": v for section, part in sections.items() for name, v in part.items()}
+            for name, value in settings.items():
+                if isinstance(value, dict) or (name in TEXT_SETTINGS and not isinstance(value, str)):
+                    raise ValueError(f"{name} must be a setting of another type, but is {type(value).__name__}")
         digest = self.about.get("data", {}).get("sha256")
         return settings if digest is None else settings | {"data.sha256": digest[:12]}
 
@@ -205,16 +265,11 @@ class Run:
             text = read_bytes(file).decode("utf-8")
             header, *rows = csv.reader(io.StringIO(text, newline=""))
             columns = dict(zip(map(unescape_cell, header), zip(*rows, strict=True), strict=True))
-            convert = {"client": unescape_cell}
-            table: dict[str, list[Any]] = {
-                name: [convert.get(name, float)(cell) for cell in column] for name, column in columns.items()
-            }
-            missing = {"client", "objective"} - set(table)
-            if not any(name.startswith("constraint") for name in table):
-                missing.add("constraint")
-            if missing:
+            kinds = {"constraint" if name.startswith("constraint") else name for name in columns}
+            if missing := {"client", "objective", "constraint"} - kinds:
                 raise ValueError(f"columns are missing: {', '.join(sorted(missing))}")
-        return table
+            convert = {"client": unescape_cell}
+            return {name: [convert.get(name, float)(cell) for cell in column] for name, column in columns.items()}
 
     @cached_property
     def params(self) -> dict[str, np.ndarray]:
@@ -237,7 +292,9 @@ class Run:
             return None
         with wrap_read_errors(file):
             content: dict[str, Any] = read_json(file)
-            check_certificate(content)
+            check_schema(content, _CERTIFICATE, "certificate")
+            if not all(client["constraints"] for client in content["clients"]):
+                raise ValueError("a client has no constraints")
         return content
 
 
@@ -267,14 +324,10 @@ def resolve_run(folder: Path) -> Path:
     if folder.name != LATEST or folder.exists():
         return folder
     parent = check_folder(DEFAULT_PARENT if folder == Path(LATEST) else folder.parent)
-    newest = max(
-        find_runs(parent),
-        key=lambda run: (run.about.get("started") or run.about.get("finished") or "", run.name),
-        default=None,
-    )
-    if newest is None:
+    runs = find_runs(parent)
+    if not runs:
         raise ValueError(f"there is no run below {parent}; create one with softswitch train SETTINGS")
-    return newest.folder
+    return max(runs, key=lambda r: (r.about.get("started") or r.about.get("finished") or "", r.name)).folder
 
 
 def check_folder(folder: Path) -> Path:
@@ -313,5 +366,7 @@ def read_frontier(folder: str | Path) -> Frontier:
     file = Path(folder) / FRONTIER
     content = read_format(file, FRONTIER_FORMAT)
     with wrap_read_errors(file):
-        check_frontier(content)
+        check_schema(content, _FRONTIER, "frontier")
+        if not content["points"]:
+            raise ValueError("frontier.points is empty")
         return Frontier.from_dict(content)

@@ -19,6 +19,7 @@ from softswitch.results.folder import (
     ABOUT,
     CONFIG,
     Run,
+    check_run,
     compare_settings,
     find_runs,
     has_frontier,
@@ -30,7 +31,6 @@ from softswitch.results.report import charts
 from softswitch.results.report.client_table import HELD_OUT, METRICS, build_client_table
 from softswitch.results.report.verdict import MARKS, ClientResult, ClientVerdict, judge_run, summarise_clients
 from softswitch.results.result import Result
-from softswitch.results.run_schema import check_run
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers

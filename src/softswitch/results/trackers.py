@@ -1,0 +1,251 @@
+"""Trackers: callbacks that write the numbers of a run to files and other systems."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from softswitch.results.callbacks import Chunk
+from softswitch.results.history import ClientOutcome
+
+SAMPLED = ("objective", "constraint", "criterion", "feasible")
+SUMMARY = ("objective", "constraint", "mean_objective", "mean_constraint")
+MAX_BATCH = 1000  # MLflow's limit
+SUFFIX = ".prom"  # the suffix of the files that Prometheus's textfile collector reads
+METRICS = {
+    "round": "Number of completed rounds.",
+    "rounds": "Maximum number of rounds.",
+    "objective": "Objective of the worst participant in the last round, as reported.",
+    "constraint": "Constraint of the worst participant in the last round, as reported.",
+    "feasible_share": "Share of feasible rounds among those that are not void.",
+    "void_rounds_total": "Number of rounds that changed nothing because too few clients completed them.",
+    "clients_counted": "Number of clients that completed the last round.",
+    "clients_lost": "Number of participants that did not complete the last round.",
+    "clients_lost_total": "Number of participants that did not complete their round, over all rounds.",
+    "epsilon": "Largest epsilon that any client reports to have spent.",
+    "run_seconds": "Seconds since the run began.",
+    "updated_timestamp_seconds": "Time of this file in seconds since 1970.",
+    "running": "1 during the run, 0 after its end.",
+}
+"""Descriptions of Prometheus's metrics, whose names begin with softswitch_."""
+
+
+class Tracker(ABC):
+    """A callback that writes the numbers of a run to another system, and a context manager that closes it."""
+
+    @abstractmethod
+    def __call__(self, chunk: Chunk) -> None:
+        """Write a chunk of rounds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the tracker."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _sampled_values(chunk: Chunk, every: int = 1) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the reported values of every round, or of one in ``every``."""
+    history, first = chunk.history, chunk.round - len(chunk.history)
+    for k in range(-first % every, len(history), every):
+        yield first + k, {name: float(getattr(history, name)[k]) for name in SAMPLED}
+
+
+def _evaluated_values(chunk: Chunk, separator: str = "_") -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the values of each round that was evaluated on all data, and on held-out data if any."""
+    parts = {"train": chunk.history.full, "held_out": chunk.history.held_out}
+    known = {f"{part}{separator}{name}": getattr(s, name) for part, s in parts.items() if s for name in SUMMARY}
+    for i, k in enumerate(chunk.history.full_rounds.tolist()):
+        yield k, {name: float(column[i]) for name, column in known.items()}
+
+
+class CSVTracker(Tracker):
+    """Writes one line per round: the reports, and in some rounds the values on all data.
+
+    Args:
+        file: A new CSV file. Its folder is created if it does not exist.
+    """
+
+    def __init__(self, file: str | Path) -> None:
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._stream = path.open("x", newline="", encoding="utf-8")
+        except FileExistsError as error:
+            raise ValueError(f"file must not exist, but {path} does; use a new file for each run") from error
+        evaluated = (f"{part}_{name}" for part in ("train", "held_out") for name in SUMMARY)
+        self._writer = csv.DictWriter(self._stream, ("round", *SAMPLED, *evaluated))
+        self._writer.writeheader()
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Write a chunk of rounds."""
+        evaluated = dict(_evaluated_values(chunk))
+        self._writer.writerows({"round": k, **values, **evaluated.get(k, {})} for k, values in _sampled_values(chunk))
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class TensorBoardTracker(Tracker):
+    """Writes scalars ``sampled/…`` for every round, and ``train/…`` and ``held_out/…`` for evaluations on all data.
+
+    Args:
+        folder: TensorBoard's log directory.
+        every: Number of rounds from one written round to the next.
+    """
+
+    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer, self._every = EventFileWriter(str(folder)), every
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Write a chunk of rounds."""
+        for k, values in _sampled_values(chunk, self._every):
+            self._write(k, {f"sampled/{name}": value for name, value in values.items()})
+        for k, values in _evaluated_values(chunk, "/"):
+            self._write(k, values)
+        self._writer.flush()
+
+    def _write(self, k: int, values: dict[str, float]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars: list[Any] = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._writer.add_event(Event(step=k, summary=Summary(value=scalars)))
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        self._writer.close()
+
+
+class MLflowTracker(Tracker):
+    """Logs a new MLflow run: settings as parameters, reports and evaluations as metrics.
+
+    Args:
+        experiment: Name of the experiment. It is created if it does not exist.
+        settings: Parameters to log.
+        tracking_uri: Tracking URI. Default: MLflow's setting.
+        every: Number of rounds from one logged round to the next.
+    """
+
+    def __init__(
+        self,
+        experiment: str = "softswitch",
+        *,
+        settings: dict[str, Any] | None = None,
+        tracking_uri: str | None = None,
+        every: int = 1,
+    ) -> None:
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        self._client, self._every = MlflowClient(tracking_uri=tracking_uri), every
+        known = self._client.get_experiment_by_name(experiment)
+        experiment_id = self._client.create_experiment(experiment) if known is None else known.experiment_id
+        self.run_id: str = self._client.create_run(experiment_id).info.run_id
+        params = [Param(name, str(value)) for name, value in (settings or {}).items()]
+        self._client.log_batch(self.run_id, params=params)
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Log a chunk of rounds."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        sampled = _sampled_values(chunk, self._every)
+        points = [(k, f"sampled_{name}", value) for k, values in sampled for name, value in values.items()]
+        points += [(k, name, value) for k, values in _evaluated_values(chunk) for name, value in values.items()]
+        metrics = [Metric(name, value, now, k) for k, name, value in points if math.isfinite(value)]
+        for first in range(0, len(metrics), MAX_BATCH):
+            self._client.log_batch(self.run_id, metrics=metrics[first : first + MAX_BATCH])
+
+    def close(self) -> None:
+        """End the MLflow run."""
+        self._client.set_terminated(self.run_id)
+
+
+class PrometheusTracker(Tracker):
+    """Writes metrics to a file for Prometheus after every chunk of rounds (over Flower, after every round).
+
+    The node exporter's textfile collector reads the file, so that no port is open. The file is written atomically.
+    The number of lost clients is known only over Flower.
+
+    Args:
+        file: The file, with the suffix .prom. Its folder is created if it does not exist. A file of an earlier run is
+            overwritten.
+        run: The label ``run`` of every metric.
+    """
+
+    def __init__(self, file: str | Path, *, run: str = "softswitch") -> None:
+        try:
+            from prometheus_client import CollectorRegistry
+        except ImportError as error:
+            message = "PrometheusTracker needs prometheus-client: pip install 'softswitch[prometheus]'"
+            raise ImportError(message) from error
+        self._file, self._run = Path(file), run
+        if self._file.suffix != SUFFIX:
+            raise ValueError(f"file must end in {SUFFIX}, which the textfile collector reads, but is {str(file)!r}")
+        self._values: dict[str, float] = {}
+        self._registry: Any = CollectorRegistry()
+        self._registry.register(self)
+
+    def __call__(self, chunk: Chunk) -> None:
+        """Write the progress of the run."""
+        history, clients = chunk.history, chunk.history.per_client
+        self._values |= {
+            "round": chunk.round,
+            "rounds": chunk.rounds,
+            "objective": float(history.objective[-1]),
+            "constraint": float(history.constraint[-1]),
+            "feasible_share": chunk.switch_share,
+            "void_rounds_total": self._values.get("void_rounds_total", 0) + int(history.void.sum()),
+            "run_seconds": chunk.seconds,
+            "running": 1.0,
+        }
+        if clients is not None and clients.outcomes is not None:
+            completed = np.isin(clients.outcomes, (ClientOutcome.COUNTED, ClientOutcome.VOID))
+            lost = (clients.outcomes != ClientOutcome.EMPTY) & ~completed
+            self._values |= {
+                "clients_counted": int(completed[-1].sum()),
+                "clients_lost": int(lost[-1].sum()),
+                "clients_lost_total": self._values.get("clients_lost_total", 0) + int(lost.sum()),
+            }
+        if clients is not None and clients.epsilon is not None and not np.isnan(clients.epsilon).all():
+            self._values["epsilon"] = max(self._values.get("epsilon", 0.0), float(np.nanmax(clients.epsilon)))
+        self._write()
+
+    def close(self) -> None:
+        """Write that the run has ended."""
+        self._values["running"] = 0.0
+        self._write()
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics with a value, for the registry."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, description in METRICS.items():
+            if name in self._values:
+                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                metric = family(f"softswitch_{name}", description, labels=["run"])
+                metric.add_metric([self._run], self._values[name])
+                yield metric
+
+    def _write(self) -> None:
+        from prometheus_client import write_to_textfile
+
+        self._values["updated_timestamp_seconds"] = time.time()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        write_to_textfile(str(self._file), self._registry)

@@ -1,1 +1,0 @@
-"""Callbacks that write the numbers of a run to other systems."""
