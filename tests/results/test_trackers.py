@@ -73,11 +73,6 @@ def test_mlflow(monkeypatch, tmp_path):
     assert run.data.metrics["train_constraint"] == pytest.approx(result.history.full.constraint[-1], rel=1e-6)
 
 
-def test_unknown_names():
-    with pytest.raises(AttributeError, match=r"has no attribute .Nothing."):
-        importlib.import_module("softswitch.trackers").__getattr__("Nothing")
-
-
 def parsed(file):
     """Prometheus' own reader: each number by its name, and its kind."""
     families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
