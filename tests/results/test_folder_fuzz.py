@@ -30,9 +30,8 @@ from softswitch.results.folder import (
     resolve_run,
 )
 from softswitch.results.report import write_report
-from softswitch.results.report.client_table import build_client_table
-from softswitch.results.report.page import _compare_groups, _compare_models, _compare_runs, describe_usefulness
-from softswitch.results.report.verdict import judge_run, summarise_clients
+from softswitch.results.report.clients import build_client_table, judge_run, summarise_clients
+from softswitch.results.report.page import _compare_runs, describe_usefulness
 from softswitch.results.result import Result
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
@@ -174,8 +173,6 @@ def look(folder, part):
         build_client_table(run, found, words, client_noun(run.settings))
         describe_usefulness(run, words)
         _compare_runs([run, run])
-        _compare_models(run, words)
-        _compare_groups(run)
         compare_settings([run, run])
         [str(cycle) for cycle in run.restarts]
         _ = run.history, run.certificate

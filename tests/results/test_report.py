@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.verdict import MARKS, judge_run, summarise_clients
+from softswitch.results.report.clients import MARKS, judge_run, summarise_clients
 from softswitch.support.text import format_number
 from softswitch.tables import training
 

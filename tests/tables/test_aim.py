@@ -95,10 +95,10 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
 
 
 def test_the_report_says_it(certified, refused):
-    from softswitch.results.report.verdict import judge_run
+    from softswitch.results.report.clients import judge_run, summarise_clients
 
-    assert judge_run(certified[0])[:2] == ("good", "Certified")
-    short = judge_run(refused[0])
+    assert judge_run(certified[0], summarise_clients(certified[0]))[:2] == ("good", "Certified")
+    short = judge_run(refused[0], summarise_clients(refused[0]))
     assert short[:2] == ("unsure", "Not certified")
     assert "more rows" in short.counts
 

@@ -16,37 +16,36 @@ from rich.table import Table
 from softswitch.results.json_numbers import replace_non_finite
 from softswitch.support.text import format_number, join_first, render_text
 
-MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20
-"""A table of more clients than the first number shows only this many of the worst."""
+MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20  # a table of more clients than the first number has only the worst few
 MAX_UNWRAPPED_NAME = 24  # clients' names up to this length are not wrapped
+NOT_CERTIFIED = "not certified"  # the outcome of a model that failed certification
 
 
 class Verdict(StrEnum):
-    """What the held-out rows show of a client, or of all clients."""
+    """What the held-out rows show of a client, or of all clients, at the given confidence.
+
+    MEETS: all constraints are within the tolerance. VIOLATES: a constraint is above it. UNDECIDED: there are too few
+    rows to decide. UNKNOWN: there are no rows that concern the constraint.
+    """
 
     MEETS = "meets"
-    """All constraints are within the tolerance, at the given confidence."""
     UNDECIDED = "undecided"
-    """There are too few rows to decide."""
     UNKNOWN = "unknown"
-    """There are no rows that concern the constraint."""
     VIOLATES = "violates"
-    """A constraint is above the tolerance, at the given confidence."""
 
 
 class IntervalMethod(StrEnum):
-    """The method of a confidence interval."""
+    """The method of a confidence interval.
+
+    BINOMIAL: exact limits of a rate. BETTING: limits of a mean of values in a known range. GAP: limits of the
+    difference of two groups' means. NORMAL: normal approximation. NOISED: limits of a noisy sum, including the noise.
+    """
 
     BINOMIAL = "binomial"
-    """Exact limits of a rate."""
     BETTING = "betting"
-    """Limits of a mean of values in a known range."""
     GAP = "gap"
-    """Limits of the difference of two groups' means."""
     NORMAL = "normal"
-    """Normal approximation."""
     NOISED = "with noise"
-    """Limits of a noisy sum, including the noise."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ class Interval:
         return self.upper if math.isnan(self.marginal_upper) else self.marginal_upper
 
     def __str__(self) -> str:
-        is_marked = self.approximate and math.isfinite(self.upper)
-        return f"{'≈ ' if is_marked else ''}{format_number(self.upper)}"
+        return f"{'≈ ' * (self.approximate and math.isfinite(self.upper))}{format_number(self.upper)}"
 
 
 @dataclass(frozen=True)
@@ -155,15 +153,12 @@ class Certificate:
         """
         if tests == 1 or self.verdict is not Verdict.MEETS:
             return self
-
-        def limit(interval: Interval) -> Interval:
-            return replace(interval, lower=-math.inf, upper=self.tolerance, marginal_upper=self.tolerance)
-
+        limits: dict[str, Any] = {"lower": -math.inf, "upper": self.tolerance, "marginal_upper": self.tolerance}
         clients = tuple(
             replace(
                 client,
                 objective=replace(client.objective, approximate=True),
-                constraints=tuple(map(limit, client.constraints)),
+                constraints=tuple(replace(interval, **limits) for interval in client.constraints),
             )
             for client in self.clients
         )
@@ -188,10 +183,9 @@ class Certificate:
 
     @property
     def worst_objective(self) -> float:
-        """Upper bound on F, the worst client's objective.
+        """Upper bound on F, the worst client's objective: the largest limit for a client alone.
 
-        It is the largest limit for a client alone. For F to exceed it, the limit of the worst client must be wrong,
-        hence it is smaller than the largest simultaneous limit.
+        It need not be simultaneous, since F exceeds it only if the limit of one client, the worst, is wrong.
         """
         return _largest(client.objective.marginal_limit for client in self.clients)
 
@@ -203,9 +197,8 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate for JSON, with None for numbers that are not finite."""
         names = ("approximate", "approximate_objective", "worst_objective", "worst_constraint")
-        values = {name: getattr(self, name) for name in names}
-        plain: dict[str, Any] = replace_non_finite({"verdict": str(self.verdict), **values, **asdict(self)})
-        return plain
+        derived = {"verdict": str(self.verdict), **{name: getattr(self, name) for name in names}}
+        return dict(replace_non_finite(derived | asdict(self)))
 
     def table(self) -> Table:
         """Return a table for the terminal: violating clients first, then undecided; only the worst of very many."""
@@ -235,48 +228,36 @@ class Certificate:
     def notes(self) -> list[str]:
         """Notes for readers of the table."""
         worst = {"constraint": self.worst_constraint, "objective": self.worst_objective}
-        limits = [
-            f"the worst client's {name} is at most {format_number(value)}"
-            for name, value in worst.items()
-            if math.isfinite(value)
-        ]
-        notes = []
-        if limits:
-            simultaneous = "The limits in the table hold for all clients simultaneously, and are wider."
-            notes.append(f"{' and '.join(limits).capitalize()}. {simultaneous}")
-        if any(c.worst.upper > self.tolerance for c in self.clients if c.verdict is Verdict.MEETS):
-            notes.append("A client may meet the bound although its simultaneous limit is above it.")
-        if self.tests > 1:
-            notes.append(
-                f"{self.tests} models were tested on these rows in a fixed order, and this is the last that passed: "
-                "its limit is the tested bound."
-            )
-        if self.epsilon is not None:
-            notes.append(
-                "Only noisy sums of held-out rows were used, and the limits include the noise: every row is "
-                f"(ε, δ)-private with ε = {format_number(self.epsilon)}, δ = {self.delta:.2g}."
-            )
-            if self.approximate_objective:
-                notes.append("The objective is not shown: its range is unknown.")
-        elif self.approximate or self.approximate_objective:
-            notes.append("≈ Approximate limits: the range of the losses is unknown, or they are not means over rows.")
-        return notes
+        finite = {name: format_number(value) for name, value in worst.items() if math.isfinite(value)}
+        limits = " and ".join(f"the worst client's {name} is at most {value}" for name, value in finite.items())
+        private = self.epsilon is not None
+        is_wider = any(c.worst.upper > self.tolerance for c in self.clients if c.verdict is Verdict.MEETS)
+        approximate = self.approximate or self.approximate_objective
+        notes = {
+            f"{limits.capitalize()}. The table's limits hold for all clients simultaneously, and are wider.": limits,
+            "A client may meet the bound although its simultaneous limit is above it.": is_wider,
+            f"{self.tests} models were tested on these rows in a fixed order, and this is the last that passed: its "
+            "limit is the tested bound.": self.tests > 1,
+            "Only noisy sums of held-out rows were used, and the limits include the noise: every row is (ε, δ)-private "
+            f"with ε = {format_number(self.epsilon)}, δ = {self.delta or 0:.2g}.": private,
+            "The objective is not shown: its range is unknown.": private and self.approximate_objective,
+            "≈ Approximate limits: the range of the losses is unknown, or they are not means over rows.": approximate
+            and not private,
+        }
+        return [note for note, applies in notes.items() if applies]
 
     def __str__(self) -> str:
         return render_text(self.table(), width=80)
 
 
 def _worst_first(client: ClientCertificate) -> tuple[float, ...]:
-    rank = {Verdict.VIOLATES: 0, Verdict.UNDECIDED: 1, Verdict.UNKNOWN: 1, Verdict.MEETS: 2}[client.verdict]
+    rank = {Verdict.VIOLATES: 0, Verdict.MEETS: 2}.get(client.verdict, 1)
     levels = (client.worst.estimate, client.worst.upper)
     return (rank, *(math.inf if math.isnan(level) else -level for level in levels))
 
 
 def _largest(limits: Iterable[float]) -> float:
     return max(math.inf if math.isnan(limit) else limit for limit in limits)
-
-
-NOT_CERTIFIED = "not certified"  # the outcome of a model that failed certification
 
 
 def is_certified(certificate: Certificate | None) -> bool:
@@ -308,22 +289,12 @@ def describe_certification(certificate: Certificate | None) -> str:
         if failing:
             verb = singular if len(failing) == 1 else plural
             sentences.append(f"{len(failing)} {verb} {what}: {join_first(failing)}.")
-    if math.isfinite(certificate.worst_constraint):
-        about = "about " if certificate.approximate else ""
-        smallest = f"{about}{_round_up(certificate.worst_constraint)}"
+    if math.isfinite(level := certificate.worst_constraint):
+        digits = 3 - math.floor(math.log10(abs(level))) if level else 3
+        smallest = f"{'about ' * certificate.approximate}{math.ceil(level * 10**digits) / 10**digits:.4g}"
         sentences.append(f"The smallest bound that these rows certify for this model is {smallest}.")
     sentences.append("Add rows of these clients, raise the bound, or lower the confidence before the next run.")
     return " ".join(sentences)
-
-
-def warn_about_reuse(times: int) -> list[str]:
-    """Return a warning if the same rows have certified models of other runs."""
-    if not times:
-        return []
-    return [
-        f"The same rows have certified {times} model{'s' * (times > 1)} of other runs. The confidence holds for one "
-        "run: selecting the best of several needs new rows."
-    ]
 
 
 def _describe_client(client: ClientCertificate) -> str:
@@ -332,6 +303,8 @@ def _describe_client(client: ClientCertificate) -> str:
     return f"{client.client} ({rows:,} rows{more})"
 
 
-def _round_up(value: float) -> str:
-    digits = 3 - math.floor(math.log10(abs(value))) if value else 3
-    return f"{math.ceil(value * 10**digits) / 10**digits:.4g}"
+def warn_about_reuse(times: int) -> list[str]:
+    """Return a warning if the same rows have certified models of other runs."""
+    models = f"{times} model{'s' * (times > 1)} of other runs"
+    advice = "The confidence holds for one run: selecting the best of several needs new rows."
+    return [f"The same rows have certified {models}. {advice}"] if times else []

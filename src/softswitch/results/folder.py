@@ -95,11 +95,17 @@ _CERTIFIED_CLIENT = {
 }
 _CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CERTIFIED_CLIENT]}
 _POINT = {
-    "bound": float, "outcome": str, "model": str, "failing_clients": [str], "measures": MapOf(_NUMBER),
+    "bound": float,
+    "outcome": str,
+    "model": str,
+    "failing_clients": [str],
+    "measures": MapOf(_NUMBER),
     **dict.fromkeys(NUMBERS, _NUMBER),
 }
 _FRONTIER = {
-    "confidence": float, "certifiability": str, "requested": _NUMBER,
+    "confidence": float,
+    "certifiability": str,
+    "requested": _NUMBER,
     **_all(int, "clients planned_tests"),
     **_all(bool, "shares approximate"),
     "tested": [[ANY]],

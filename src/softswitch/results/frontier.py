@@ -28,18 +28,19 @@ SMALL_SHARE, SMALL = 1e-3, 1e-4  # a relative and an absolute difference of F be
 
 
 class BoundOutcome(StrEnum):
-    """The outcome of a bound."""
+    """The outcome of a bound.
+
+    CERTIFIED: the model meets the bound at every client on new data, jointly with all other certified models. FAILED:
+    the model was tested and did not pass. LATER: testing stopped at a model that did not pass, before this one.
+    TOO_FEW: no model could be certified for this bound with these rows. NOT_REACHED: no model meets the bound on the
+    training rows.
+    """
 
     CERTIFIED = "certified"
-    """The model meets the bound at every client on new data, jointly with all other certified models."""
     FAILED = "not certified"
-    """The model was tested and did not pass."""
     LATER = "not tested"
-    """Testing stopped at a model that did not pass, before this one."""
     TOO_FEW = "too few rows"
-    """No model could be certified for this bound with these rows."""
     NOT_REACHED = "not reached"
-    """No model meets the bound on the training rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,17 +90,16 @@ class FrontierPoint:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, with None for numbers that are not finite."""
         names = ("bound", *NUMBERS, "measures", "model", "failing_clients")
-        plain: dict[str, Any] = replace_non_finite({name: getattr(self, name) for name in names})
-        return plain | {"outcome": str(self.outcome)}
+        values = {name: getattr(self, name) for name in names}
+        return replace_non_finite(values) | {"outcome": str(self.outcome)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> FrontierPoint:
         """Restore a point from ``to_dict``, with NaN for None."""
-        numbers = {name: float(nan_if_none(values[name])) for name in NUMBERS}
+        restored = {name: float(nan_if_none(values[name])) for name in ("bound", *NUMBERS)}
         return cls(
-            bound=float(values["bound"]),
+            **restored,  # type: ignore[arg-type]
             outcome=BoundOutcome(values["outcome"]),
-            **numbers,  # type: ignore[arg-type]
             measures={name: float(nan_if_none(value)) for name, value in values["measures"].items()},
             model=values["model"],
             failing_clients=tuple(values["failing_clients"]),
@@ -168,18 +168,24 @@ class Frontier:
         return min((point.bound for point in self.certified), default=None)
 
     def format_bound(self, bound: float) -> str:
-        """Return a bound as text.
-
-        Args:
-            bound: The bound; a rate of 0.05 is written 5%.
-        """
+        """Return a bound as text; a rate of 0.05 is written 5%."""
         return f"{100 * bound:.4g}%" if self.shares else f"{bound:.4g}"
 
     @property
     def summary(self) -> list[str]:
         """The conclusions, sentence by sentence."""
-        parts = (self._cost(), *self._certification(), self._certification_cost(), self._smallest_reached())
-        return [sentence for sentence in parts if sentence]
+        sentences = [self._cost(), *self._certification()]
+        if self.certified and _is_larger((last := self.certified[-1]).chosen_objective, last.objective):
+            sentences.append(
+                f"Certification needs a more conservative model: at {self.format_bound(last.bound)} its F is "
+                f"{_format(last.chosen_objective)} on the training rows, compared with {_format(last.objective)} for "
+                "the bound alone. More certification rows reduce the difference."
+            )
+        if math.isfinite(self.smallest.constraint):
+            constant = "; a constant prediction also reaches it" if self.smallest.is_trivial else ""
+            reached = f"{self.format_bound(self.smallest.constraint)}, with F = {self.smallest.objective:.3g}"
+            sentences.append(f"The smallest constraint reached on the training rows is {reached}{constant}.")
+        return [sentence for sentence in sentences if sentence]
 
     def _cost(self) -> str:
         """Describe the cost of the requested or smallest certified bound, compared with one about twice as large."""
@@ -191,32 +197,26 @@ class Frontier:
         looser = [point for point in reached if point.bound > tight.bound]
         loose = min(looser, key=lambda point: abs(math.log(point.bound / (2 * tight.bound))) if tight.bound else 0.0)
         is_half = tight.bound > 0 and abs(loose.bound / tight.bound - 2) < RATIO_TOLERANCE
-        increase = tight.objective - loose.objective
-        is_large = increase > max(SMALL_SHARE * abs(loose.objective), SMALL)
-        amount = f"{increase:.3g}" if is_large else "almost nothing"
+        amount = "almost nothing"
+        if _is_larger(tight.objective, loose.objective):
+            amount = f"{tight.objective - loose.objective:.3g}"
         cost = (
             f"{'Halving' if is_half else 'Lowering'} the bound from {self.format_bound(loose.bound)} to "
             f"{self.format_bound(tight.bound)} costs the worst client {amount}: on the training rows its objective F "
             f"rises from {_format(loose.objective)} to {_format(tight.objective)}."
         )
-        if loose.outcome is not tight.outcome:
-            return cost
-        changes = [
-            f"{name} {loose.measures[name]:.3g} and {tight.measures[name]:.3g}"
-            for name in loose.measures
-            if name in tight.measures
-        ]
-        return f"{cost} On validation rows: {'; '.join(changes)}." if changes else cost
+        names = [name for name in loose.measures if name in tight.measures and loose.outcome is tight.outcome]
+        changes = "; ".join(f"{name} {loose.measures[name]:.3g} and {tight.measures[name]:.3g}" for name in names)
+        return f"{cost} On validation rows: {changes}." if changes else cost
 
     def _certification(self) -> list[str]:
         smallest, count = self.smallest_certified, len(self.certified)
         confidence = f"{'approximately, ' * self.approximate}with {100 * self.confidence:.4g}% confidence"
-        where = f"at all {self.clients} clients" if self.clients > 1 else "at the client"
-        if smallest is None:
-            sentences = [f"No bound is certified {confidence}."]
-        else:
+        sentences = [f"No bound is certified {confidence}."]
+        if smallest is not None:
             looser = "one" if count == 2 else str(count - 1)
             jointly = f", jointly with the {looser} looser before it" if count > 1 else ""
+            where = f"at all {self.clients} clients" if self.clients > 1 else "at the client"
             bound = self.format_bound(smallest)
             sentences = [f"The smallest certified bound is {bound}{jointly}, {confidence}, {where}."]
         if self.tested:
@@ -234,31 +234,11 @@ class Frontier:
             BoundOutcome.TOO_FEW: "too small to be certified with these rows",
             BoundOutcome.NOT_REACHED: "not reached on the training rows",
         }
-        for outcome, reason in reasons.items():
-            bounds = [self.format_bound(point.bound) for point in self.points if point.outcome is outcome]
+        for kind, reason in reasons.items():
+            bounds = [self.format_bound(point.bound) for point in self.points if point.outcome is kind]
             if bounds:
                 sentences.append(f"{', '.join(bounds)} {'is' if len(bounds) == 1 else 'are'} {reason}.")
         return sentences
-
-    def _certification_cost(self) -> str:
-        if not self.certified:
-            return ""
-        point = self.certified[-1]
-        if point.chosen_objective - point.objective <= max(SMALL_SHARE * abs(point.objective), SMALL):
-            return ""
-        return (
-            f"Certification needs a more conservative model: at {self.format_bound(point.bound)} its F is "
-            f"{_format(point.chosen_objective)} on the training rows, compared with {_format(point.objective)} for the "
-            "bound alone. More certification rows reduce the difference."
-        )
-
-    def _smallest_reached(self) -> str:
-        smallest = self.smallest
-        if not math.isfinite(smallest.constraint):
-            return ""
-        constant = "; a constant prediction also reaches it" if smallest.is_trivial else ""
-        reached = f"{self.format_bound(smallest.constraint)}, with F = {smallest.objective:.3g}"
-        return f"The smallest constraint reached on the training rows is {reached}{constant}."
 
     @property
     def columns(self) -> dict[str, list[str]]:
@@ -291,8 +271,7 @@ class Frontier:
         table = Table(title=f"Cost of the bound; certificates hold jointly with confidence {self.confidence:g}")
         shown = {name: cells for name, cells in self.columns.items() if name not in ("its G", "model's F")}
         for name in shown:
-            is_outcome = name == "model"
-            table.add_column(name, justify="left" if is_outcome else "right", no_wrap=is_outcome)
+            table.add_column(name, justify="left" if name == "model" else "right", no_wrap=name == "model")
         for cells in zip(*shown.values(), strict=True):
             table.add_row(*cells)
         table.caption = self.notes
@@ -314,11 +293,7 @@ class Frontier:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Frontier:
-        """Restore a frontier from ``to_dict``, with NaN for None.
-
-        Args:
-            values: The output of ``to_dict``.
-        """
+        """Restore a frontier from ``to_dict``, with NaN for None."""
         return cls(
             points=tuple(map(FrontierPoint.from_dict, values["points"])),
             smallest=SmallestConstraint(**{n: float(nan_if_none(v)) for n, v in values["smallest"].items()}),
@@ -334,9 +309,8 @@ class Frontier:
         writer.writerow(escape_row(["bound", *NUMBERS, *names, "outcome", "model"]))
         for point in self.points:
             values = point.to_dict()
-            cells = [values["bound"], *(values[name] for name in NUMBERS), *(values["measures"].get(n) for n in names)]
-            plain = ("" if cell is None else cell for cell in cells)
-            writer.writerow(escape_row([*plain, str(point.outcome), point.model]))
+            cells = [*(values[n] for n in ("bound", *NUMBERS)), *(values["measures"].get(n) for n in names)]
+            writer.writerow(escape_row([*cells, str(point.outcome), point.model]))
         return stream.getvalue()
 
     def figure(self) -> Figure:
@@ -348,6 +322,10 @@ class Frontier:
 
 
 _SAVED = ("confidence", "clients", "shares", "approximate", "certifiability", "requested", "planned_tests")
+
+
+def _is_larger(objective: float, reference: float) -> bool:
+    return objective - reference > max(SMALL_SHARE * abs(reference), SMALL)
 
 
 def _format(value: float) -> str:
@@ -380,7 +358,7 @@ def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint,
     if measures:
         lower.set(ylabel="model, validation rows")
     for panel in axes[:, 0]:
-        _set_bound_ticks(panel, points, smallest, shares=shares)
+        _set_bound_ticks(panel, points, smallest, shares)
     lower.set_xlabel("bound on the constraint")
     add_legend(figure, list(axes[:, 0]), columns=1)
     kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
@@ -398,18 +376,13 @@ def _plot_models(axes: Axes, points: Sequence[FrontierPoint], values: Sequence[f
     axes.plot([], [], "o--", color=colour, label=label)
 
 
-def _set_bound_ticks(
-    axes: Axes, points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shares: bool
-) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
+def _set_bound_ticks(axes: Axes, points: Sequence[FrontierPoint], smallest: SmallestConstraint, shares: bool) -> None:
     from softswitch.support.plotting import GREY
 
     bounds = sorted(point.bound for point in points)
     if bounds[0] > 0:
         axes.set_xscale("log")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator(bounds))
+    axes.minorticks_off()
     labels: Any = [f"{100 * bound:.3g}%" if shares else f"{bound:.3g}" for bound in bounds]
     axes.set_xticks(bounds, labels, rotation=45 if len(bounds) > 4 else 0)
     if smallest.constraint > bounds[0]:

@@ -11,19 +11,26 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from softswitch.results.descriptions import read_description
 from softswitch.results.folder import Run
-from softswitch.results.report.verdict import ClientResult, ClientVerdict, sort_worst_first
+from softswitch.results.report.clients import (
+    MAX_CLIENTS,
+    WORST_CLIENTS,
+    ClientResult,
+    ClientVerdict,
+    Write,
+    sort_worst_first,
+)
 from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION
 from softswitch.support.text import format_number
 
 AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
-CSS_VARIABLES = {
+CSS_VARIABLES = {  # the page's CSS variable for each colour of the figures
     BLUE: "first",
     GREY: "quiet",
     GREEN: "third",
@@ -36,30 +43,22 @@ CSS_VARIABLES = {
     "#b0b0b0": "line",
     "#cccccc": "line",
 }
-"""The page's CSS variable for each colour of the figures."""
 COLOURS = {ClientVerdict.VIOLATES: VERMILLION, ClientVerdict.UNDECIDED: AMBER, ClientVerdict.MEETS: DEEP_GREEN}
-GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')
-"""Matplotlib's ids, which are the same in every figure."""
+GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')  # matplotlib's ids, which are the same in every figure
 COORDINATES, LONG_DECIMALS = re.compile(r' (?:d|x|y|transform)="[^"]*"'), re.compile(r"(\d+\.\d\d)\d+")
 MAX_POINTS = 500  # longer curves are thinned to about this many points
 MAX_COLUMNS = 100  # rounds are grouped into at most this many columns
-MAX_CLIENTS, WORST_CLIENTS = 50, 20
-"""More clients than the first number are summarised, and only this many of the worst are shown."""
 WIDE, NARROW = 10.8, 3.9  # widths in inches
-Write = Callable[[float | None], str]
 
 
 def render_svg(figure: Figure, key: str, tips: Mapping[str, str] | None = None) -> str:
-    """Return a figure as an SVG element with the colours of the page.
+    """Return a figure as an SVG element with the colours of the page and tooltips by the ``gid`` of an artist.
 
-    Args:
-        figure: The figure. Its background becomes transparent.
-        key: Unique name of the figure on the page.
-        tips: Tooltips by the ``gid`` of an artist.
+    ``key`` is unique on the page.
     """
-    figure.patch.set_visible(False)
-    for axes in figure.axes:
-        axes.patch.set_visible(False)
+    parts: list[Any] = [figure, *figure.axes]
+    for part in parts:
+        part.patch.set_visible(False)
     stream = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": key}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # the browser draws the text
@@ -90,46 +89,44 @@ class Picture(NamedTuple):
     narrow: str
 
 
-def plot_curves(run: Run, key: str, names: Sequence[str], write: Write) -> Picture:
-    """Plot F and G against rounds, and the share of feasible rounds.
-
-    Args:
-        run: The run.
-        key: Unique name of the chart on the page.
-        names: Names of the objective and the constraint.
-        write: Formats a value of the constraint.
-    """
+def plot_curves(run: Run, key: str, names: Sequence[str]) -> Picture:
+    """Plot F and G, which have ``names``, against rounds, and the share of feasible rounds."""
     history, evaluated = run.history, run.history.full_rounds
 
     def draw(panels: Panels) -> None:
-        rounds = np.arange(len(history))
-        for axes, value, name in zip(panels.axes, ("objective", "constraint"), names, strict=False):
+        objectives, constraints, switch = panels.axes
+        for axes, value, name in zip((objectives, constraints), ("objective", "constraint"), names, strict=True):
+            rounds, mean = np.arange(len(history)), getattr(history.full, f"mean_{value}")
             _plot_curve(axes, rounds, getattr(history, value), FAINT, "worst client, as reported", linewidth=1)
             _plot_curve(axes, evaluated, getattr(history.full, value), BLUE, "worst client, all training rows")
-            mean = getattr(history.full, f"mean_{value}")
             _plot_curve(axes, evaluated, mean, GREY, "mean client, all training rows", linestyle=":")
             if history.held_out is not None:
                 _plot_curve(axes, evaluated, getattr(history.held_out, value), GREEN, "worst client, held-out rows")
             axes.set_title(name, loc="left", fontsize="medium")
-        _format_axis(panels.axes[1].yaxis, write)
-        _plot_bound(panels.axes[1], run.about["tolerance"])
-        _plot_feasible_share(panels.axes[2], history.feasible)
+        _format_axis(constraints.yaxis, read_description(run.about).write)
+        _plot_bound(constraints, run.about["tolerance"])
+        parts = np.array_split(history.feasible.astype(float), min(MAX_COLUMNS, max(1, len(history))))
+        edges = np.cumsum([0, *map(len, parts)])
+        switch.stairs([float(part.mean()) if len(part) else 0.0 for part in parts], edges, fill=True, color=FAINT)
+        switch.set(ylim=(0, 1), ylabel="feasible", xlabel="round")
+        switch.set_yticks([0, 1], ["0%", "100%"])
+        _format_axis(switch.xaxis, format_number)
         _add_legend(panels)
 
-    return _draw_twice(draw, key, 3, heights=(2.5, 2.5, 0.9))
+    return _draw_twice(draw, key, (2.5, 2.5, 0.9))
 
 
-def plot_clients(run: Run, clients: list[ClientResult], key: str, name: str, write: Write) -> Picture:
+def plot_clients(run: Run, clients: list[ClientResult], key: str) -> Picture:
     """Plot the constraint of every client, the worst first, with the certificate's interval if there is one."""
     if len(clients) > MAX_CLIENTS:
-        return _plot_distribution(run, clients, key, name, write)
-    shown = [clients[i] for i in sort_worst_first(clients)[::-1]]  # the worst on top
-    tips = {f"client-{key}-{i}": _describe_client(client, write) for i, client in enumerate(shown)}
+        return _plot_distribution(run, clients, key)
+    kind, shown = read_description(run.about), [clients[i] for i in sort_worst_first(clients)[::-1]]  # worst on top
+    tips = {f"client-{key}-{i}": _describe_client(client, kind.write) for i, client in enumerate(shown)}
 
     def draw(panels: Panels) -> None:
-        axes = panels.axes[0]
-        for i, client in enumerate(shown):
-            gid, colour = f"client-{key}-{i}", COLOURS[client.verdict]
+        (axes,) = panels.axes
+        for i, (gid, client) in enumerate(zip(tips, shown, strict=True)):
+            colour = COLOURS[client.verdict]
             if np.isfinite(client.constraint):
                 axes.barh(i, client.constraint, height=0.62, color=FAINT, zorder=1)[0].set_gid(gid)
             if np.isfinite(client.estimate):
@@ -139,17 +136,17 @@ def plot_clients(run: Run, clients: list[ClientResult], key: str, name: str, wri
         axes.set_yticks(range(len(shown)), [_shorten(client.name, 30 if panels.wide else 14) for client in shown])
         for label, client in zip(axes.get_yticklabels(), shown, strict=True):
             label.set_color(COLOURS[client.verdict])
-        axes.set_ylim(-0.6, len(shown) - 0.4)
+        axes.set(ylim=(-0.6, len(shown) - 0.4), xlabel=kind.constraint)
         axes.axvline(run.about["tolerance"], color=BLACK, linestyle="--", linewidth=1)
-        _format_axis(axes.xaxis, write)
+        _format_axis(axes.xaxis, kind.write)
         axes.xaxis.set_major_locator(MaxNLocator(8 if panels.wide else 4))
-        axes.set_xlabel(name)
 
-    return _draw_twice(draw, key, 1, heights=(0.9 + 0.28 * len(shown),), tips=tips)
+    return _draw_twice(draw, key, (0.9 + 0.28 * len(shown),), tips)
 
 
-def _plot_distribution(run: Run, clients: list[ClientResult], key: str, name: str, write: Write) -> Picture:
+def _plot_distribution(run: Run, clients: list[ClientResult], key: str) -> Picture:
     """Plot the quantiles of the constraint over very many clients."""
+    kind = read_description(run.about)
     lines = {
         "training rows": (BLUE, [client.constraint for client in clients]),
         "held-out rows": (GREEN, [client.estimate for client in clients]),
@@ -157,20 +154,20 @@ def _plot_distribution(run: Run, clients: list[ClientResult], key: str, name: st
     }
 
     def draw(panels: Panels) -> None:
-        axes = panels.axes[0]
+        (axes,) = panels.axes
         for label, (colour, values) in lines.items():
             known = np.sort([value for value in values if np.isfinite(value)])
             if len(known):
                 at = np.unique(np.linspace(0, len(known) - 1, MAX_POINTS).round().astype(int))
                 axes.plot((at + 1) / len(known), known[at], color=colour, label=label)
         _plot_bound(axes, run.about["tolerance"])
-        _format_axis(axes.yaxis, write)
+        _format_axis(axes.yaxis, kind.write)
         _format_axis(axes.xaxis, "{:.0%}".format)
         axes.set_xlabel(f"share of the {len(clients):,} clients, the best first")
-        axes.set_title(name, loc="left", fontsize="medium")
+        axes.set_title(kind.constraint, loc="left", fontsize="medium")
         _add_legend(panels)
 
-    return _draw_twice(draw, key, 1, heights=(3.4,))
+    return _draw_twice(draw, key, (3.4,))
 
 
 def plot_heat_map(run: Run, clients: list[ClientResult], key: str) -> Picture | None:
@@ -184,27 +181,30 @@ def plot_heat_map(run: Run, clients: list[ClientResult], key: str) -> Picture | 
     columns = -(-len(reported) // length)
     place = np.full(len(clients), -1)
     place[order] = np.arange(len(order))
-    total, count = np.zeros((len(order), columns)), np.zeros((len(order), columns))
     column = np.broadcast_to(np.arange(len(reported))[:, None] // length, reported.shape)
     counted = np.isfinite(reported) & (place[recorded.clients] >= 0)
-    cells = (place[recorded.clients[counted]], column[counted])
-    np.add.at(total, cells, reported[counted])
-    np.add.at(count, cells, 1)
-    excess = np.where(count > 0, total / np.maximum(count, 1), np.nan) - run.about["tolerance"]
+    cells = place[recorded.clients[counted]] * columns + column[counted]
+    total, count = (np.bincount(cells, w, len(order) * columns) for w in (reported[counted], None))
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(len(order), columns)
+    excess = mean - run.about["tolerance"]
     # The colours cover most values: a few of the first rounds may be outliers.
     limit = (float(np.nanquantile(np.abs(excess), 0.95)) if np.isfinite(excess).any() else 1.0) or 1
+    # Blue below the bound, orange above it and transparent at it, for light and dark pages.
+    below, above = to_rgba(BLUE)[:3], to_rgba(VERMILLION)[:3]
+    ends = list(zip((0, 0.5, 0.5, 1), [(*below, 0.7), (*below, 0.0), (*above, 0.0), (*above, 0.95)], strict=True))
+    colours = LinearSegmentedColormap.from_list("diverging", ends)
 
     def draw(panels: Panels) -> None:
-        axes = panels.axes[0]
+        (axes,) = panels.axes
         extent = (0, columns * length, len(order) - 0.5, -0.5)
-        style: dict[str, Any] = {"aspect": "auto", "interpolation": "none"}
-        axes.imshow(excess, cmap=_diverging_colours(), vmin=-limit, vmax=limit, extent=extent, **style)
+        style: dict[str, Any] = {"aspect": "auto", "interpolation": "none", "cmap": colours}
+        axes.imshow(excess, vmin=-limit, vmax=limit, extent=extent, **style)
         axes.set_yticks(range(len(order)), [_shorten(clients[i].name, 30 if panels.wide else 14) for i in order])
         _format_axis(axes.xaxis, format_number)
         axes.set_xlabel("round")
         axes.grid(visible=False)
 
-    return _draw_twice(draw, key, 1, heights=(0.8 + 0.24 * len(order),))
+    return _draw_twice(draw, key, (0.8 + 0.24 * len(order),))
 
 
 def plot_comparison(runs: list[Run], key: str = "comparison") -> Picture:
@@ -223,27 +223,21 @@ def plot_comparison(runs: list[Run], key: str = "comparison") -> Picture:
             _plot_bound(panels.axes[1], level)
         _add_legend(panels)
 
-    return _draw_twice(draw, key, 2, heights=(2.6, 2.6))
+    return _draw_twice(draw, key, (2.6, 2.6))
 
 
 def _draw_twice(
-    draw: Callable[[Panels], None],
-    key: str,
-    count: int,
-    *,
-    heights: Sequence[float],
-    tips: dict[str, str] | None = None,
+    draw: Callable[[Panels], None], key: str, heights: Sequence[float], tips: Mapping[str, str] | None = None
 ) -> Picture:
     """Draw a chart with the first two panels side by side for a wide page, and one below the other for a phone."""
     pictures = []
     for wide in (True, False):
-        with rc_context({"font.size": 10 if wide else 9, "axes.grid": True, "grid.linewidth": 0.6}):
-            paired = wide and count > 1
-            rows = list(heights[1:]) if paired else list(heights)
+        with matplotlib.rc_context({"font.size": 10 if wide else 9, "axes.grid": True, "grid.linewidth": 0.6}):
+            paired = wide and len(heights) > 1
+            rows = heights[paired:]
             figure = Figure(figsize=(WIDE if wide else NARROW, sum(rows) + 0.5), layout="constrained")
-            grid = figure.add_gridspec(len(rows), 2 if paired else 1, height_ratios=rows)
-            places: list[Any] = [grid[0, 0], grid[0, 1]] if paired else []
-            places += [grid[i, :] for i in range(1 if paired else 0, len(rows))]
+            grid = figure.add_gridspec(len(rows), 1 + paired, height_ratios=rows)
+            places: list[Any] = [*([grid[0, 0], grid[0, 1]] * paired), *(grid[i, :] for i in range(paired, len(rows)))]
             axes = [figure.add_subplot(place) for place in places]
             for panel in axes:
                 panel.spines[["top", "right"]].set_visible(False)
@@ -270,17 +264,6 @@ def _plot_bound(axes: Axes, level: float) -> None:
     axes.axhline(level, color=BLACK, linestyle="--", linewidth=1, label="bound")
 
 
-def _plot_feasible_share(axes: Axes, feasible: np.ndarray) -> None:
-    parts = np.array_split(feasible.astype(float), min(MAX_COLUMNS, max(1, len(feasible))))
-    edges = np.cumsum([0, *(len(part) for part in parts)])
-    axes.stairs([float(part.mean()) if len(part) else 0.0 for part in parts], edges, fill=True, color=FAINT)
-    axes.set_ylim(0, 1)
-    axes.set_yticks([0, 1], ["0%", "100%"])
-    axes.set_ylabel("feasible")
-    axes.set_xlabel("round")
-    _format_axis(axes.xaxis, format_number)
-
-
 def _add_legend(panels: Panels) -> None:
     """Add one legend below the panels, with each label once."""
     handles: dict[str, Any] = {}
@@ -289,13 +272,6 @@ def _add_legend(panels: Panels) -> None:
             handles.setdefault(label, handle)
     columns = 3 if panels.wide else 1
     panels.figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
-
-
-def _diverging_colours() -> LinearSegmentedColormap:
-    """Return blue below the bound, orange above it and transparent at it, for light and dark pages."""
-    below, above = to_rgba(BLUE), to_rgba(VERMILLION)
-    ends = [(*below[:3], 0.7), (*below[:3], 0.0), (*above[:3], 0.0), (*above[:3], 0.95)]
-    return LinearSegmentedColormap.from_list("diverging", list(zip((0, 0.5, 0.5, 1), ends, strict=True)))
 
 
 def _describe_client(client: ClientResult, write: Write) -> str:

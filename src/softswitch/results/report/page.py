@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +10,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from softswitch.results.baseline import CONSTANT
 from softswitch.results.certificate import Certificate
 from softswitch.results.descriptions import ConstraintDescription, bound_sentence, client_noun, read_description
-from softswitch.results.events import EVENTS, count_events
+from softswitch.results.events import count_events
 from softswitch.results.folder import (
     ABOUT,
     CONFIG,
@@ -28,16 +29,21 @@ from softswitch.results.folder import (
     write_result,
 )
 from softswitch.results.report import charts
-from softswitch.results.report.client_table import HELD_OUT, METRICS, build_client_table
-from softswitch.results.report.verdict import MARKS, ClientResult, ClientVerdict, judge_run, summarise_clients
+from softswitch.results.report.clients import (
+    MARKS,
+    METRICS,
+    ClientVerdict,
+    build_client_table,
+    judge_run,
+    summarise_clients,
+)
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
 
 REPORT = "report.html"
-Cells = dict[str, list[Any]]
-"""A table: its ``head``, and its ``rows``."""
+FILTERS = {"number": format_number, "percent": format_percent, "duration": format_duration, "first_few": join_first}
 
 
 def report(
@@ -106,13 +112,11 @@ def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
     contents = [_describe_run(run, i) for i, run in enumerate(runs)]
     package = resources.files("softswitch.results.report")
     files = {name: (package / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")}
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(files["page.html"])
-    every = {
-        str(i): {"rows": content["clients"].every, "marks": content["clients"].marks}
-        for i, content in enumerate(contents)
-        if content["clients"].every
-    }
-    return template.render(
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters |= FILTERS
+    tables = {str(i): content["clients"] for i, content in enumerate(contents)}
+    every = {i: {"rows": table.every, "marks": table.marks} for i, table in tables.items() if table.every}
+    return environment.from_string(files["page.html"]).render(
         runs=contents,
         comparison=_compare_runs(runs),
         compared=charts.plot_comparison(runs) if len(runs) > 1 else None,
@@ -135,73 +139,42 @@ def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
 def _describe_run(run: Run, i: int) -> dict[str, Any]:
     """Return what the page shows of a run."""
     about, config, noun = run.about, run.folder / CONFIG, client_noun(run.settings)
-    kind, clients = read_description(run.about), _clip_lower_limits(run, summarise_clients(run))
+    kind, clients = read_description(about), summarise_clients(run)
     is_regret = about.get("worst_loss") is not None
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
     verdict = judge_run(run, clients)
-    bound, oldest = about.get("lower_bound"), about.get("oldest_report")
-    constraint_name = f"{kind.constraint}, worst {noun}, training rows"
-    tiles = {constraint_name: kind.write(about["worst_constraint"]), "bound": kind.write(about["tolerance"])}
-    tiles[f"F: {regret.objective}, worst {noun}, training rows"] = format_number(about["worst_objective"])
-    if is_regret:
-        tiles[f"{kind.objective}, worst {noun}, training rows"] = format_number(about["worst_loss"])
-    if bound is not None:
-        tiles[f"optimal F, {'at least' if bound['certified'] else 'estimated'}"] = format_number(bound["value"])
-    tiles |= {
-        "rounds": f"{about['rounds']:,}",
-        "feasible rounds": format_percent(about["switch_share"]),
-        "time": format_duration(about["seconds"]),
-    }
-    if oldest is not None:
-        tiles["oldest report in use"] = f"{oldest:,} rounds"
-    names = (f"F: {regret.objective}", f"G: {kind.constraint}")
     return {
         "name": run.name,
         "about": about,
+        "kind": kind,
+        "objective": regret.objective,
+        "noun": noun,
         "verdict": verdict,
         "mark": MARKS[verdict.level],
         "constraint": bound_sentence(about),
         "usefulness": describe_usefulness(run, regret),
-        "certification": (about.get("aim") or {}).get("words"),
-        "answer": about["answer"].removeprefix("the "),
-        "optimality": None if bound is None else bound["description"],
-        "tiles": tiles,
-        "events": _describe_events(run),
-        "privacy": about.get("privacy"),
-        "models": _compare_models(run, regret),
+        "events": count_events(run.events),
         "restarts": [str(restart) for restart in run.restarts],
         "clients": build_client_table(run, clients, kind, noun),
         "is_wider": any(c.verdict is ClientVerdict.MEETS and c.upper > about["tolerance"] for c in clients),
-        "noun": noun,
-        "client_count": len(clients),
-        "groups": _compare_groups(run),
         "method": shorten_numbers(about["method"]),
-        "price": None if about.get("price") is None else format_number(about["price"]),
         "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
         "frontier": _describe_frontier(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
-        "curves": charts.plot_curves(run, f"curves-{i}", names, kind.write),
-        "bars": charts.plot_clients(run, clients, f"clients-{i}", kind.constraint, kind.write),
+        "curves": charts.plot_curves(run, f"curves-{i}", (f"F: {regret.objective}", f"G: {kind.constraint}")),
+        "bars": charts.plot_clients(run, clients, f"clients-{i}"),
         "heat": charts.plot_heat_map(run, clients, f"heat-{i}"),
     }
-
-
-def _clip_lower_limits(run: Run, clients: list[ClientResult]) -> list[ClientResult]:
-    """Clip lower limits at 0 if the constraint is never negative."""
-    if not read_description(run.about).is_nonnegative:
-        return clients
-    return [c._replace(lower=max(c.lower, 0.0)) if math.isfinite(c.lower) else c for c in clients]
 
 
 def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
     """Compare the model with the best constant prediction, in the metric that the bound increases if there is one."""
     table, metric, noun = run.clients, kind.cost, client_noun(run.settings)
-    if metric is not None and f"{HELD_OUT}_{metric}" in table and f"constant_{metric}" in table:
+    if metric is not None and f"held_out_{metric}" in table and f"constant_{metric}" in table:
         heading, write = METRICS[metric]
-        value, constant = (_largest(table[f"{name}_{metric}"]) for name in (HELD_OUT, "constant"))
-        return (
-            f"{_rate(value, constant)}: {heading} at the worst {noun} {write(value)}, compared with {write(constant)} "
-            "for the best constant prediction (held-out rows)."
-        )
+        columns = [np.array(table[f"{name}_{metric}"]) for name in ("held_out", "constant")]
+        value, constant = (max(column[np.isfinite(column)], default=np.nan) for column in columns)
+        rates = f"{heading} at the worst {noun} {write(value)}, compared with {write(constant)}"
+        return f"{_rate(value, constant)}: {rates} for the best constant prediction (held-out rows)."
     value = run.about["worst_objective"]
     baseline = next((model for model in run.about.get("models", ()) if model["name"] == CONSTANT), None)
     if baseline is None or value is None or baseline["objective"] is None:
@@ -209,28 +182,16 @@ def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
     objective = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
     if not baseline["feasible"]:
         return f"No constant prediction meets the bound; {objective}."
-    return (
-        f"{_rate(value, baseline['objective'])}: {objective}, compared with {format_number(baseline['objective'])} for "
-        "the best constant prediction that meets the bound (training rows)."
-    )
+    compared = f"{objective}, compared with {format_number(baseline['objective'])}"
+    best = "for the best constant prediction that meets the bound (training rows)"
+    return f"{_rate(value, baseline['objective'])}: {compared} {best}."
 
 
 def _rate(value: float, constant: float) -> str:
     return "Useful" if value < constant else "Not useful"
 
 
-def _largest(values: Sequence[float]) -> float:
-    return max((value for value in values if math.isfinite(value)), default=math.nan)
-
-
-def _describe_events(run: Run) -> str | None:
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in count_events(run.events).items())
-    excluded = join_first([str(name) for name in run.about.get("excluded", ())])
-    sentences = [f"Events ({EVENTS}): {counts}."] if counts else []
-    return " ".join([*sentences, f"Excluded clients: {excluded}."] if excluded else sentences) or None
-
-
-def _compare_runs(runs: list[Run]) -> Cells:
+def _compare_runs(runs: list[Run]) -> dict[str, list[Any]]:
     differing = compare_settings(runs)
     head = ["run", "certificate", "meeting", "worst constraint", "bound", "worst objective", "rounds", *differing]
     rows = []
@@ -242,33 +203,3 @@ def _compare_runs(runs: list[Run]) -> Cells:
         cells += [format_number(run.about["worst_objective"]), f"{run.about['rounds']:,}"]
         rows.append([*cells, *(values[i] for values in differing.values())])
     return {"head": head, "rows": rows}
-
-
-def _compare_models(run: Run, kind: ConstraintDescription) -> Cells | None:
-    models = run.about.get("models", ())
-    if len(models) < 2:
-        return None
-    rows = [
-        [
-            model["name"],
-            format_number(model["objective"]),
-            format_number(model["mean_objective"]),
-            kind.write(model["constraint"]),
-            f"{model['violating']:,} of {run.about['clients']:,}",
-        ]
-        for model in models
-    ]
-    head = ["model", "worst objective F", "mean objective", f"worst {kind.constraint} G", "above the bound"]
-    return {"head": head, "rows": rows}
-
-
-def _compare_groups(run: Run) -> Cells | None:
-    groups = run.about.get("groups")
-    if not groups:
-        return None
-    names = list(next(iter(groups.values())))
-    rows = [
-        [group, *(format_number(values[name]) if name == "rows" else format_percent(values[name]) for name in names)]
-        for group, values in groups.items()
-    ]
-    return {"head": ["group", *(name.replace("_", " ") for name in names)], "rows": rows}
