@@ -237,7 +237,8 @@ def _draw_twice(
             rows = heights[paired:]
             figure = Figure(figsize=(WIDE if wide else NARROW, sum(rows) + 0.5), layout="constrained")
             grid = figure.add_gridspec(len(rows), 1 + paired, height_ratios=rows)
-            places: list[Any] = [*([grid[0, 0], grid[0, 1]] * paired), *(grid[i, :] for i in range(paired, len(rows)))]
+            places: list[Any] = [grid[0, 0], grid[0, 1]] if paired else []
+            places += [grid[i, :] for i in range(paired, len(rows))]
             axes = [figure.add_subplot(place) for place in places]
             for panel in axes:
                 panel.spines[["top", "right"]].set_visible(False)
