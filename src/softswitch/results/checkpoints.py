@@ -33,17 +33,10 @@ DIGESTS = {  # descriptions of the entries of an identity that are digests
 
 
 class Snapshot(NamedTuple):
-    """The state of a run after a number of rounds.
+    """The state of a run after ``done`` rounds, which took ``seconds``; ``record`` is its history as one record.
 
-    Attributes:
-        state: The state of the server.
-        record: The history so far, as one record.
-        done: Number of rounds.
-        seconds: Wall time of these rounds.
-        averaging_from: The first round that could join the average.
-        names: Labels of the clients so far, if they are not known in advance.
-        best: The best answer so far of an auto-tuned run.
-        journal: The choices of an auto-tuned run, as JSON.
+    ``names`` are the clients so far, if they are not known in advance. An auto-tuned run has the ``best`` answer so far
+    and the ``journal`` of its choices, as JSON.
     """
 
     state: Any

@@ -27,19 +27,10 @@ from softswitch.results.json_numbers import replace_non_finite
 from softswitch.results.restart import Restart
 from softswitch.results.result import Result
 from softswitch.results.saving import read_format, read_history, write_history
+from softswitch.support import files
 from softswitch.support.arrays import flatten_by_path
 from softswitch.support.checks import ANY, MapOf, check_schema
-from softswitch.support.files import (
-    MAX_SETTINGS_BYTES,
-    MAX_TENSOR_BYTES,
-    check_size,
-    read_bytes,
-    read_json,
-    read_text,
-    wrap_read_errors,
-    write_atomically,
-    write_json,
-)
+from softswitch.support.files import wrap_read_errors, write_atomically, write_json
 from softswitch.support.text import escape_row, shorten_numbers, unescape_cell
 
 ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
@@ -66,6 +57,7 @@ _RUN = {  # of every run
     "aim?": (None, {"answered": bool, "words": str}),
 }
 _LISTED = {"status": _STATUS, "tolerance": float, "rounds": int, **_all(_NUMBER, "worst_objective worst_constraint")}
+_MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
 _FINISHED = {  # of a finished run, in addition to those that a list of runs needs
     **_all(str, "answer method"),
     "seed": ANY,
@@ -83,34 +75,21 @@ _FINISHED = {  # of a finished run, in addition to those that a list of runs nee
     "auto_settings?": MapOf(ANY),
     "constraints?": [str],
     "groups?": (None, MapOf(MapOf(_NUMBER))),
-    "models?": [
-        {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
-    ],
+    "models?": [_MODEL],
 }
-_CERTIFIED_CLIENT = {
-    "client": (str, bool, float),
-    "verdict": str,
-    "constraints": [_all(_NUMBER, "estimate lower upper")],
-    "rows_needed?": (int, None),
-}
-_CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CERTIFIED_CLIENT]}
-_POINT = {
-    "bound": float,
-    "outcome": str,
-    "model": str,
-    "failing_clients": [str],
-    "measures": MapOf(_NUMBER),
-    **dict.fromkeys(NUMBERS, _NUMBER),
-}
+_LIMITS = [_all(_NUMBER, "estimate lower upper")]
+_CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
+_CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CLIENT]}
+_POINT = _all(str, "outcome model") | _all(_NUMBER, " ".join(NUMBERS))
 _FRONTIER = {
+    **_all(int, "clients planned_tests"),
+    **_all(bool, "shares approximate"),
     "confidence": float,
     "certifiability": str,
     "requested": _NUMBER,
-    **_all(int, "clients planned_tests"),
-    **_all(bool, "shares approximate"),
     "tested": [[ANY]],
     "smallest": MapOf(_NUMBER),
-    "points": [_POINT],
+    "points": [{**_POINT, "bound": float, "failing_clients": [str], "measures": MapOf(_NUMBER)}],
 }
 
 
@@ -244,7 +223,7 @@ class Run:
         if not file.exists():
             return {"seed": self.about.get("seed")}
         with wrap_read_errors(file):
-            sections = tomllib.loads(read_text(file, MAX_SETTINGS_BYTES))
+            sections = tomllib.loads(files.read_text(file, files.MAX_SETTINGS_BYTES))
             settings = {f"{section}.{name}": v for section, part in sections.items() for name, v in part.items()}
             for name, value in settings.items():
                 if isinstance(value, dict) or (name in TEXT_SETTINGS and not isinstance(value, str)):
@@ -268,7 +247,7 @@ class Run:
         """The table of clients, by column."""
         file = self.folder / CLIENTS
         with wrap_read_errors(file):
-            text = read_bytes(file).decode("utf-8")
+            text = files.read_bytes(file).decode("utf-8")
             header, *rows = csv.reader(io.StringIO(text, newline=""))
             columns = dict(zip(map(unescape_cell, header), zip(*rows, strict=True), strict=True))
             kinds = {"constraint" if name.startswith("constraint") else name for name in columns}
@@ -281,7 +260,7 @@ class Run:
     def params(self) -> dict[str, np.ndarray]:
         """The model's arrays by path."""
         file = self.folder / PARAMS
-        check_size(file, MAX_TENSOR_BYTES)
+        files.check_size(file, files.MAX_TENSOR_BYTES)
         with wrap_read_errors(file):
             return load_file(file)
 
@@ -297,7 +276,7 @@ class Run:
         if not file.exists():
             return None
         with wrap_read_errors(file):
-            content: dict[str, Any] = read_json(file)
+            content: dict[str, Any] = files.read_json(file)
             check_schema(content, _CERTIFICATE, "certificate")
             if not all(client["constraints"] for client in content["clients"]):
                 raise ValueError("a client has no constraints")

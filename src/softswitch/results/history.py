@@ -54,12 +54,9 @@ class RecordedClients(NamedTuple):
 class Record(NamedTuple):
     """One round of a history; see ``History``.
 
-    Attributes:
-        full: The clients' summary at w_k on all their rows; NaN if it was not evaluated.
-        rows: Number of rows of the participants, if a batch is all of them; else None.
-        values: Number of rows of values, if it differs from the oracle's cost; else None.
-        traffic: Bytes sent up and down, if messages are compressed; else None. Each is a number of 2^15 bytes and a
-            remainder, see ``compressors.in_one``.
+    ``full`` is NaN if w_k was not evaluated on all rows. ``rows`` is the number of rows of the participants, if a batch
+    is all of them, and ``values`` the number of rows of values, if it differs from the oracle's cost. ``traffic`` has
+    the bytes sent up and down, if messages are compressed, in the form that ``compressors.in_one`` reads.
     """
 
     objective: Float[Array, ""]

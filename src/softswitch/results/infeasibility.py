@@ -41,11 +41,9 @@ class _StepLimitReached(Exception):  # noqa: N818
 def minimise_constraint(
     problem: Problem, clients: ClientData, index: int, params: Params, row_gradients: int
 ) -> ClientMinimum | None:
-    """Minimise one client's largest constraint on all of its rows, from ``params``, by L-BFGS within the domain.
+    """Minimise one client's largest constraint, or its surrogate, on all of its rows by L-BFGS within the domain.
 
-    If the constraint has a surrogate, that is minimised, and the smallest constraint on the way is returned. Gradients
-    of at most ``row_gradients`` rows are computed, in at most ``MAX_STEPS`` steps; None if that allows fewer than
-    ``MIN_STEPS``.
+    Gradients of at most ``row_gradients`` rows are computed; None if that allows fewer than ``MIN_STEPS`` steps.
     """
     size = int(clients.sizes[index])
     steps = min(MAX_STEPS, row_gradients // size)
@@ -85,23 +83,22 @@ def _descend(
     return jax.value_and_grad(violation, has_aux=True)(params)
 
 
-def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> Diagnostic | None:
+def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> list[Diagnostic]:
     """Diagnose why no round was feasible, if none was."""
     history, tolerance = end.history, end.method.tolerance
     if history.feasible_rounds or history.void.all() or end.stopped:
-        return None
+        return []
     worst = evaluation.constraint.max(axis=1)
     if not worst_but(evaluation.constraint, end.method.robust) <= tolerance:
-        return describe_infeasibility(end.names, worst, tolerance, int(worst.argmax()), None)
-    return Diagnostic(
-        Code.SWITCH_NEVER_PASSES,
-        f"at the iterate with the smallest criterion all {len(worst)} clients are within the tolerance {tolerance:g} "
-        f"on all their data, the largest at {format_value(float(worst.max()))}, but no round's criterion was at most "
-        f"{format_value(float(end.method.switch_at))}",
-        f"The largest of noisy reports is too large: raise {noise_setting}; or raise the threshold towards the "
-        "tolerance, or run longer",
-        suggests_more_rounds=True,
+        return [describe_infeasibility(end.names, worst, tolerance, int(worst.argmax()), None)]
+    largest, level = format_value(float(worst.max())), format_value(float(end.method.switch_at))
+    within = (
+        f"all {len(worst)} clients are within the tolerance {tolerance:g} on all their data, the largest at {largest}"
     )
+    evidence = f"at the iterate with the smallest criterion {within}, but no round's criterion was at most {level}"
+    threshold = "or raise the threshold towards the tolerance, or run longer"
+    advice = f"The largest of noisy reports is too large: raise {noise_setting}; {threshold}"
+    return [Diagnostic(Code.SWITCH_NEVER_PASSES, evidence, advice, suggests_more_rounds=True)]
 
 
 def describe_infeasibility(

@@ -20,21 +20,12 @@ MIN_STANDARD_ERRORS = 3.0  # a trend is significant if it exceeds this many stan
 
 @dataclass(frozen=True)
 class Restart:
-    """A stretch of rounds over which the step size decays to 0, from the best answer so far.
+    """A stretch of rounds, from ``begin`` to before ``end``, over which the step size decays to 0.
 
-    Attributes:
-        begin: The first round.
-        end: The round after the last.
-        step_size: The first step size.
-        momentum: The momentum of the server optimiser.
-        threshold: λ of the switch.
-        objective: F of the best answer so far on all training data; NaN if no client reported it.
-        constraint: G of that answer.
-        answer: Which iterate that answer is.
-        better: Whether this restart found it.
-        diverged: Whether a value in the last round was not finite.
-        aim: The value that the method minimises at that answer: F, or the clients' mean.
-        judged: The number of answers evaluated at the end of the restart.
+    It starts from the best answer so far. ``objective`` and ``constraint`` are F and G of the best answer after it on
+    all training data, and ``aim`` is the value there that the method minimises: F, or the clients' mean. ``better``:
+    whether this restart found that answer. ``diverged``: whether a value in the last round was not finite. ``judged``:
+    the number of answers evaluated at its end.
     """
 
     begin: int

@@ -21,8 +21,7 @@ from softswitch.support.files import read_json, read_npz, wrap_read_errors, writ
 
 FIELDS, ARRAYS, HISTORY = "result.json", "arrays.safetensors", "history.npz"
 FORMAT = "softswitch result 2"
-CUSTOM_STRUCTURE = {"like": True}
-"""The outline of a tree that is not made of dicts, lists and tuples."""
+CUSTOM_STRUCTURE = {"like": True}  # the outline of a tree that is not made of dicts, lists and tuples
 
 
 def write(folder: Path, values: dict[str, Any], trees: dict[str, Any], history: History) -> None:
@@ -85,12 +84,10 @@ def read_history(file: Path) -> History:
     """Read a history and check that its arrays have consistent shapes."""
     arrays = read_npz(file)
     with wrap_read_errors(file):
-        history = History.from_arrays(arrays)
-        _check_shapes(history)
-    return history
+        return _check_shapes(History.from_arrays(arrays))
 
 
-def _check_shapes(history: History) -> None:
+def _check_shapes(history: History) -> History:
     rounds, evaluations, reports = history.objective.shape, history.full_rounds.shape, history.per_client
     places = () if reports is None else reports.clients.shape
 
@@ -107,6 +104,7 @@ def _check_shapes(history: History) -> None:
     integers = [history.full_rounds, *([] if reports is None else [reports.clients])]
     if any(array.dtype.kind not in "iu" for array in integers) or history.feasible.dtype.kind != "b":
         raise ValueError("full_rounds and clients must be integers and feasible must be booleans")
+    return history
 
 
 _SETTINGS_TYPES = {cls.__name__: cls for cls in (FallingStep, NormalizedAdam)}

@@ -123,14 +123,9 @@ class Diagnostic:
 class RunEnd:
     """A run after its last round.
 
-    Attributes:
-        averaging_from: The first round that could join the average.
-        answer: The requested iterate.
-        vanished: Whether no client has an objective, or none has a constraint, on all its data.
-        culprit: The label of the client that made the run diverge, if known.
-        restarts: The restarts of an auto-tuned run. The answer is then the start of the next one.
-        start: The values of the start at every client, if known.
-        auto_settings: The settings that auto-tuning chose, by name.
+    ``averaging_from`` is the first round that could join the average, ``answer`` the requested iterate, ``culprit`` the
+    client that made the run diverge, and ``start`` has the values of the start at every client, if these are known.
+    ``vanished``: whether no client has an objective, or none a constraint, on all its data.
     """
 
     state: State
