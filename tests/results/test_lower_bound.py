@@ -12,8 +12,8 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.certification.optimality import with_lower_bound
+from softswitch.results.baseline import LowerBound
 from softswitch.results.folder import write_result
-from softswitch.results.lower_bound import LowerBound
 from softswitch.results.report import write_report
 
 

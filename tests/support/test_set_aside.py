@@ -10,7 +10,7 @@ import softswitch as ss
 from benchmarks import flat
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
-from softswitch.results.lower_bound import LowerBound
+from softswitch.results.baseline import LowerBound
 
 DEMAND = np.zeros((7, 2), np.float32)
 DEMAND[0, 0] = DEMAND[1, 1] = 0.5  # the worst-off client of each constraint

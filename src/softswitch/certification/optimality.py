@@ -37,7 +37,7 @@ from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, check_params
 from softswitch.problem.problem import Problem
-from softswitch.results.lower_bound import LowerBound
+from softswitch.results.baseline import LowerBound
 from softswitch.results.result import Result
 from softswitch.support import checks
 

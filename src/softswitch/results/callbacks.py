@@ -73,16 +73,10 @@ class ProgressBar:
     """
 
     def __init__(self, rounds: int, show: bool | None = None) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            console=Console(file=sys.stderr, force_terminal=show),
-            disable=not (sys.stderr.isatty() if show is None else show),
-            transient=True,
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console, is_shown = Console(file=sys.stderr, force_terminal=show), sys.stderr.isatty() if show is None else show
+        numbers = TextColumn("{task.fields[numbers]}")
+        self._bar = Progress(*columns, numbers, console=console, disable=not is_shown, transient=True)
         self._task = self._bar.add_task("rounds", total=rounds, numbers="")
 
     def __enter__(self) -> ProgressBar:

@@ -44,10 +44,11 @@ class EventLog:
         line = (json.dumps(event, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         if not self._has_begun:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            if _is_torn(self.file):  # a process was killed while it wrote
-                line = b"\n" + line
         try:
-            with self.file.open("ab") as stream:
+            with self.file.open("ab+") as stream:
+                if not self._has_begun and stream.tell():
+                    stream.seek(-1, os.SEEK_END)
+                    line = line if stream.read() == b"\n" else b"\n" + line  # a process was killed while it wrote
                 stream.write(line)
             self._has_begun, self._has_failed = True, False
         except OSError as error:
@@ -58,20 +59,8 @@ class EventLog:
             self._has_failed = True
 
 
-def _is_torn(file: Path) -> bool:
-    if not file.exists() or not file.stat().st_size:
-        return False
-    with file.open("rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read() != b"\n"
-
-
 def read_events(file: str | Path) -> list[dict[str, Any]]:
-    """Read all events of a file in order. Damaged lines are skipped; a missing file has no events.
-
-    Args:
-        file: The file.
-    """
+    """Read all events of a file in order. Damaged lines are skipped; a missing file has no events."""
     path, events = Path(file), []
     if not path.exists():
         return []
@@ -85,9 +74,5 @@ def read_events(file: str | Path) -> list[dict[str, Any]]:
 
 
 def count_events(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Count the events of each kind, the most frequent first.
-
-    Args:
-        events: The output of ``read_events``.
-    """
+    """Count the events of each kind, the most frequent first."""
     return dict(Counter(str(event["what"]) for event in events).most_common())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from softswitch.results.certificate import Certificate
-from softswitch.results.json_numbers import nan_if_none, replace_non_finite
+from softswitch.results.json_numbers import JsonRecord, nan_if_none
 from softswitch.results.result import Result
 from softswitch.support.text import escape_row, join_first, render_text
 
@@ -44,7 +44,7 @@ class BoundOutcome(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class FrontierPoint:
+class FrontierPoint(JsonRecord):
     """A bound, its cost on the training rows, and the model selected for new data.
 
     Attributes:
@@ -74,8 +74,8 @@ class FrontierPoint:
     measures: dict[str, float] = field(default_factory=dict)
     model: str = ""
     failing_clients: tuple[str, ...] = ()
-    result: Result | None = None
-    certificate: Certificate | None = None
+    result: Result | None = field(default=None, compare=False)
+    certificate: Certificate | None = field(default=None, compare=False)
 
     @property
     def reached(self) -> bool:
@@ -87,14 +87,8 @@ class FrontierPoint:
         """Whether the model was selected for certification, for which it may have to be conservative."""
         return self.outcome in (BoundOutcome.CERTIFIED, BoundOutcome.FAILED, BoundOutcome.LATER)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with None for numbers that are not finite."""
-        names = ("bound", *NUMBERS, "measures", "model", "failing_clients")
-        values = {name: getattr(self, name) for name in names}
-        return replace_non_finite(values) | {"outcome": str(self.outcome)}
-
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> FrontierPoint:
+    def from_dict(cls, values: Mapping[str, Any]) -> FrontierPoint:
         """Restore a point from ``to_dict``, with NaN for None."""
         restored = {name: float(nan_if_none(values[name])) for name in ("bound", *NUMBERS)}
         return cls(
@@ -107,7 +101,7 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True)
-class SmallestConstraint:
+class SmallestConstraint(JsonRecord):
     """The smallest constraint that was reached on the training rows.
 
     Attributes:
@@ -286,7 +280,7 @@ class Frontier:
             **{name: getattr(self, name) for name in _SAVED},
             "tested": [list(test) for test in self.tested],
             "smallest_certified": self.smallest_certified,
-            "smallest": replace_non_finite(asdict(self.smallest)),
+            "smallest": self.smallest.to_dict(),
             "points": [point.to_dict() for point in self.points],
             "summary": self.summary,
         }
@@ -296,7 +290,7 @@ class Frontier:
         """Restore a frontier from ``to_dict``, with NaN for None."""
         return cls(
             points=tuple(map(FrontierPoint.from_dict, values["points"])),
-            smallest=SmallestConstraint(**{n: float(nan_if_none(v)) for n, v in values["smallest"].items()}),
+            smallest=SmallestConstraint.from_dict(values["smallest"]),
             **{name: values[name] for name in _SAVED},
             tested=tuple((float(bound), bool(passed)) for bound, passed in values["tested"]),
         )
@@ -314,8 +308,40 @@ class Frontier:
         return stream.getvalue()
 
     def figure(self) -> Figure:
-        """Plot F and the metrics against the bound; ``figure.savefig("frontier.png")``."""
-        return plot_frontier(self.points, self.smallest, shares=self.shares)
+        """Plot F and the metrics against the bound in panels that fit a phone. Filled markers are certified."""
+        from matplotlib.lines import Line2D
+
+        from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
+
+        points, measures = self.points, self._measure_names()
+        figure, axes = make_panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
+        upper, lower = axes[0, 0], axes[-1, 0]
+        bounds, constants = [point.bound for point in points], [point.constant for point in points]
+        least = [point.objective if point.reached else math.nan for point in points]
+        upper.plot(bounds, least, color=BLUE, linewidth=1.8, label="least F within the bound, training rows")
+        validation = [point.other_objective for point in points]
+        _plot_models(upper, points, validation, VERMILLION, "model's F, validation rows")
+        if any(map(math.isfinite, constants)):
+            upper.plot(bounds, constants, color=GREY, linestyle=":", label="best constant's F")
+        upper.set(ylabel="worst client's objective F", ylim=(0, None))
+        for name, colour in zip(measures, (GREEN, PURPLE, BLUE, VERMILLION, GREY) * len(measures), strict=False):
+            _plot_models(lower, points, [point.measures.get(name, math.nan) for point in points], colour, name)
+        if measures:
+            lower.set(ylabel="model, validation rows")
+        tightest, loosest = min(bounds), max(bounds)
+        labels: Any = [f"{100 * bound:.3g}%" if self.shares else f"{bound:.3g}" for bound in sorted(bounds)]
+        for panel in axes[:, 0]:
+            if tightest > 0:
+                panel.set_xscale("log")
+            panel.minorticks_off()
+            panel.set_xticks(sorted(bounds), labels, rotation=45 if len(bounds) > 4 else 0)
+            if (smallest := self.smallest.constraint) > tightest:
+                panel.axvspan(tightest, min(smallest, loosest), color=GREY, alpha=0.12, label="not reached")
+        lower.set_xlabel("bound on the constraint")
+        add_legend(figure, list(axes[:, 0]), columns=1)
+        kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
+        lower.legend(kinds, ["certified", "not certified"], frameon=False, fontsize="small", loc="best")
+        return figure
 
     def __str__(self) -> str:
         return "\n".join([render_text(self.table()), *self.summary])
@@ -336,36 +362,6 @@ def _format(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
 
 
-def plot_frontier(points: Sequence[FrontierPoint], smallest: SmallestConstraint, *, shares: bool) -> Figure:
-    """Plot a frontier in panels that fit a phone. Filled markers are certified."""
-    from matplotlib.lines import Line2D
-
-    from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
-
-    measures = list(dict.fromkeys(name for point in points for name in point.measures))
-    figure, axes = make_panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
-    upper, lower = axes[0, 0], axes[-1, 0]
-    bounds = [point.bound for point in points]
-    least = [point.objective if point.reached else math.nan for point in points]
-    upper.plot(bounds, least, color=BLUE, linewidth=1.8, label="least F within the bound, training rows")
-    _plot_models(upper, points, [point.other_objective for point in points], VERMILLION, "model's F, validation rows")
-    constants = [point.constant for point in points]
-    if any(map(math.isfinite, constants)):
-        upper.plot(bounds, constants, color=GREY, linestyle=":", label="best constant's F")
-    upper.set(ylabel="worst client's objective F", ylim=(0, None))
-    for name, colour in zip(measures, (GREEN, PURPLE, BLUE, VERMILLION, GREY) * len(measures), strict=False):
-        _plot_models(lower, points, [point.measures.get(name, math.nan) for point in points], colour, name)
-    if measures:
-        lower.set(ylabel="model, validation rows")
-    for panel in axes[:, 0]:
-        _set_bound_ticks(panel, points, smallest, shares)
-    lower.set_xlabel("bound on the constraint")
-    add_legend(figure, list(axes[:, 0]), columns=1)
-    kinds = [Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor=face) for face in (GREY, "white")]
-    lower.legend(kinds, ["certified", "not certified"], frameon=False, fontsize="small", loc="best")
-    return figure
-
-
 def _plot_models(axes: Axes, points: Sequence[FrontierPoint], values: Sequence[float], colour: str, label: str) -> None:
     """Plot a marker per bound and connect models that were selected for the same purpose."""
     for i, (point, value) in enumerate(zip(points, values, strict=True)):
@@ -374,16 +370,3 @@ def _plot_models(axes: Axes, points: Sequence[FrontierPoint], values: Sequence[f
         if i and points[i - 1].is_for_certification is point.is_for_certification:
             axes.plot([points[i - 1].bound, point.bound], values[i - 1 : i + 1], "--", color=colour, linewidth=1.2)
     axes.plot([], [], "o--", color=colour, label=label)
-
-
-def _set_bound_ticks(axes: Axes, points: Sequence[FrontierPoint], smallest: SmallestConstraint, shares: bool) -> None:
-    from softswitch.support.plotting import GREY
-
-    bounds = sorted(point.bound for point in points)
-    if bounds[0] > 0:
-        axes.set_xscale("log")
-    axes.minorticks_off()
-    labels: Any = [f"{100 * bound:.3g}%" if shares else f"{bound:.3g}" for bound in bounds]
-    axes.set_xticks(bounds, labels, rotation=45 if len(bounds) > 4 else 0)
-    if smallest.constraint > bounds[0]:
-        axes.axvspan(bounds[0], min(smallest.constraint, bounds[-1]), color=GREY, alpha=0.12, label="not reached")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from softswitch.results.history import History
-from softswitch.results.json_numbers import nan_if_none, replace_non_finite
+from softswitch.results.json_numbers import JsonRecord
 from softswitch.support.text import format_value
 
 LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4  # shares of the last and the first F: a gain above their sum is noticeable
@@ -19,7 +19,7 @@ MIN_STANDARD_ERRORS = 3.0  # a trend is significant if it exceeds this many stan
 
 
 @dataclass(frozen=True)
-class Restart:
+class Restart(JsonRecord):
     """A stretch of rounds, from ``begin`` to before ``end``, over which the step size decays to 0.
 
     It starts from the best answer so far. ``objective`` and ``constraint`` are F and G of the best answer after it on
@@ -40,15 +40,6 @@ class Restart:
     diverged: bool = False
     aim: float = math.nan
     judged: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with None for numbers that are not finite."""
-        return dict(replace_non_finite(asdict(self)))
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Restart:
-        """Restore a restart from ``to_dict``, with NaN for None."""
-        return cls(**{name: nan_if_none(value) for name, value in fields.items()})
 
     def __str__(self) -> str:
         step, level = f"{self.step_size:.3g}", format_value(self.threshold)

@@ -19,33 +19,17 @@ from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
-from softswitch.results import saving
-from softswitch.results.baseline import (
-    CONSTANT,
-    START,
-    UNCONSTRAINED_WORST,
-    Baseline,
-    find_baseline,
-    tabulate_baselines,
-)
+from softswitch.results import baseline, saving
+from softswitch.results import status as run_status
+from softswitch.results.baseline import Baseline, LowerBound, find_baseline
 from softswitch.results.diagnostics import diagnose
 from softswitch.results.history import History
-from softswitch.results.lower_bound import LowerBound
 from softswitch.results.restart import Restart, describe_convergence
-from softswitch.results.status import (
-    Diagnostic,
-    DiagnosticCode,
-    RunEnd,
-    Status,
-    StatusCode,
-    model_status,
-    run_status,
-    select_answer,
-)
+from softswitch.results.status import Diagnostic, DiagnosticCode, RunEnd, Status, StatusCode
 from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors
 from softswitch.support.text import format_number, format_value
 
-_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")
+_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")  # first an evaluation's
 _PLAIN = ("selected", "seed", "seconds", "auto_settings")  # fields that JSON holds as they are
 _FROM_END = ("history", "names", "method", "seed", "seconds", "state", "restarts", "auto_settings")
 
@@ -111,27 +95,14 @@ class Result:
         return None if self.lower_bound is None else self.lower_bound.gap
 
     def with_model(self, params: Params, selected: str, evaluation: Evaluation) -> Result:
-        """Return the result with another model as its answer.
-
-        Args:
-            params: The model.
-            selected: Description of the model.
-            evaluation: Its values at every client, on all training data.
-        """
+        """Return the result with another model as its answer, given its values at every client on all training data."""
         bound = self.lower_bound
         if bound is not None:  # the bound is on the problem with all clients: none is trimmed
             feasible = bool(evaluation.constraint.max() <= self.method.tolerance)
             bound = replace(bound, objective=float(evaluation.objective.max()), feasible=feasible)
-        return replace(
-            self,
-            params=params,
-            selected=selected,
-            status=model_status(self.names, self.method, evaluation),
-            client_objective=evaluation.objective,
-            client_constraint=evaluation.constraint,
-            pooled_constraint=evaluation.pooled,
-            lower_bound=bound,
-        )
+        status = run_status.model_status(self.names, self.method, evaluation)
+        values: dict[str, Any] = dict(zip(_ARRAYS, evaluation, strict=False))
+        return replace(self, params=params, selected=selected, status=status, lower_bound=bound, **values)
 
     @property
     def client_loss(self) -> np.ndarray:
@@ -172,7 +143,7 @@ class Result:
     @property
     def price(self) -> float | None:
         """Cost of the constraint: F of the answer minus F of the unconstrained model; None if that is unknown."""
-        unconstrained = find_baseline(UNCONSTRAINED_WORST, self.baselines)
+        unconstrained = find_baseline(baseline.UNCONSTRAINED_WORST, self.baselines)
         return None if unconstrained is None else self.worst_objective - unconstrained.objective
 
     def explain(self) -> str:
@@ -202,8 +173,8 @@ class Result:
     def _describe_quality(self) -> list[str]:
         lines = [f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}."]
         if self.baselines:
-            lines += tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
-        constant = find_baseline(CONSTANT, self.baselines)
+            lines += baseline.tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
+        constant = find_baseline(baseline.CONSTANT, self.baselines)
         if constant is not None and not constant.feasible:
             lines.append("No constant prediction is feasible; the one with the smallest constraint is shown.")
         if self.price is not None:
@@ -234,7 +205,7 @@ class Result:
             "method": saving.describe_method(self.method),
             "restarts": [restart.to_dict() for restart in self.restarts],
             "lower_bound": self.lower_bound and self.lower_bound.to_dict(),
-            "baselines": [baseline.to_dict() for baseline in self.baselines],
+            "baselines": [model.to_dict() for model in self.baselines],
             "privacy": self.privacy and self.privacy.to_dict(),
         }
         trees = {name: getattr(self, name) for name in ("params", "last", "best", "state", *_ARRAYS)}
@@ -288,19 +259,17 @@ def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Res
 
     ``clients`` is an ``Oracle``, or has its ``evaluate_params``. For ``scatter`` see ``diagnose``.
     """
-    params, selected = select_answer(end)
+    params, selected = run_status.select_answer(end)
     evaluation = clients.evaluate_params(params)
     return Result(
         params=params,
         last=end.state.params,
         best=end.state.best.params if end.history.feasible_rounds else None,
         selected=selected,
-        status=run_status(end, evaluation),
+        status=run_status.run_status(end, evaluation),
         diagnostics=diagnose(end, evaluation, clients, scatter),
-        client_objective=evaluation.objective,
-        client_constraint=evaluation.constraint,
-        pooled_constraint=evaluation.pooled,
-        baselines=() if end.start is None else (Baseline.of(START, end.start, end.method),),
+        **dict(zip(_ARRAYS, evaluation, strict=False)),
+        baselines=() if end.start is None else (Baseline.of(baseline.START, end.start, end.method),),
         **{name: getattr(end, name) for name in _FROM_END},
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ SAMPLED = ("objective", "constraint", "criterion", "feasible")
 SUMMARY = ("objective", "constraint", "mean_objective", "mean_constraint")
 MAX_BATCH = 1000  # MLflow's limit
 SUFFIX = ".prom"  # the suffix of the files that Prometheus's textfile collector reads
-METRICS = {
+METRICS = {  # descriptions of Prometheus's metrics, whose names begin with softswitch_
     "round": "Number of completed rounds.",
     "rounds": "Maximum number of rounds.",
     "objective": "Objective of the worst participant in the last round, as reported.",
@@ -34,10 +35,9 @@ METRICS = {
     "updated_timestamp_seconds": "Time of this file in seconds since 1970.",
     "running": "1 during the run, 0 after its end.",
 }
-"""Descriptions of Prometheus's metrics, whose names begin with softswitch_."""
 
 
-class Tracker(ABC):
+class Tracker(AbstractContextManager["Tracker"]):
     """A callback that writes the numbers of a run to another system, and a context manager that closes it."""
 
     @abstractmethod
@@ -48,26 +48,18 @@ class Tracker(ABC):
     def close(self) -> None:
         """Close the tracker."""
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def _sampled_values(chunk: Chunk, every: int = 1) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the reported values of every round, or of one in ``every``."""
+def _read_chunk(chunk: Chunk, every: int = 1) -> Iterator[tuple[int, str, dict[str, float]]]:
+    """Yield the number and values of rounds: "sampled" of one in ``every``, "train" and "held_out" if evaluated."""
     history, first = chunk.history, chunk.round - len(chunk.history)
     for k in range(-first % every, len(history), every):
-        yield first + k, {name: float(getattr(history, name)[k]) for name in SAMPLED}
-
-
-def _evaluated_values(chunk: Chunk, separator: str = "_") -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the values of each round that was evaluated on all data, and on held-out data if any."""
-    parts = {"train": chunk.history.full, "held_out": chunk.history.held_out}
-    known = {f"{part}{separator}{name}": getattr(s, name) for part, s in parts.items() if s for name in SUMMARY}
-    for i, k in enumerate(chunk.history.full_rounds.tolist()):
-        yield k, {name: float(column[i]) for name, column in known.items()}
+        yield first + k, "sampled", {name: float(getattr(history, name)[k]) for name in SAMPLED}
+    for part, summary in (("train", history.full), ("held_out", history.held_out)):
+        for i, k in enumerate(history.full_rounds.tolist() if summary is not None else ()):
+            yield k, part, {name: float(getattr(summary, name)[i]) for name in SUMMARY}
 
 
 class CSVTracker(Tracker):
@@ -90,8 +82,11 @@ class CSVTracker(Tracker):
 
     def __call__(self, chunk: Chunk) -> None:
         """Write a chunk of rounds."""
-        evaluated = dict(_evaluated_values(chunk))
-        self._writer.writerows({"round": k, **values, **evaluated.get(k, {})} for k, values in _sampled_values(chunk))
+        lines: dict[int, dict[str, float]] = {}
+        for k, part, values in _read_chunk(chunk):
+            prefix = "" if part == "sampled" else f"{part}_"
+            lines.setdefault(k, {"round": k}).update({f"{prefix}{name}": value for name, value in values.items()})
+        self._writer.writerows(lines.values())
         self._stream.flush()
 
     def close(self) -> None:
@@ -114,18 +109,13 @@ class TensorBoardTracker(Tracker):
 
     def __call__(self, chunk: Chunk) -> None:
         """Write a chunk of rounds."""
-        for k, values in _sampled_values(chunk, self._every):
-            self._write(k, {f"sampled/{name}": value for name, value in values.items()})
-        for k, values in _evaluated_values(chunk, "/"):
-            self._write(k, values)
-        self._writer.flush()
-
-    def _write(self, k: int, values: dict[str, float]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        scalars: list[Any] = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._writer.add_event(Event(step=k, summary=Summary(value=scalars)))
+        for k, part, values in _read_chunk(chunk, self._every):
+            scalars: list[Any] = [Summary.Value(tag=f"{part}/{n}", simple_value=value) for n, value in values.items()]
+            self._writer.add_event(Event(step=k, summary=Summary(value=scalars)))
+        self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the event file."""
@@ -164,10 +154,8 @@ class MLflowTracker(Tracker):
         """Log a chunk of rounds."""
         from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
-        sampled = _sampled_values(chunk, self._every)
-        points = [(k, f"sampled_{name}", value) for k, values in sampled for name, value in values.items()]
-        points += [(k, name, value) for k, values in _evaluated_values(chunk) for name, value in values.items()]
+        now, parts = int(time.time() * 1000), _read_chunk(chunk, self._every)
+        points = [(k, f"{part}_{name}", value) for k, part, values in parts for name, value in values.items()]
         metrics = [Metric(name, value, now, k) for k, name, value in points if math.isfinite(value)]
         for first in range(0, len(metrics), MAX_BATCH):
             self._client.log_batch(self.run_id, metrics=metrics[first : first + MAX_BATCH])

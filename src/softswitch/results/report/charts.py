@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -18,15 +18,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from softswitch.results.descriptions import read_description
 from softswitch.results.folder import Run
-from softswitch.results.report.clients import (
-    MAX_CLIENTS,
-    WORST_CLIENTS,
-    ClientResult,
-    ClientVerdict,
-    Write,
-    sort_worst_first,
-)
-from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION
+from softswitch.results.report.clients import MAX_CLIENTS, WORST_CLIENTS, ClientResult, ClientVerdict, sort_worst_first
+from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend
 from softswitch.support.text import format_number
 
 AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
@@ -49,6 +42,7 @@ COORDINATES, LONG_DECIMALS = re.compile(r' (?:d|x|y|transform)="[^"]*"'), re.com
 MAX_POINTS = 500  # longer curves are thinned to about this many points
 MAX_COLUMNS = 100  # rounds are grouped into at most this many columns
 WIDE, NARROW = 10.8, 3.9  # widths in inches
+Picture = dict[str, str]  # the SVG of a chart for a "wide" page, and of the same for a "narrow" one
 
 
 def render_svg(figure: Figure, key: str, tips: Mapping[str, str] | None = None) -> str:
@@ -74,27 +68,12 @@ def render_svg(figure: Figure, key: str, tips: Mapping[str, str] | None = None) 
     return re.sub(r'<svg([^>]*?) width="[^"]*"( height="[^"]*")?', r"<svg\1", text, count=1)
 
 
-class Panels(NamedTuple):
-    """A figure and its panels; ``wide`` is whether it is for a wide page."""
-
-    figure: Figure
-    axes: list[Axes]
-    wide: bool
-
-
-class Picture(NamedTuple):
-    """A chart for a wide page, and the same for a phone."""
-
-    wide: str
-    narrow: str
-
-
 def plot_curves(run: Run, key: str, names: Sequence[str]) -> Picture:
     """Plot F and G, which have ``names``, against rounds, and the share of feasible rounds."""
     history, evaluated = run.history, run.history.full_rounds
 
-    def draw(panels: Panels) -> None:
-        objectives, constraints, switch = panels.axes
+    def draw(figure: Figure, panels: list[Axes], wide: bool) -> None:
+        objectives, constraints, switch = panels
         for axes, value, name in zip((objectives, constraints), ("objective", "constraint"), names, strict=True):
             rounds, mean = np.arange(len(history)), getattr(history.full, f"mean_{value}")
             _plot_curve(axes, rounds, getattr(history, value), FAINT, "worst client, as reported", linewidth=1)
@@ -111,7 +90,7 @@ def plot_curves(run: Run, key: str, names: Sequence[str]) -> Picture:
         switch.set(ylim=(0, 1), ylabel="feasible", xlabel="round")
         switch.set_yticks([0, 1], ["0%", "100%"])
         _format_axis(switch.xaxis, format_number)
-        _add_legend(panels)
+        add_legend(figure, panels, columns=3 if wide else 1)
 
     return _draw_twice(draw, key, (2.5, 2.5, 0.9))
 
@@ -121,10 +100,17 @@ def plot_clients(run: Run, clients: list[ClientResult], key: str) -> Picture:
     if len(clients) > MAX_CLIENTS:
         return _plot_distribution(run, clients, key)
     kind, shown = read_description(run.about), [clients[i] for i in sort_worst_first(clients)[::-1]]  # worst on top
-    tips = {f"client-{key}-{i}": _describe_client(client, kind.write) for i, client in enumerate(shown)}
 
-    def draw(panels: Panels) -> None:
-        (axes,) = panels.axes
+    def describe(client: ClientResult) -> str:
+        reason, write = f" ({client.reason})" * bool(client.reason), kind.write
+        held_out = f"; held-out rows {write(client.estimate)}, at most {write(client.upper)}"
+        known = held_out if np.isfinite(client.estimate) else ""
+        return f"{client.name}: {client.verdict}{reason}; training rows {write(client.constraint)}{known}"
+
+    tips = {f"client-{key}-{i}": describe(client) for i, client in enumerate(shown)}
+
+    def draw(figure: Figure, panels: list[Axes], wide: bool) -> None:
+        (axes,) = panels
         for i, (gid, client) in enumerate(zip(tips, shown, strict=True)):
             colour = COLOURS[client.verdict]
             if np.isfinite(client.constraint):
@@ -133,13 +119,13 @@ def plot_clients(run: Run, clients: list[ClientResult], key: str) -> Picture:
                 limits = [limit if np.isfinite(limit) else client.estimate for limit in (client.lower, client.upper)]
                 axes.plot(limits, [i, i], color=colour, linewidth=2, zorder=2)
                 axes.plot([client.estimate], [i], color=colour, marker="o", markersize=6, zorder=3, gid=gid)
-        axes.set_yticks(range(len(shown)), [_shorten(client.name, 30 if panels.wide else 14) for client in shown])
+        axes.set_yticks(range(len(shown)), [_shorten(client.name, 30 if wide else 14) for client in shown])
         for label, client in zip(axes.get_yticklabels(), shown, strict=True):
             label.set_color(COLOURS[client.verdict])
         axes.set(ylim=(-0.6, len(shown) - 0.4), xlabel=kind.constraint)
         axes.axvline(run.about["tolerance"], color=BLACK, linestyle="--", linewidth=1)
         _format_axis(axes.xaxis, kind.write)
-        axes.xaxis.set_major_locator(MaxNLocator(8 if panels.wide else 4))
+        axes.xaxis.set_major_locator(MaxNLocator(8 if wide else 4))
 
     return _draw_twice(draw, key, (0.9 + 0.28 * len(shown),), tips)
 
@@ -153,8 +139,8 @@ def _plot_distribution(run: Run, clients: list[ClientResult], key: str) -> Pictu
         "certified limit": (VERMILLION, [client.upper for client in clients]),
     }
 
-    def draw(panels: Panels) -> None:
-        (axes,) = panels.axes
+    def draw(figure: Figure, panels: list[Axes], wide: bool) -> None:
+        (axes,) = panels
         for label, (colour, values) in lines.items():
             known = np.sort([value for value in values if np.isfinite(value)])
             if len(known):
@@ -165,7 +151,7 @@ def _plot_distribution(run: Run, clients: list[ClientResult], key: str) -> Pictu
         _format_axis(axes.xaxis, "{:.0%}".format)
         axes.set_xlabel(f"share of the {len(clients):,} clients, the best first")
         axes.set_title(kind.constraint, loc="left", fontsize="medium")
-        _add_legend(panels)
+        add_legend(figure, panels, columns=3 if wide else 1)
 
     return _draw_twice(draw, key, (3.4,))
 
@@ -194,12 +180,12 @@ def plot_heat_map(run: Run, clients: list[ClientResult], key: str) -> Picture | 
     ends = list(zip((0, 0.5, 0.5, 1), [(*below, 0.7), (*below, 0.0), (*above, 0.0), (*above, 0.95)], strict=True))
     colours = LinearSegmentedColormap.from_list("diverging", ends)
 
-    def draw(panels: Panels) -> None:
-        (axes,) = panels.axes
+    def draw(figure: Figure, panels: list[Axes], wide: bool) -> None:
+        (axes,) = panels
         extent = (0, columns * length, len(order) - 0.5, -0.5)
         style: dict[str, Any] = {"aspect": "auto", "interpolation": "none", "cmap": colours}
         axes.imshow(excess, vmin=-limit, vmax=limit, extent=extent, **style)
-        axes.set_yticks(range(len(order)), [_shorten(clients[i].name, 30 if panels.wide else 14) for i in order])
+        axes.set_yticks(range(len(order)), [_shorten(clients[i].name, 30 if wide else 14) for i in order])
         _format_axis(axes.xaxis, format_number)
         axes.set_xlabel("round")
         axes.grid(visible=False)
@@ -211,8 +197,8 @@ def plot_comparison(runs: list[Run], key: str = "comparison") -> Picture:
     """Plot F and G of several runs on all training rows, one colour per run."""
     colours = (BLUE, VERMILLION, GREEN, PURPLE, GREY, AMBER)
 
-    def draw(panels: Panels) -> None:
-        for axes, value in zip(panels.axes, ("objective", "constraint"), strict=True):
+    def draw(figure: Figure, panels: list[Axes], wide: bool) -> None:
+        for axes, value in zip(panels, ("objective", "constraint"), strict=True):
             for i, run in enumerate(runs):
                 style = ("-", "--", ":")[i // len(colours) % 3]
                 values = getattr(run.history.full, value)
@@ -220,17 +206,20 @@ def plot_comparison(runs: list[Run], key: str = "comparison") -> Picture:
                 _plot_curve(axes, run.history.full_rounds, values, colour, label, linestyle=style)
             axes.set_title(f"worst client's {value}", loc="left", fontsize="medium")
         for level in sorted({run.about["tolerance"] for run in runs}):
-            _plot_bound(panels.axes[1], level)
-        _add_legend(panels)
+            _plot_bound(panels[1], level)
+        add_legend(figure, panels, columns=3 if wide else 1)
 
     return _draw_twice(draw, key, (2.6, 2.6))
 
 
 def _draw_twice(
-    draw: Callable[[Panels], None], key: str, heights: Sequence[float], tips: Mapping[str, str] | None = None
+    draw: Callable[[Figure, list[Axes], bool], None],
+    key: str,
+    heights: Sequence[float],
+    tips: Mapping[str, str] | None = None,
 ) -> Picture:
     """Draw a chart with the first two panels side by side for a wide page, and one below the other for a phone."""
-    pictures = []
+    pictures = {}
     for wide in (True, False):
         with matplotlib.rc_context({"font.size": 10 if wide else 9, "axes.grid": True, "grid.linewidth": 0.6}):
             paired = wide and len(heights) > 1
@@ -243,9 +232,10 @@ def _draw_twice(
             for panel in axes:
                 panel.spines[["top", "right"]].set_visible(False)
                 panel.set_axisbelow(True)
-            draw(Panels(figure, axes, wide))
-            pictures.append(render_svg(figure, f"{key}-{'wide' if wide else 'narrow'}", tips))
-    return Picture(*pictures)
+            draw(figure, axes, wide)
+            name = "wide" if wide else "narrow"
+            pictures[name] = render_svg(figure, f"{key}-{name}", tips)
+    return pictures
 
 
 def _format_axis(axis: Any, write: Callable[[float], str]) -> None:
@@ -263,24 +253,6 @@ def _plot_curve(axes: Axes, x: Any, y: Any, colour: str, label: str, **style: An
 
 def _plot_bound(axes: Axes, level: float) -> None:
     axes.axhline(level, color=BLACK, linestyle="--", linewidth=1, label="bound")
-
-
-def _add_legend(panels: Panels) -> None:
-    """Add one legend below the panels, with each label once."""
-    handles: dict[str, Any] = {}
-    for axes in panels.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    columns = 3 if panels.wide else 1
-    panels.figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
-
-
-def _describe_client(client: ClientResult, write: Write) -> str:
-    reason = f" ({client.reason})" if client.reason else ""
-    parts = [f"{client.name}: {client.verdict}{reason}", f"training rows {write(client.constraint)}"]
-    if np.isfinite(client.estimate):
-        parts.append(f"held-out rows {write(client.estimate)}, at most {write(client.upper)}")
-    return "; ".join(parts)
 
 
 def _shorten(name: str, length: int) -> str:
