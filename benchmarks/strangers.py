@@ -175,7 +175,7 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
     found |= {
         "seconds": round(time.perf_counter() - began),
         "status": told["status"]["code"],
-        "certified": bool((told.get("aim") or {}).get("answered")),
+        "certified": bool((told.get("certification") or {}).get("certified")),
         "page, MB": round((run.folder / "report.html").stat().st_size / 1e6, 2),
         "findings": [one["code"] for one in told["diagnostics"]],
     }

@@ -70,9 +70,9 @@ def test_the_tutorial(tmp_path):
     first, second = find_runs(tmp_path / "runs")
     assert (first.about["tolerance"], second.about["tolerance"]) == (0.05, 0.3)
     assert first.about["clients"] == 4
-    assert first.about["aim"]["words"].startswith("Not certified")
-    assert second.about["aim"]["answered"], second.about["aim"]
-    assert second.about["aim"]["earlier_certificates"] == 1
+    assert first.about["certification"]["message"].startswith("Not certified")
+    assert second.about["certification"]["certified"], second.about["certification"]
+    assert second.about["certification"]["earlier_certificates"] == 1
     page = (first.folder / "report.html").read_text(encoding="utf-8")
     assert "At every hospital, at most 5% of the rows with diagnosis = malignant may be missed" in page
     assert page.count("<svg") == 6  # three charts, each for a wide page and for a phone's

@@ -19,7 +19,7 @@ from small_run import small_run, table
 from softswitch.cli import app
 from softswitch.cli.runs import _line
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.descriptions import client_noun, read_description
+from softswitch.results.descriptions import read_description
 from softswitch.results.folder import (
     CHECKPOINTS,
     check_run,
@@ -170,7 +170,7 @@ def look(folder, part):
         found = summarise_clients(run)
         judge_run(run, found)
         words = read_description(run.about)
-        build_client_table(run, found, words, client_noun(run.settings))
+        build_client_table(run, found, words, run.client_noun)
         describe_usefulness(run, words)
         _compare_runs([run, run])
         compare_settings([run, run])

@@ -91,7 +91,7 @@ def test_the_page_as_a_browser_shows_it(folders, single, look):
     short = judge_run(run, summarise_clients(run))
     assert page.inner_text(".verdict h1") == f"{MARKS[short.level]} {short.headline}"
     assert page.inner_text(".verdict .counts") == f"{short.counts}."
-    assert page.inner_text(".verdict .bounded") == run.about["bounded"]
+    assert page.inner_text(".verdict .requirement") == run.about["requirement"]
     assert short.level in page.get_attribute(".verdict", "class")
     for chart in ("curves-0", "clients-0", "heat-0"):
         assert shown(page, chart).count() == 1
@@ -127,7 +127,7 @@ def test_a_phone_shows_the_verdict_first_and_needs_no_sideways_scroll(single, lo
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert shown(page, "curves-0").bounding_box()["width"] <= 360
     assert page.locator("[data-chart=curves-0] .for-wide").is_hidden()
-    for part in ("h1", ".counts", ".bounded", ".use"):
+    for part in ("h1", ".counts", ".requirement", ".use"):
         box = page.locator(f".verdict {part}").bounding_box()
         assert box["y"] + box["height"] < 700
 
@@ -250,7 +250,7 @@ def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=
         "clients": len(names),
         "tolerance": 0.1,
         "rounds": 1000,
-        "aim": aim,
+        "certification": aim,
     }
     run = Run(folder=None, about=about)
     levels = [0.2 if name in violating else 0.05 for name in names]
@@ -277,8 +277,8 @@ def test_verdicts_in_words():
         "All 3 meet",
         "Based on held-out rows, with 95% confidence. On their training rows all 3 meet.",
     )
-    assert told(verdicts=["meets"] * 3, aim={"answered": True}).headline == "Certified"
-    assert told(verdicts=["meets"] * 3, aim={"answered": False})[:2] == ("unsure", "Not certified")
+    assert told(verdicts=["meets"] * 3, aim={"certified": True}).headline == "Certified"
+    assert told(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified")
     assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
     short = told(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
     assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 more rows needed)")

@@ -62,7 +62,7 @@ def test_a_certified_model_predicts(certified, home):
     run, printed = certified
     assert "There are enough rows." in printed
     assert "Certified: with 95% confidence, the constraint is at most 0.2 at each of the 4 clients on" in printed
-    assert run.about["aim"]["answered"]
+    assert run.about["certification"]["certified"]
     assert run.certificate["verdict"] == "meets"
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
     rows = large_table()
@@ -76,7 +76,7 @@ def test_what_cannot_be_certified_is_said_before_and_after_and_is_no_answer(refu
     assert "Too few rows for any model at" in printed
     assert "Not certified: there is no 95% confidence" in printed
     assert "The same rows have certified 1 model of other runs." in printed
-    assert run.about["aim"] | {"answered": False, "earlier_certificates": 1} == run.about["aim"]
+    assert run.about["certification"] | {"certified": False, "earlier_certificates": 1} == run.about["certification"]
     assert not run.about["violating"], "on the rows it learnt from it keeps the bound"
 
 

@@ -83,7 +83,7 @@ def test_a_registered_kind_is_trained_described_and_reported(toy, tmp_path):
     trained = training.train(tmp_path / "toy.toml", progress=False)
     assert 0 < trained.result.worst_constraint <= 0.5
     run = open_run(trained.folder)
-    assert run.about["bounded"] == "At every ward, the mean squared score of y may be at most 0.5."
+    assert run.about["requirement"] == "At every ward, the mean squared score of y may be at most 0.5."
     page = write_report([trained.folder], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "squared score, worst ward, training rows" in page
     assert set(ss.load(trained.folder).predict(table())) == {0, 1}

@@ -79,7 +79,7 @@ def test_a_run_is_private_and_certified_from_the_command_line(trained, home):
     assert "ε = " in said
     assert run.about["data"]["sha256"] == "withheld: private data"
     told = (run.folder / "run.json").read_text()
-    for name in ("baselines", "groups", "aim"):
+    for name in ("baselines", "groups", "certification"):
         assert name not in json.loads(told) or not json.loads(told)[name]
     told_of_clients = {"client", "times_heard", "last_heard_in_round", "epsilon", "objective", "constraint"}
     assert set(run.clients) == told_of_clients  # no miss rates or the like of held-out rows, which nobody counted

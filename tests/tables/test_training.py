@@ -147,7 +147,7 @@ def test_every_client_is_told_what_the_model_does_on_held_out_rows(trained, home
     assert (told["constant_miss_rate"], told["constant_false_alarm_rate"]) == ([0] * 4, [1] * 4)
     free, own = (np.array(told[f"{model}_miss_rate"]) for model in ("unconstrained", "held_out"))
     assert (free > own + 0.2).all()
-    assert run.about["bounded"].startswith(
+    assert run.about["requirement"].startswith(
         "At every hospital, the mean log loss of the rows with diagnosis = malignant"
     )
 

@@ -113,7 +113,7 @@ def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
     found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
     found.add(escape(f"label: {ready.label.describe(ready.train.rows.columns['y'])}"))
     found.add(escape(f"method: {shorten_numbers(str(method))}"))
-    tree.add("[bold]what must hold").add(escape(describe_task(config, ready.label)["bounded"]))
+    tree.add("[bold]what must hold").add(escape(describe_task(config, ready.label)["requirement"]))
     if ready.split is not None:
         from softswitch.certification.certifiability import certifiability
 
@@ -126,7 +126,7 @@ def _aim_in_words(aim: dict[str, Any]) -> str:
     """Certified or not, and how the model was chosen."""
     from softswitch.results.certificate import warn_about_reuse
 
-    said = [aim["words"]]
+    said = [aim["message"]]
     if "model" in aim:
         said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")
     return "\n".join([*said, *warn_about_reuse(aim["earlier_certificates"])])

@@ -35,14 +35,3 @@ class ConstraintDescription:
 def read_description(about: Mapping[str, Any]) -> ConstraintDescription:
     """Return the description that a run folder stores, or a generic one."""
     return ConstraintDescription(**about.get("description", {}))
-
-
-def bound_sentence(about: Mapping[str, Any]) -> str:
-    """Return the sentence that states what must hold at every client."""
-    bound = read_description(about).write(about["tolerance"])
-    return about.get("bounded") or f"At every client, the constraint may be at most {bound}."
-
-
-def client_noun(settings: Mapping[str, Any]) -> str:
-    """Return the name of the column that identifies the client, such as "hospital"."""
-    return str(settings.get("data.client", "client"))

@@ -49,12 +49,12 @@ def _all(kind: Any, names: str) -> dict[str, Any]:
 _NUMBER = (float, None)
 _STATUS = _all(str, "code message")
 _RUN = {  # of every run
-    **_all(str, "format started? finished? base? command? engine? bounded?"),
+    **_all(str, "format started? finished? base? command? engine? requirement?"),
     "description?": {**_all(str, "constraint objective"), **_all(bool, "is_share is_nonnegative"), "cost": (str, None)},
     "data?": _all(str, "file sha256"),
     "status?": _STATUS,
     "versions?": MapOf(str),
-    "aim?": (None, {"answered": bool, "words": str}),
+    "certification?": (None, {"certified": bool, "message": str}),
 }
 _LISTED = {"status": _STATUS, "tolerance": float, "rounds": int, **_all(_NUMBER, "worst_objective worst_constraint")}
 _MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
@@ -230,6 +230,11 @@ class Run:
                     raise ValueError(f"{name} must be a setting of another type, but is {type(value).__name__}")
         digest = self.about.get("data", {}).get("sha256")
         return settings if digest is None else settings | {"data.sha256": digest[:12]}
+
+    @property
+    def client_noun(self) -> str:
+        """The name of the column that identifies the client, such as "hospital"."""
+        return str(self.settings.get("data.client", "client"))
 
     @property
     def restarts(self) -> list[Restart]:

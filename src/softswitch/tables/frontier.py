@@ -120,8 +120,8 @@ def train_frontier(
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
-        verdict = {"answered": point.outcome is BoundOutcome.CERTIFIED, "words": _verdict(point, curve)}
-        _write_model(folder / bound_folder(point.bound), point, config, table, about | {"aim": verdict | aim})
+        verdict = {"certified": point.outcome is BoundOutcome.CERTIFIED, "message": _verdict(point, curve)}
+        _write_model(folder / bound_folder(point.bound), point, config, table, about | {"certification": verdict | aim})
     details = {
         "settings": str(path.resolve()),
         "earlier_certificates": earlier,

@@ -55,8 +55,8 @@ class Model:
     @property
     def is_usable(self) -> bool:
         """Whether it is certified, or certification was not requested."""
-        aim = self.run.about.get("aim")
-        return aim is None or bool(aim["answered"])
+        aim = self.run.about.get("certification")
+        return aim is None or bool(aim["certified"])
 
     @property
     def classes(self) -> tuple[Any, ...]:

@@ -62,8 +62,8 @@ class TrainedRun:
         folder: The run folder.
         result: The result of the run; its client values are those of the model.
         certificate: The certificate on held-out rows; None without such rows, or if the run diverged.
-        aim: Outcome of certification if it was requested: whether the model is certified ("answered"), the verdict
-            ("words"), and how the model was selected. Otherwise None.
+        aim: Outcome of certification if it was requested: whether the model is certified ("certified"), the verdict
+            ("message"), and how the model was selected. Otherwise None.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ class TrainedRun:
     @property
     def is_usable(self) -> bool:
         """Whether the model is certified, or certification was not requested."""
-        return self.aim is None or bool(self.aim["answered"])
+        return self.aim is None or bool(self.aim["certified"])
 
 
 def train(
@@ -245,7 +245,7 @@ def _run(
                 certificate = certify(result, table.problem, table.held_out, config.run.confidence)
         columns = client_metrics(table, result)
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            about["aim"] = _aim(certificate, certified, count_earlier_certificates(folder, config, about))
+            about["certification"] = _aim(certificate, certified, count_earlier_certificates(folder, config, about))
         if KINDS[config.task.kind].uses_groups and table.held_out is not None and find_spec("fairlearn") is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(result.params, table.held_out)
@@ -254,7 +254,7 @@ def _run(
     if privacy is not None and result.status.code is not StatusCode.STOPPED:
         (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
-    return TrainedRun(folder, result, certificate, about.get("aim"))
+    return TrainedRun(folder, result, certificate, about.get("certification"))
 
 
 def _solve(
@@ -302,7 +302,7 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
     described: dict[str, Any] = {"group": f"{task.sensitive} = {task.protected}", "constraint": task.constraint}
     sentence = kind.describe_bound(task.bound, client=data.client, label=data.label, positive=positive, **described)
     names = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
-    return {"bounded": sentence, "constraints": names, "description": asdict(kind.description)}
+    return {"requirement": sentence, "constraints": names, "description": asdict(kind.description)}
 
 
 def _monitored(table: PreparedTable) -> ClientData | None:
@@ -312,7 +312,7 @@ def _monitored(table: PreparedTable) -> ClientData | None:
 
 def _aim(certificate: Certificate | None, certified: Certified | None, earlier: int) -> dict[str, Any]:
     """Return the outcome of certification for run.json."""
-    verdict = {"answered": is_certified(certificate), "words": describe_certification(certificate)}
+    verdict = {"certified": is_certified(certificate), "message": describe_certification(certificate)}
     aim = verdict | {"earlier_certificates": earlier}
     if certified is None or certified.model is None:
         return aim

@@ -123,7 +123,7 @@ def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
     approximate = ", approximately" * certificate["approximate"]
     confidence = f"Based on held-out rows, with {format_percent(certificate['confidence'])} confidence{approximate}"
     verdicts = {client.verdict for client in clients}
-    is_certified = about.get("aim") is None or about["aim"]["answered"]
+    is_certified = about.get("certification") is None or about["certification"]["certified"]
     level, headline = "good", f"Certified{approximate}"
     if ClientVerdict.VIOLATES in verdicts:
         level, headline = "bad", "Violated"

@@ -14,7 +14,7 @@ import numpy as np
 
 from softswitch.results.baseline import CONSTANT
 from softswitch.results.certificate import Certificate
-from softswitch.results.descriptions import ConstraintDescription, bound_sentence, client_noun, read_description
+from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.events import count_events
 from softswitch.results.folder import (
     ABOUT,
@@ -138,11 +138,11 @@ def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
 
 def _describe_run(run: Run, i: int) -> dict[str, Any]:
     """Return what the page shows of a run."""
-    about, config, noun = run.about, run.folder / CONFIG, client_noun(run.settings)
+    about, config, noun = run.about, run.folder / CONFIG, run.client_noun
     kind, clients = read_description(about), summarise_clients(run)
     is_regret = about.get("worst_loss") is not None
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
-    verdict = judge_run(run, clients)
+    verdict, bound = judge_run(run, clients), kind.write(about["tolerance"])
     return {
         "name": run.name,
         "about": about,
@@ -151,7 +151,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "noun": noun,
         "verdict": verdict,
         "mark": MARKS[verdict.level],
-        "constraint": bound_sentence(about),
+        "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
         "usefulness": describe_usefulness(run, regret),
         "events": count_events(run.events),
         "restarts": [str(restart) for restart in run.restarts],
@@ -168,7 +168,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
 
 def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
     """Compare the model with the best constant prediction, in the metric that the bound increases if there is one."""
-    table, metric, noun = run.clients, kind.cost, client_noun(run.settings)
+    table, metric, noun = run.clients, kind.cost, run.client_noun
     if metric is not None and f"held_out_{metric}" in table and f"constant_{metric}" in table:
         heading, write = METRICS[metric]
         columns = [np.array(table[f"{name}_{metric}"]) for name in ("held_out", "constant")]
