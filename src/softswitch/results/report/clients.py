@@ -62,6 +62,11 @@ class RunVerdict(NamedTuple):
     counts: str
     details: str
 
+    @property
+    def mark(self) -> str:
+        """A sign shown in addition to the colour."""
+        return MARKS[self.level]
+
 
 def summarise_clients(run: Run) -> list[ClientResult]:
     """Return the outcome of every client, in the order of the run's table."""

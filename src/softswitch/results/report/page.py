@@ -12,31 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from softswitch.results import folder as run_folder
 from softswitch.results.baseline import CONSTANT
 from softswitch.results.certificate import Certificate
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.events import count_events
-from softswitch.results.folder import (
-    ABOUT,
-    CONFIG,
-    Run,
-    check_run,
-    compare_settings,
-    find_runs,
-    has_frontier,
-    open_run,
-    read_frontier,
-    write_result,
-)
+from softswitch.results.folder import Run, has_frontier, write_result
 from softswitch.results.report import charts
-from softswitch.results.report.clients import (
-    MARKS,
-    METRICS,
-    ClientVerdict,
-    build_client_table,
-    judge_run,
-    summarise_clients,
-)
+from softswitch.results.report.clients import METRICS, ClientVerdict, build_client_table, judge_run, summarise_clients
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
@@ -88,13 +71,17 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     if not folders:
         raise ValueError("folders must have at least one run, but is empty")
     paths = [Path(folder) for folder in folders]
-    frontiers = [folder for folder in paths if has_frontier(folder) and not (folder / ABOUT).exists()]
-    runs = [run for folder in paths for run in (find_runs(folder) if folder in frontiers else [open_run(folder)])]
+    frontiers = [folder for folder in paths if has_frontier(folder) and not (folder / run_folder.ABOUT).exists()]
+    runs = [
+        run
+        for folder in paths
+        for run in (run_folder.find_runs(folder) if folder in frontiers else [run_folder.open_run(folder)])
+    ]
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} is not finished; resume it: softswitch resume {run.folder}")
-        with wrap_read_errors(run.folder / ABOUT):
-            check_run(run.about, for_report=True)
+        with wrap_read_errors(run.folder / run_folder.ABOUT):
+            run_folder.check_run(run.about, for_report=True)
     file = paths[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
     with wrap_read_errors(" and ".join(str(folder) for folder in paths[:3])):
@@ -111,25 +98,27 @@ def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
         raise ValueError("the report needs Jinja: pip install 'softswitch[report]'") from error
     contents = [_describe_run(run, i) for i, run in enumerate(runs)]
     package = resources.files("softswitch.results.report")
-    files = {name: (package / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")}
+    template, style, script = (
+        (package / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")
+    )
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters |= FILTERS
     tables = {str(i): content["clients"] for i, content in enumerate(contents)}
     every = {i: {"rows": table.every, "marks": table.marks} for i, table in tables.items() if table.every}
-    return environment.from_string(files["page.html"]).render(
+    return environment.from_string(template).render(
         runs=contents,
         comparison=_compare_runs(runs),
         compared=charts.plot_comparison(runs) if len(runs) > 1 else None,
         first=[_describe_frontier(folder, f"first-{i}") for i, folder in enumerate(frontiers)],
-        style=files["style.css"],
-        script=files["script.js"],
+        style=style,
+        script=script,
         every=json.dumps(every, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     )
 
 
 def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
     """Return what the page shows of the frontier in a folder; ``key`` is unique on the page."""
-    frontier = read_frontier(folder)
+    frontier = run_folder.read_frontier(folder)
     columns = frontier.columns
     cells = {"head": list(columns), "rows": [list(row) for row in zip(*columns.values(), strict=True)]}
     chart = charts.render_svg(frontier.figure(), key)
@@ -138,7 +127,7 @@ def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
 
 def _describe_run(run: Run, i: int) -> dict[str, Any]:
     """Return what the page shows of a run."""
-    about, config, noun = run.about, run.folder / CONFIG, run.client_noun
+    about, config, noun = run.about, run.folder / run_folder.CONFIG, run.client_noun
     kind, clients = read_description(about), summarise_clients(run)
     is_regret = about.get("worst_loss") is not None
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
@@ -150,7 +139,6 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "objective": regret.objective,
         "noun": noun,
         "verdict": verdict,
-        "mark": MARKS[verdict.level],
         "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
         "usefulness": describe_usefulness(run, regret),
         "events": count_events(run.events),
@@ -192,7 +180,7 @@ def _rate(value: float, constant: float) -> str:
 
 
 def _compare_runs(runs: list[Run]) -> dict[str, list[Any]]:
-    differing = compare_settings(runs)
+    differing = run_folder.compare_settings(runs)
     head = ["run", "certificate", "meeting", "worst constraint", "bound", "worst objective", "rounds", *differing]
     rows = []
     for i, run in enumerate(runs):
