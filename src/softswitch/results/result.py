@@ -224,10 +224,7 @@ class Result:
         path = Path(folder)
         with wrap_read_errors(path):
             fields = saving.read_fields(path)
-            if method is None:
-                method = saving.restore_method(fields["method"])
-            else:
-                saving.check_method(method, fields["method"])
+            method = saving.restore_method(fields["method"], method)
             check_size(path / saving.ARRAYS, MAX_TENSOR_BYTES)
             restore = partial(saving.restore_tree, fields["outlines"], load_file(path / saving.ARRAYS))
             values = {name: restore(name, None) for name in _ARRAYS}

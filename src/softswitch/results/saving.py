@@ -119,27 +119,25 @@ def describe_method(method: Method) -> dict[str, Any]:
     }
 
 
-def restore_method(described: dict[str, Any]) -> Method:
-    """Restore a method from its description, unless its class or one of its functions is custom."""
+def restore_method(described: dict[str, Any], given: Method | None = None) -> Method:
+    """Restore a method, or check that the given one differs only in its custom functions from the description."""
     kind, settings = described["kind"], described["settings"]
-    custom = [name for name, value in settings.items() if _is_custom(value)]
-    if not described["module"].startswith(f"{methods.__name__}.") or custom:
-        reason = f"is a {kind}" if not custom else f"has custom functions for {' and '.join(custom)}"
-        raise ValueError(f"the method {reason}, which cannot be saved; pass it as method=…")
-    method: Method = getattr(methods, kind)(**{name: _restore_setting(value) for name, value in settings.items()})
-    return method
-
-
-def check_method(method: Method, described: dict[str, Any]) -> None:
-    """Raise an error if a method differs from a description, except for its custom functions."""
-    checks.check_instance("method", method, Method)
-    given = describe_method(method)
-    if given["kind"] != described["kind"]:
-        raise ValueError(f"method must be a {described['kind']}, as was saved, but is {method!r}")
-    for name, value in described["settings"].items():
-        setting = given["settings"].get(name)
+    if given is None:
+        custom = [name for name, value in settings.items() if _is_custom(value)]
+        if not described["module"].startswith(f"{methods.__name__}.") or custom:
+            reason = f"is a {kind}" if not custom else f"has custom functions for {' and '.join(custom)}"
+            raise ValueError(f"the method {reason}, which cannot be saved; pass it as method=…")
+        method: Method = getattr(methods, kind)(**{name: _restore_setting(value) for name, value in settings.items()})
+        return method
+    checks.check_instance("method", given, Method)
+    current = describe_method(given)
+    if current["kind"] != kind:
+        raise ValueError(f"method must be a {kind}, as was saved, but is {given!r}")
+    for name, value in settings.items():
+        setting = current["settings"].get(name)
         if setting != value and not _is_custom(value) and not _is_custom(setting):
-            raise ValueError(f"method must have {name} = {value!r}, as was saved, but is {method!r}")
+            raise ValueError(f"method must have {name} = {value!r}, as was saved, but is {given!r}")
+    return given
 
 
 def _is_custom(described: Any) -> bool:
@@ -160,5 +158,4 @@ def _restore_setting(described: Any) -> Any:
         return described
     if "optax" in described:
         return getattr(optax, described["optax"])
-    numbers = dict(described)
-    return _SETTINGS_TYPES[numbers.pop("type")](**numbers)
+    return _SETTINGS_TYPES[described["type"]](**{name: v for name, v in described.items() if name != "type"})
