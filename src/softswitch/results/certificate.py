@@ -204,7 +204,13 @@ class Certificate:
         """Return a table for the terminal: violating clients first, then undecided; only the worst of very many."""
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
         table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        ordered = sorted(self.clients, key=_worst_first)
+
+        def key(client: ClientCertificate) -> tuple[float, ...]:
+            levels = (client.worst.estimate, client.worst.upper)
+            rank = {Verdict.VIOLATES: 0, Verdict.MEETS: 2}.get(client.verdict, 1)
+            return (rank, *(math.inf if math.isnan(level) else -level for level in levels))
+
+        ordered = sorted(self.clients, key=key)
         shown = ordered if len(ordered) <= MAX_TABLE_ROWS else ordered[:SHORT_TABLE_ROWS]
         names = [escape(str(client.client)) for client in shown]
         table.add_column("client", overflow="fold", no_wrap=max(map(len, names), default=0) <= MAX_UNWRAPPED_NAME)
@@ -250,12 +256,6 @@ class Certificate:
         return render_text(self.table(), width=80)
 
 
-def _worst_first(client: ClientCertificate) -> tuple[float, ...]:
-    rank = {Verdict.VIOLATES: 0, Verdict.MEETS: 2}.get(client.verdict, 1)
-    levels = (client.worst.estimate, client.worst.upper)
-    return (rank, *(math.inf if math.isnan(level) else -level for level in levels))
-
-
 def _largest(limits: Iterable[float]) -> float:
     return max(math.inf if math.isnan(limit) else limit for limit in limits)
 
@@ -285,7 +285,10 @@ def describe_certification(certificate: Certificate | None) -> str:
         Verdict.UNKNOWN: ("has", "have", "no rows that concern the constraint"),
     }
     for verdict, (singular, plural, what) in reasons.items():
-        failing = [_describe_client(client) for client in certificate.clients if client.verdict is verdict]
+        failing = []
+        for client in (client for client in certificate.clients if client.verdict is verdict):
+            more = f", needs about {client.rows_needed:,} more" if client.rows_needed else ""
+            failing.append(f"{client.client} ({min(one.rows for one in client.constraints):,} rows{more})")
         if failing:
             verb = singular if len(failing) == 1 else plural
             sentences.append(f"{len(failing)} {verb} {what}: {join_first(failing)}.")
@@ -295,12 +298,6 @@ def describe_certification(certificate: Certificate | None) -> str:
         sentences.append(f"The smallest bound that these rows certify for this model is {smallest}.")
     sentences.append("Add rows of these clients, raise the bound, or lower the confidence before the next run.")
     return " ".join(sentences)
-
-
-def _describe_client(client: ClientCertificate) -> str:
-    rows = min(interval.rows for interval in client.constraints)
-    more = f", needs about {client.rows_needed:,} more" if client.rows_needed else ""
-    return f"{client.client} ({rows:,} rows{more})"
 
 
 def warn_about_reuse(times: int) -> list[str]:

@@ -160,7 +160,14 @@ class Result:
         if self.lower_bound is not None:
             lines.append(f"Optimality: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
-            lines += self._describe_quality()
+            lines.append(f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}.")
+            if self.baselines:
+                lines += baseline.tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
+            constant = find_baseline(baseline.CONSTANT, self.baselines)
+            if constant is not None and not constant.feasible:
+                lines.append("No constant prediction is feasible; the one with the smallest constraint is shown.")
+            if self.price is not None:
+                lines.append(f"The constraint costs the worst client {format_number(self.price)}.")
         if self.privacy is not None:
             lines.append(f"Privacy: {self.privacy}.")
         if self.auto_settings:
@@ -170,23 +177,12 @@ class Result:
         lines += [f"- {diagnostic}" for diagnostic in self.diagnostics] or ["No problems detected."]
         return "\n".join(lines)
 
-    def _describe_quality(self) -> list[str]:
-        lines = [f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}."]
-        if self.baselines:
-            lines += baseline.tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
-        constant = find_baseline(baseline.CONSTANT, self.baselines)
-        if constant is not None and not constant.feasible:
-            lines.append("No constant prediction is feasible; the one with the smallest constraint is shown.")
-        if self.price is not None:
-            lines.append(f"The constraint costs the worst client {format_number(self.price)}.")
-        return lines
-
     def __repr__(self) -> str:
-        return (
-            f"Result({self.status.code}; worst {'objective' if self.client_optimum is None else 'regret'} "
-            f"{format_value(self.worst_objective)}, worst constraint {format_value(self.worst_constraint)}, "
-            f"tolerance {self.method.tolerance:g}; {self.selected})"
+        objective = (
+            f"worst {'objective' if self.client_optimum is None else 'regret'} {format_value(self.worst_objective)}"
         )
+        constraint = f"worst constraint {format_value(self.worst_constraint)}, tolerance {self.method.tolerance:g}"
+        return f"Result({self.status.code}; {objective}, {constraint}; {self.selected})"
 
     def save(self, folder: str | Path) -> None:
         """Write the result to an empty folder, for ``Result.load``. Nothing is pickled.
@@ -223,7 +219,11 @@ class Result:
         """
         path = Path(folder)
         with wrap_read_errors(path):
-            fields = saving.read_fields(path)
+            if not (path / saving.FIELDS).exists():
+                raise ValueError(
+                    f"{str(path)!r} must be a folder that Result.save has written, but has no {saving.FIELDS}"
+                )
+            fields = saving.read_format(path / saving.FIELDS, saving.FORMAT)
             method = saving.restore_method(fields["method"], method)
             check_size(path / saving.ARRAYS, MAX_TENSOR_BYTES)
             restore = partial(saving.restore_tree, fields["outlines"], load_file(path / saving.ARRAYS))

@@ -42,14 +42,6 @@ def write(folder: Path, values: dict[str, Any], trees: dict[str, Any], history: 
     write_json(folder / FIELDS, {"format": FORMAT, **values, "outlines": outlines})
 
 
-def read_fields(folder: Path) -> dict[str, Any]:
-    """Read the JSON file of a result and check its format."""
-    file = folder / FIELDS
-    if not file.exists():
-        raise ValueError(f"{str(folder)!r} must be a folder that Result.save has written, but has no {FIELDS}")
-    return read_format(file, FORMAT)
-
-
 def read_format(file: Path, expected: str) -> dict[str, Any]:
     """Read a JSON object with an entry ``format`` of the expected value."""
     content = read_json(file)
