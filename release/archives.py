@@ -18,6 +18,7 @@ PACKAGES = ("softswitch", "softswitch_experiments")
 DATA = (
     "softswitch/py.typed",
     "softswitch_experiments/py.typed",
+    "softswitch/tables/hints.toml",
     "softswitch_experiments/paper/inventory.toml",
     "softswitch_experiments/paper/seconds.json",
     "softswitch_experiments/tasks/data/adult.csv.xz",

@@ -57,11 +57,11 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     said = invoke("init", "shipments.csv", "--label", "delivery")
     for words in (
         "shipments.csv: 400 rows, 8 columns (separated by semicolon, decimal comma, Windows-1252)",
-        "order_id identifier 400 left out",
+        "order_id identifier 400 ignored",
         "sent date",
         "score number 10% ",
-        "Predict delivery; clients by depot.",
-        "late rather than on time. Else: --positive 'on time'",
+        "Label: delivery. Client: depot.",
+        "late rather than on time. To change it: --positive 'on time'",
         "- order_id: a row counter",
         "- days_late: a near copy of delivery (AUC 1.000); is it known when a prediction is needed?",
         "2 of 400 rows have no label (delivery) and are dropped",
@@ -115,11 +115,11 @@ def test_a_table_to_predict_may_be_written_otherwise_and_comes_back_as_it_was(fo
 
 
 def test_a_positive_class_that_nearly_all_rows_have_is_doubted(folder):
-    question = "Is it 'late' that must not be missed?"
+    question = "Should 'late' be the positive value?"
     rare = np.where(np.arange(400) % 10 == 0, "late", "on time")
     shipments().assign(delivery=rare).to_csv("shipments.csv", index=False)
     assert question in invoke("init", "shipments.csv", "--label", "delivery", "--positive", "on time")
-    assert "must not be missed?" not in invoke("init", "shipments.csv", "--label", "delivery", "--force")
+    assert "be the positive value?" not in invoke("init", "shipments.csv", "--label", "delivery", "--force")
 
 
 def test_what_flags_say_holds(folder):
@@ -144,31 +144,31 @@ def test_a_relative_path_is_one_from_the_folder_of_the_settings(folder):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), ["name your table: softswitch init TABLE"]),
-        (("none.csv", "--kind", "fair"), ["'none.csv' does not exist", "--kind must be one of miss-rate"]),
-        (("shipments.csv", "--data", "other.csv"), ["name one table, but there are two"]),
+        ((), ["a table is missing: softswitch init TABLE"]),
+        (("none.csv", "--kind", "fair"), ["'none.csv' does not exist", "--kind must be one of 'miss-rate'"]),
+        (("shipments.csv", "--data", "other.csv"), ["give one table, but there are two"]),
         (
             ("shipments.csv",),
-            ["The column to predict is in doubt: name it with --label", "delivery: on time", "the only column of two"],
+            ["--label is needed (column to predict): candidates are", "delivery: on time", "the only column of two"],
         ),
         (
             ("shipments.csv", "--label", "delivry", "--client", "depots", "--ignore", "a", "--keep", "b"),
-            ["did you mean 'delivery'", "did you mean 'depot'", "but 'a' is none", "but 'b' is none"],
+            ["did you mean 'delivery'", "did you mean 'depot'", "but 'a' is not one", "but 'b' is not one"],
         ),
         (("shipments.csv", "--label", "depot", "--client", "depot"), ["must be two columns, but both are 'depot'"]),
         (
             ("shipments.csv", "--label", "depot", "--client", "stops", "--kind", "miss-rate"),
-            ["must be one of error-rate, class-miss-rate, custom, since 'depot' is several classes (3 values"],
+            ["must be one of error-rate, class-miss-rate, custom, because 'depot' is several classes (3 values"],
         ),
         (
             ("shipments.csv", "--label", "weight", "--client", "depot", "--kind", "error-rate"),
-            ["must be one of mean-error, absolute-error, coverage, custom, since 'weight' is a number"],
+            ["must be one of mean-error, absolute-error, coverage, custom, because 'weight' is a number"],
         ),
         (
             ("shipments.csv", "--label", "delivery", "--positive", "early", "--kind", "group-loss"),
             ["--positive must be a value of 'delivery', but is 'early'", "needs --sensitive and --protected"],
         ),
-        (("pair.csv",), ["must have a label, a client and something to learn from", "it has 2 columns: 'a', 'b'"]),
+        (("pair.csv",), ["must have a label, a client and features", "has 2 columns: 'a', 'b'"]),
     ],
 )
 def test_complaints_come_all_at_once_and_nothing_is_written(folder, words, said):
@@ -207,7 +207,7 @@ def test_labels_of_any_kind(folder, label, kind, expected, bound):
 
 def test_a_file_that_is_there_is_not_written_over(folder):
     (folder / "shipments.toml").write_text("mine")
-    assert "is there already" in invoke("init", "shipments.csv", "--label", "delivery", code=2)
+    assert "already exists" in invoke("init", "shipments.csv", "--label", "delivery", code=2)
     assert (folder / "shipments.toml").read_text() == "mine"
     invoke("init", "shipments.csv", "--label", "delivery", "--force")
     assert read_config(folder / "shipments.toml").data.label == "delivery"
@@ -218,10 +218,10 @@ def test_on_a_terminal_it_asks(folder, monkeypatch):
     monkeypatch.setattr(on_init, "on_terminal", lambda: True)
     said = invoke("init", "shipments.csv", answers="delivry\n\n\non time\nfair\n\n0.1\n\nn\n")
     for words in (
-        "The column to predict [delivery]",
-        "whose row it is [depot]",
-        "counts as positive",
-        "Leave out",
+        "Column to predict [delivery]",
+        "identifies the client [depot]",
+        "Positive value of delivery",
+        "Ignore",
         "did you mean",
     ):
         assert words in said

@@ -25,7 +25,7 @@ def invoke(*words, code=0):
         (("train",), "Error: Missing argument 'SETTINGS'.\nFor all options: "),
         (("train", "--bad"), "Error: No such option"),
         (("nosuch",), "Error: No such command 'nosuch'."),
-        (("init", "--kind", "x"), "Error: name your table: softswitch init TABLE"),
+        (("init", "--kind", "x"), "Error: a table is missing: softswitch init TABLE"),
         (("plan", "--clients", "0"), "Error: Invalid value for '--clients'"),
     ],
 )
@@ -109,7 +109,7 @@ def test_only_settings_that_differ_are_compared(three):
     assert "69.31 " in printed
     assert "run.seed" not in printed
     same = invoke("compare", three[0], three[0])
-    assert "Their settings are the same." in same
+    assert "All settings are the same." in same
 
 
 def certificate(many):

@@ -13,6 +13,7 @@ from softswitch.tables.labels import (
     MulticlassLabel,
     NumberLabel,
     choose_label_type,
+    describe_label,
     fit_binary_label,
     fit_multiclass_label,
     fit_number_label,
@@ -29,7 +30,7 @@ def test_two_classes():
     scores = jnp.array([[0.1], [0.0], [-3.0]])
     assert label.decode(scores).tolist() == ["late", "on time", "on time"]
     np.testing.assert_allclose(label.probabilities(scores)["probability"], [0.525, 0.5, 0.0474], atol=1e-3)
-    assert "positive: 'late', 75.0%" in label.describe(np.array([1, 0, 1, 1]))
+    assert "positive: 'late', 75.0%" in describe_label(label, np.array([1, 0, 1, 1]))
 
 
 def test_several_classes():

@@ -3,18 +3,16 @@
 import json
 import re
 import tomllib
-from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
 import typer
-from rich.console import Console
 from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch.cli import train as on_tables
+from softswitch.cli.train import print_outcome
 from softswitch.results.folder import open_run
 from softswitch.tables import training
 from softswitch.tables.preparation import prepare_table
@@ -150,7 +148,7 @@ def test_what_would_look_at_rows_uncounted_is_refused_before_a_folder_is_made(ho
     assert before == (sorted((home / "runs").iterdir()) if (home / "runs").exists() else [])
 
 
-def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch):
+def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch, capsys):
     """Ended after some rounds it is neither judged nor certified; resumed it is what it would have been.
 
     Its noise is drawn by a secret beside the seed, which stands in the settings; it is gone when the run is over.
@@ -164,10 +162,9 @@ def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch)
     whole, stopped = train(), train(lambda chunk: chunk.round == 5)
     assert stopped.result.status.code is ss.StatusCode.STOPPED
     assert stopped.certificate is None
-    said = StringIO()
     with pytest.raises(typer.Exit):
-        on_tables._tell(Console(file=said, width=200), stopped)
-    assert "keep this folder to yourself: checkpoints/noise.key" in said.getvalue()
+        print_outcome(stopped)
+    assert "keep this folder secret: checkpoints/noise.key" in capsys.readouterr().out
     key = stopped.folder / "checkpoints" / "noise.key"
     assert key.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="its privacy is"):

@@ -167,7 +167,7 @@ def test_the_model_predicts_in_python_and_by_command(trained, home):
     np.testing.assert_allclose(predicted["diagnosis_probability"], probability, rtol=1e-5)
     np.testing.assert_array_equal(predicted["diagnosis_predicted"], model.predict(table))
     assert set(predicted["diagnosis_predicted"]) == {"malignant", "benign"}
-    assert "is there already" in invoke("predict", run.folder, new, code=2)
+    assert "already exists" in invoke("predict", run.folder, new, code=2)
 
 
 def test_the_model_is_what_solve_finds(trained, home):
@@ -416,7 +416,7 @@ def test_init_writes_what_train_reads(home, tmp_path):
     assert "softswitch train" in invoke("init", *flags, "--bound", 0.2, "--out", file)
     config = training.read_config(file)
     assert (config.data.label, config.task.bound) == ("diagnosis", 0.2)
-    assert "is there already" in invoke("init", *flags, "--out", file, code=2)
+    assert "already exists" in invoke("init", *flags, "--out", file, code=2)
     for kind, bound in ((), 0.05), (("--kind", "neyman-pearson"), 0.1):
         invoke("init", *flags, *kind, "--out", file, "--force")
         task = training.read_config(file).task
@@ -547,5 +547,5 @@ def test_regrets_are_trained_by_and_told(tmp_path):
 
 
 def test_an_unknown_kind():
-    with pytest.raises(ValueError, match=r"kind must be one of .*, but is 'parity'"):
+    with pytest.raises(ValueError, match=r"kind must be one of miss-rate, .*, but is 'parity'"):
         build_problem("parity", 3)

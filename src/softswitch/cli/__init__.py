@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints."""
+"""The command line."""
 
 from softswitch.cli.main import app
 

@@ -1,7 +1,8 @@
-"""The commands around runs that were made: runs, compare, report."""
+"""The commands that read run folders: runs, compare and report."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,98 +12,83 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from softswitch.cli.errors import or_refuse
+from softswitch.cli.terminal import say
 
 if TYPE_CHECKING:
     from softswitch.results.folder import Run
 
-OR_LATEST = "or latest: the newest below ./runs (FOLDER/latest: below that folder)"
+LATEST = "'latest' is the newest run below ./runs, 'FOLDER/latest' the newest below that folder"
+HEAD = ("certified", "G", "bound", "F")
+MAX_NAME = 30  # names of runs up to this length are not broken, such that they can be copied
+NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 
-def runs(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs")) -> None:
+def runs(folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs")) -> None:
     """List the runs below a folder."""
     from softswitch.results.folder import check_folder, find_runs
 
-    console = Console()
-    found = or_refuse(lambda: find_runs(check_folder(folder)))
+    found = find_runs(check_folder(folder))
     if not found:
-        console.print(f"There are no runs below {folder}.", markup=False)
+        say(f"There are no runs below {folder}.")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     names = [str(run.folder.relative_to(folder)) for run in found]
-    table.add_column("run", overflow="fold", no_wrap=max(map(len, names)) <= WIDEST)  # to be copied
-    table.add_column("status", overflow="fold")
-    for name in HEAD:
-        table.add_column(name, overflow="fold")
+    table = _table("run", "status", *HEAD, names=names)
     for name, run in zip(names, found, strict=True):
         status = run.about["status"]["code"] if run.finished else "not finished"
         try:
             line = _line(run)
-        except (ValueError, OSError):  # the others are listed all the same; softswitch report says what it is
+        except (ValueError, OSError):  # softswitch report prints what is wrong
             status, line = "damaged", ("",) * len(HEAD)
-        table.add_row(escape(name), escape(status), *map(escape, line))
-    console.print(table, NOTE)
+        table.add_row(*map(escape, (name, status, *line)))
+    Console().print(table, NOTE)
 
 
-def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more runs' folders; {OR_LATEST}.")]) -> None:
-    """Put runs side by side: what they came to, and the settings in which they differ."""
+def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more run folders; {LATEST}.")]) -> None:
+    """Compare the results of runs, and list the settings in which they differ."""
     from softswitch.results.folder import compare_settings, open_run, resolve_run
 
-    console = Console()
-    opened = or_refuse(lambda: [open_run(resolve_run(run)) for run in runs])
-    lines = or_refuse(lambda: [_line(run) for run in opened])
-    differing = or_refuse(lambda: compare_settings(opened))
+    opened = [open_run(resolve_run(run)) for run in runs]
+    lines, differing = [_line(run) for run in opened], compare_settings(opened)
     numbers = [str(i) for i in range(1, len(opened) + 1)]
-    table = Table("", title="What they came to", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", no_wrap=max(len(run.name) for run in opened) <= WIDEST)
-    for name in (*HEAD, "rounds"):
-        table.add_column(name, overflow="fold")
+    table = _table("", "run", *HEAD, "rounds", title="Results", names=[run.name for run in opened])
     for number, run, line in zip(numbers, opened, lines, strict=True):
-        rounds = f"{run.about['rounds']:,}" if run.finished else ""
-        table.add_row(number, escape(run.name), *map(escape, line), rounds)
-    console.print(table, NOTE)
+        table.add_row(number, *map(escape, (run.name, *line)), f"{run.about['rounds']:,}" if run.finished else "")
+    Console().print(table, NOTE)
     if not differing:
-        console.print("Their settings are the same.")
+        say("All settings are the same.")
         return
-    settings = Table("setting", title="Where their settings differ", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number in numbers:
-        settings.add_column(number, overflow="fold")
+    settings = _table("setting", *numbers, title="Settings that differ")
     for name, values in differing.items():
-        settings.add_row(escape(name), *map(escape, values))
-    console.print(settings)
+        settings.add_row(*map(escape, (name, *values)))
+    Console().print(settings)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help=f"A run's folder; several, side by side; {OR_LATEST}.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The file; by default report.html in the first run's folder.")
-    ] = None,
+    runs: Annotated[list[Path], typer.Argument(help=f"Run folder, or several to compare; {LATEST}.")],
+    out: Annotated[Path | None, typer.Option(help="HTML file. Default: report.html in the first folder.")] = None,
 ) -> None:
-    """Write a report: one HTML file with verdict, clients, charts, diagnosis and settings, which opens offline."""
+    """Write an HTML report with verdict, clients, charts, diagnostics and settings; it opens offline."""
     from softswitch.results.folder import resolve_run
     from softswitch.results.report import write_report
 
-    file = or_refuse(lambda: write_report([resolve_run(run) for run in runs], out))
-    Console().print(f"Report: {file}", highlight=False, markup=False, soft_wrap=True)
+    say(f"Report: {write_report([resolve_run(run) for run in runs], out)}")
 
 
-HEAD = ("certified", "G", "bound", "F")
-WIDEST = 30
-"""Names of runs up to this width are not broken."""
-NOTE = "F: the worst client's objective. G: the worst client's constraint."
+def _table(*columns: str, title: str | None = None, names: Sequence[str] = ()) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        no_wrap = column == "run" and max(map(len, names)) <= MAX_NAME
+        table.add_column(column, overflow="fold", no_wrap=no_wrap)
+    return table
 
 
 def _line(run: Run) -> tuple[str, ...]:
     from softswitch.results.descriptions import read_description
     from softswitch.support.text import format_number
 
-    about = run.about
     if not run.finished:
         return ("",) * len(HEAD)
-    certificate, write = run.certificate, read_description(run.about).write
-    return (
-        "no" if certificate is None else certificate["verdict"],
-        write(about["worst_constraint"]),
-        write(about["tolerance"]),
-        format_number(about["worst_objective"]),
-    )
+    about, certificate, write = run.about, run.certificate, read_description(run.about).write
+    verdict = "no" if certificate is None else certificate["verdict"]
+    values = (write(about["worst_constraint"]), write(about["tolerance"]), format_number(about["worst_objective"]))
+    return verdict, *values

@@ -1,89 +1,119 @@
-"""The commands around a table of one's own: train, resume, predict."""
+"""The commands that train and use models of a table: train, resume, predict and frontier."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from softswitch.cli.errors import NO_ANSWER_CODE, or_refuse
+from softswitch.cli.terminal import NOT_CERTIFIED_CODE, say
 from softswitch.tables.settings import AUTO, SECTIONS, Config, PrivacySection
 
 if TYPE_CHECKING:
     from softswitch.methods.base import Method
+    from softswitch.results.frontier import FrontierPoint
+    from softswitch.tables.frontier import FrontierPlan
     from softswitch.tables.preparation import PreparedTable
     from softswitch.tables.training import TrainedRun
 
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a run; or latest, the newest below ./runs.")]
+RunFolder = Annotated[Path, typer.Argument(help="Run folder; 'latest' is the newest below ./runs.")]
+SettingsFile = Annotated[Path, typer.Argument(help="Settings file, as softswitch init writes it.")]
 
 
-def train(
-    settings: Annotated[Path, typer.Argument(help="The file of settings; softswitch init writes one.")],
-) -> None:
-    """Train by a file of settings, certify on held-out rows, and write a run folder.
+def train(settings: SettingsFile) -> None:
+    """Train from a settings file, certify on held-out rows, and write a run folder.
 
-    Ends with exit code 1 where the model does not meet the constraint at every client on its training rows, and with 3
-    where it does, but is not certified for new data.
+    The exit code is 1 if a client violates the constraint on its training rows, and 3 if none does, but the model is
+    not certified for new data.
     """
     from softswitch.tables import training
 
-    console = Console()
-    _tell(console, or_refuse(lambda: training.train(settings, watch=lambda *seen: console.print(_tree(*seen)))))
+    print_outcome(training.train(settings, watch=lambda *prepared: Console().print(_tree(*prepared))))
 
 
 def resume(
     run: RunFolder,
-    rounds: Annotated[int | None, typer.Option(help="Make the run longer: so many rounds in all.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Make the run longer: so many seconds in all.")] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Import the Python functions that the run's settings name (kind 'custom').")
-    ] = False,
+    rounds: Annotated[int | None, typer.Option(help="Extend the run to this total number of rounds.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Extend the run to this total number of seconds.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Import Python functions of the kind 'custom'.")] = False,
 ) -> None:
-    """Go on with a run that was interrupted or killed, to exactly what it would have been; or make it longer."""
+    """Resume an interrupted run with the same result as without the interruption, or extend a run."""
     from softswitch.results.folder import resolve_run
     from softswitch.tables import training
 
-    _tell(Console(), or_refuse(lambda: training.resume(resolve_run(run), rounds=rounds, seconds=seconds, trust=trust)))
+    print_outcome(training.resume(resolve_run(run), rounds=rounds, seconds=seconds, trust=trust))
 
 
 def predict(
     run: RunFolder,
-    data: Annotated[Path, typer.Argument(help="A table with the columns of the training data.")],
-    out: Annotated[Path | None, typer.Option(help="The CSV to write; by default beside the table.")] = None,
-    uncertified: Annotated[
-        bool, typer.Option("--uncertified", help="Predict though the model was to be certified, and is not.")
-    ] = False,
+    data: Annotated[Path, typer.Argument(help="Table with the columns of the training data.")],
+    out: Annotated[Path | None, typer.Option(help="CSV file to write. Default: next to the table.")] = None,
+    uncertified: Annotated[bool, typer.Option("--uncertified", help="Predict even if certification failed.")] = False,
 ) -> None:
-    """Predict a table's rows by a run's model: a copy of the table with what is predicted, and how probable it is."""
+    """Write a copy of a table with the predictions of a run's model and their probabilities."""
     from softswitch.results.folder import resolve_run
     from softswitch.tables.model import load
     from softswitch.tables.table import read_table, text_format, write_table
 
-    def work() -> tuple[Path, int]:
-        model = load(resolve_run(run), allow_uncertified=uncertified)
-        form = text_format(data)  # the table is given back as it was written
-        how = {} if form is None else asdict(form)
-        table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **how)
-        file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
-        if file.exists():
-            raise ValueError(f"{file} is there already; give another --out")
-        predicted = read_table(data, as_text=True, **how).assign(**model.columns(table))
-        write_table(predicted, file, form)
-        return file, len(table)
-
-    file, rows = or_refuse(work)
-    Console().print(f"Predicted {rows:,} rows → {file}", highlight=False, markup=False)
+    model = load(resolve_run(run), allow_uncertified=uncertified)
+    form = text_format(data)  # the copy has the format of the table
+    options = {} if form is None else asdict(form)
+    table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **options)
+    file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
+    if file.exists():
+        raise ValueError(f"{file} already exists; use another --out")
+    write_table(read_table(data, as_text=True, **options).assign(**model.columns(table)), file, form)
+    say(f"Predicted {len(table):,} rows → {file}")
 
 
-def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
-    """The settings as a tree, before training."""
+def frontier(
+    settings: SettingsFile,
+    bound: Annotated[list[float] | None, typer.Option(help="Bound; repeatable. Default: around task.bound.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder for the frontier. Default: a new folder.")] = None,
+) -> None:
+    """Show what the constraint costs: one model per bound, and the smallest bound that is certified.
+
+    Bounds are certified from the loosest to the tightest until one fails, so all certificates hold together. Each
+    model is in its own folder, for softswitch predict. The exit code is 3 if no bound is certified.
+    """
+    from softswitch.results.certificate import warn_about_reuse
+    from softswitch.results.folder import resolve_run
+    from softswitch.tables.frontier import bound_folder, train_frontier
+
+    def print_plan(plan: FrontierPlan) -> None:
+        learn, choose, keep = plan.rows
+        say(f"{plan.config.task.kind} at most {', '.join(f'{bound:g}' for bound in plan.bounds)}.")
+        say(f"Rows: {learn:,} for training, {choose:,} for validation, {keep:,} for the certificate.")
+        say(f"{plan.certifiability}\n")
+
+    def print_point(point: FrontierPoint) -> None:
+        outcome = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
+        say(f"trained for {point.bound:g}: {outcome}")
+
+    host = run and resolve_run(run)
+    trained = train_frontier(settings, bound or (), host, before=print_plan, watch=print_point)
+    Console().print()
+    Console().print(trained.frontier.table())
+    for line in (*trained.frontier.summary, *warn_about_reuse(trained.earlier_certificates)):
+        say(line)
+    say(f"Frontier: {trained.folder}")
+    smallest = trained.frontier.smallest_certified
+    if smallest is None:
+        raise typer.Exit(NOT_CERTIFIED_CODE)
+    say(f"To use the model of {smallest:g}: softswitch predict {trained.folder / bound_folder(smallest)} TABLE")
+
+
+def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
+    """Return the settings and the contents of the table as a tree."""
+    from softswitch.certification.certifiability import certifiability
     from softswitch.support.text import shorten_numbers
+    from softswitch.tables.labels import describe_label
     from softswitch.tables.training import describe_task
 
     tree = Tree("[bold]Settings")
@@ -92,64 +122,51 @@ def _tree(config: Config, ready: PreparedTable, method: Method) -> Tree:
         if part == PrivacySection():
             continue
         branch = tree.add(f"[bold]{section}")
-        told = {entry.name: getattr(part, entry.name) for entry in fields(part)}
-        for name, value in told.items():
+        values = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+        for name, value in values.items():
             if value not in (None, (), AUTO):
                 branch.add(escape(f"{name} = {value}"))
-        if AUTO in told.values():
-            branch.add(f"{AUTO}: {', '.join(name for name, value in told.items() if value == AUTO)}")
-    found = tree.add("[bold]found in the table")
-    held, validation = (0 if part is None else int(part.sizes.sum()) for part in (ready.held_out, ready.validation))
-    found.add(
-        escape(
-            f"{len(ready.train):,} clients, {ready.train.sizes.min():,} to {ready.train.sizes.max():,} training rows"
-        )
-    )
-    found.add(
-        f"{int(ready.train.sizes.sum()):,} rows to train on, {validation:,} to choose by, {held:,} to certify with"
-    )
-    if ready.dropped:
-        found.add(f"{ready.dropped:,} rows dropped: their label, client or group is empty")
-    found.add(f"{len(ready.encoding.features)} features from {len(ready.encoding.columns)} columns")
-    found.add(escape(f"label: {ready.label.describe(ready.train.rows.columns['y'])}"))
-    found.add(escape(f"method: {shorten_numbers(str(method))}"))
-    tree.add("[bold]what must hold").add(escape(describe_task(config, ready.label)["requirement"]))
-    if ready.split is not None:
-        from softswitch.certification.certifiability import certifiability
-
-        could = certifiability(ready.problem, ready.split.calibration, config.task.bound, config.run.confidence)
-        tree.add("[bold]what can be certified").add(escape(str(could)))
+        if AUTO in values.values():
+            branch.add(f"{AUTO}: {', '.join(name for name, value in values.items() if value == AUTO)}")
+    sizes, label = table.train.sizes, describe_label(table.label, table.train.rows.columns["y"])
+    validation, held_out = (0 if part is None else int(part.sizes.sum()) for part in (table.validation, table.held_out))
+    contents = [
+        f"{len(table.train):,} clients, {sizes.min():,} to {sizes.max():,} training rows",
+        f"rows: {int(sizes.sum()):,} for training, {validation:,} for validation, {held_out:,} for the certificate",
+        f"{len(table.encoding.features)} features from {len(table.encoding.columns)} columns",
+        f"label: {label}",
+        f"method: {shorten_numbers(str(method))}",
+    ]
+    if table.dropped:
+        contents.insert(2, f"{table.dropped:,} rows dropped: their label, client or group is empty")
+    branch = tree.add("[bold]table")
+    for line in contents:
+        branch.add(escape(line))
+    tree.add("[bold]constraint").add(escape(describe_task(config, table.label)["requirement"]))
+    if table.split is not None:
+        limits = certifiability(table.problem, table.split.calibration, config.task.bound, config.run.confidence)
+        tree.add("[bold]certifiability").add(escape(str(limits)))
     return tree
 
 
-def _aim_in_words(aim: dict[str, Any]) -> str:
-    """Certified or not, and how the model was chosen."""
+def print_outcome(trained: TrainedRun) -> None:
+    """Print certificate, diagnostics and verdict of a run, and exit with its code."""
     from softswitch.results.certificate import warn_about_reuse
 
-    said = [aim["message"]]
-    if "model" in aim:
-        said.append(f"Of {aim['looked_at']} models looked at, the one chosen is {aim['model']}.")
-    return "\n".join([*said, *warn_about_reuse(aim["earlier_certificates"])])
-
-
-def _tell(console: Console, trained: TrainedRun) -> None:
+    result, aim = trained.result, trained.aim
     if trained.certificate is not None:
-        console.print(trained.certificate.table())
-    console.print(trained.result.explain(), highlight=False, markup=False)
-    if trained.aim is not None:
-        console.print(f"\n{_aim_in_words(trained.aim)}", highlight=False, markup=False)
-    console.print(f"Run: {trained.folder}", highlight=False, markup=False, soft_wrap=True)
-    if trained.result.status.code == "stopped":
-        console.print(f"To go on: softswitch resume {trained.folder}", highlight=False, markup=False, soft_wrap=True)
-        if trained.result.privacy is not None:
-            console.print(
-                "Until then keep this folder to yourself: checkpoints/noise.key takes the noise off the model. To end "
-                "here for good, delete its folder checkpoints.",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-    if not trained.result.status.ok:
+        Console().print(trained.certificate.table())
+    say(result.explain(), wrap=True)
+    if aim is not None:
+        selected = [f"Selected from {aim['looked_at']} models: {aim['model']}."] if "model" in aim else []
+        say("\n".join(["", aim["message"], *selected, *warn_about_reuse(aim["earlier_certificates"])]), wrap=True)
+    say(f"Run: {trained.folder}")
+    if result.status.code == "stopped":
+        say(f"To continue: softswitch resume {trained.folder}")
+        if result.privacy is not None:
+            say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise from the model.")
+            say("To end the run here, delete the folder checkpoints.")
+    if not result.status.ok:
         raise typer.Exit(1)
     if not trained.is_usable:
-        raise typer.Exit(NO_ANSWER_CODE)
+        raise typer.Exit(NOT_CERTIFIED_CODE)

@@ -18,12 +18,9 @@ EMPTY = (
     *("-1.#QNAN", "\\N"),
 )
 """Cells that count as empty."""
-NONE = ("None", "none")
-"""Cells that count as empty if all other cells are numbers."""
-SIGNS = "%|‰|€|\\$|£|¥|EUR|USD|GBP|CHF"
-"""Symbols that may precede or follow the numbers of a column."""
-SAMPLE = 50
-"""Number of values to check before a whole column."""
+NONE = ("None", "none")  # cells that count as empty if all other cells are numbers
+SIGNS = "%|‰|€|\\$|£|¥|EUR|USD|GBP|CHF"  # symbols that may precede or follow the numbers of a column
+SAMPLE = 50  # number of values to check before a whole column
 
 
 def is_text(values: pd.Series) -> bool:
@@ -95,8 +92,7 @@ def _number_pattern(values: pd.Index, decimal: str) -> str | None:
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 FOREIGN_MONTHS = {"mär": 3, "mrz": 3, "mai": 5, "okt": 10, "dez": 12, "fév": 2, "avr": 4, "aoû": 8, "déc": 12}
-ORDERS = ("dmy", "mdy")
-"""Orders of day and month in dates such as 05/01/2013."""
+ORDERS = ("dmy", "mdy")  # orders of day and month in dates such as 05/01/2013
 _TIME = re.compile(
     r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(:(?P<second>\d{2}([.,]\d+)?))?\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)"
     r"\s*(Z|UTC|[-+]\d{2}(:?\d{2})?)?"

@@ -20,33 +20,21 @@ if TYPE_CHECKING:
     from softswitch.problem.problem import Problem
     from softswitch.tables.labels import Label
 
-CUSTOM = "custom"
-"""The kind whose functions the user supplies."""
-Function = Callable[..., Any]
-"""A function ``(params, batch) -> value``."""
+CUSTOM = "custom"  # the kind whose functions the user supplies
+Function = Callable[..., Any]  # a function ``(params, batch) -> value``
 
 
 @dataclass(frozen=True)
 class ProblemFunctions:
-    """The functions of ``(params, batch)`` that state a problem.
-
-    Attributes:
-        objective: The loss to minimise.
-        constraint: The value that the bound limits.
-        surrogate: Smooth replacement of a constraint without gradients, used for descent only.
-        range: Range of the constraint's value on a single row; None if unknown.
-        cost: Rate that a tighter bound makes worse, such as false alarms for misses.
-        private_surrogate: Surrogate that is a mean over rows, for training with differential privacy.
-        is_convex_if_linear: Whether the problem is convex for a linear model.
-    """
+    """The functions of ``(params, batch)`` that state a problem."""
 
     objective: Function
     constraint: Function
-    surrogate: Function | None = None
-    range: Any = None
-    cost: Function | None = None
-    private_surrogate: Function | None = None
-    is_convex_if_linear: bool = False
+    surrogate: Function | None = None  # smooth replacement of a constraint without gradients, for descent only
+    range: Any = None  # of the constraint's value on a single row; None if unknown
+    cost: Function | None = None  # rate that a tighter bound makes worse, such as false alarms for misses
+    private_surrogate: Function | None = None  # a mean over rows, for training with differential privacy
+    is_convex_if_linear: bool = False  # whether the problem is convex for a linear model
 
 
 @dataclass(frozen=True)
@@ -65,25 +53,19 @@ class ConstraintKind:
     """A kind of constraint.
 
     Attributes:
-        name: Value of the setting ``task.kind``.
-        build: Function that returns the problem's functions.
-        description: Names and units for reports.
         sentence: What must hold. It may contain {bound}, {points} (a difference of shares in percentage points),
             {positive} ("diagnosis = malignant"), {label}, {group} ("sex = F") and {constraint}.
-        label_types: Types of labels that the kind supports.
-        strata: Columns that batches are stratified by.
-        uses_groups: Whether rows need a group.
         default_bound: Bound that ``softswitch init`` proposes, or a function of the label column that returns it.
         has_one_class_objective: Whether the objective is the loss of one class, which a constant model minimises.
         constraint_names: Function of the label and the protected group that names the constraints, if several.
     """
 
-    name: str
+    name: str  # value of the setting task.kind
     build: Callable[[BuildOptions], ProblemFunctions]
     description: ConstraintDescription
     sentence: str
     label_types: tuple[str, ...] = (BINARY,)
-    strata: str | tuple[str, ...] | None = None
+    strata: str | tuple[str, ...] | None = None  # columns that batches are stratified by
     uses_groups: bool = False
     default_bound: float | Callable[[pd.Series], float] = 0.1
     has_one_class_objective: bool = False
@@ -114,8 +96,7 @@ class ConstraintKind:
         return f"At every {client}, {requirement}"
 
 
-KINDS: dict[str, ConstraintKind] = {}
-"""All registered kinds by name."""
+KINDS: dict[str, ConstraintKind] = {}  # all registered kinds by name
 
 
 def register(kind: ConstraintKind) -> None:
@@ -125,12 +106,12 @@ def register(kind: ConstraintKind) -> None:
     KINDS[kind.name] = kind
 
 
-def find_kind(name: str, label_type: str | None = None) -> ConstraintKind:
+def find_kind(name: str, label_type: str) -> ConstraintKind:
     """Return a registered kind, or raise if it is unknown or does not support the label type."""
-    if name not in KINDS or (label_type is not None and label_type not in KINDS[name].label_types):
-        condition = "" if label_type is None else f" if the label type is {label_type!r}"
-        names = kind_names(*(LABEL_TYPES if label_type is None else (label_type,)))
-        raise ValueError(f"task.kind must be one of {', '.join(names)}{condition}, but is {name!r}")
+    names = kind_names(label_type)
+    if name not in names:
+        accepted = f"{', '.join(names)} if the label type is {label_type!r}"
+        raise ValueError(f"task.kind must be one of {accepted}, but is {name!r}")
     return KINDS[name]
 
 

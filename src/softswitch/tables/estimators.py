@@ -43,10 +43,8 @@ from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel, fit_multiclass_label, fit_number_label
 from softswitch.tables.preparation import fill_alpha
 
-SAMPLE_WEIGHT = "sample_weight"
-"""Column with the weight of a row."""
-OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")
-"""Parameters that are passed to ``solve``."""
+SAMPLE_WEIGHT = "sample_weight"  # column with the weight of a row
+OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
 
 
 def weight_rows(function: Any) -> Any:
@@ -152,7 +150,10 @@ class FederatedEstimator(BaseEstimator):
         learn, choose, keep = split_masks(owner, *groups, **shares, seed=seed, names=("validation", "held_out"))
         previous = dict(self.__dict__) if self.warm_start and hasattr(self, "params_") else None
         label = fit_label(y, learn)
-        self._fit_scaler(X[learn], columns.get(SAMPLE_WEIGHT, np.ones(len(y)))[learn])
+        row_weights = columns.get(SAMPLE_WEIGHT, np.ones(len(y)))[learn]
+        self.mean_ = np.average(X[learn], axis=0, weights=row_weights)
+        deviation = np.sqrt(np.average((X[learn] - self.mean_) ** 2, axis=0, weights=row_weights))
+        self.scale_ = np.where(deviation > 0, deviation, 1.0)
         columns |= {"y": label.encode(y), "x": self._standardise(X)}
         options = {"seed": seed, "label": label, "bound": self.bound, **problem_options}
         built = build_problem(self.kind, X.shape[1], tuple(self.hidden), **options)
@@ -193,11 +194,6 @@ class FederatedEstimator(BaseEstimator):
         improving = [one for one in result.diagnostics if is_limited and one.code == DiagnosticCode.STILL_IMPROVING]
         if not result.status.ok or improving:
             warnings.warn(str([*improving, result.status][0]), ConvergenceWarning, stacklevel=3)
-
-    def _fit_scaler(self, X: np.ndarray, weights: np.ndarray) -> None:  # noqa: N803
-        self.mean_ = np.average(X, axis=0, weights=weights)
-        deviation = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weights))
-        self.scale_ = np.where(deviation > 0, deviation, 1.0)
 
     def _standardise(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
         return ((X - self.mean_) / self.scale_).astype(np.float32)

@@ -13,14 +13,10 @@ import pandas as pd
 from softswitch.support.checks import call_all
 from softswitch.tables.cells import detect_date_order, holds_datetimes, is_text, parse_datetimes, parse_numbers
 
-MAX_LEVELS = 200
-"""Number of levels that a categorical column keeps; rarer ones are merged."""
-MIN_LEVEL_ROWS = 5
-"""Smallest number of training rows of a kept level, if there are too many levels."""
-MIN_UNKNOWN_ROWS = 10
-"""Number of rows without any known level from which a column is refused."""
-SEASON_DAYS = 90
-"""Span of days from which dates have a season."""
+MAX_LEVELS = 200  # number of levels that a categorical column keeps; rarer ones are merged
+MIN_LEVEL_ROWS = 5  # smallest number of training rows of a kept level, if there are too many levels
+MIN_UNKNOWN_ROWS = 10  # number of rows without any known level from which a column is refused
+SEASON_DAYS = 90  # span of days from which dates have a season
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -217,9 +213,8 @@ class Encoding:
     @classmethod
     def fit(cls, table: pd.DataFrame, names: Sequence[str], whole: pd.DataFrame | None = None) -> Encoding:
         """Fit means, deviations and levels of training rows; ``whole`` has all rows, to detect kinds of columns."""
-        encoding = cls(
-            call_all(*(partial(_fit_column, table[name], (table if whole is None else whole)[name]) for name in names))
-        )
+        whole = table if whole is None else whole
+        encoding = cls(call_all(*(partial(_fit_column, table[name], whole[name]) for name in names)))
         if not encoding.features:
             raise ValueError("no features are left: every column is the label, the client, ignored, or constant")
         return encoding

@@ -25,16 +25,9 @@ from softswitch.methods.automatic import as_method
 from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import endpoints
+from softswitch.results import folder as run_folder
 from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
-from softswitch.results.folder import (
-    CONFIG,
-    FRONTIER,
-    create_folder,
-    has_frontier,
-    open_run,
-    write_frontier,
-    write_result,
-)
+from softswitch.results.folder import CONFIG, FRONTIER, open_run, write_result
 from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
 from softswitch.tables.constraints import CUSTOM
@@ -45,8 +38,7 @@ from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method
 from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.training import count_earlier_certificates, describe_origin, describe_task, solve_options
 
-MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)
-"""Default bounds as multiples of the bound in the settings."""
+MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)  # default bounds as multiples of the bound in the settings
 CERTIFIABLE_MULTIPLES = (2.0, 1.2)
 """Further default bounds as multiples of the smallest certifiable bound, if no other bound is certifiable."""
 SHARED_SETTINGS = ("task.kind", "data.label", "data.client", "data.held_out", "run.seed")
@@ -103,7 +95,7 @@ def train_frontier(
         limits = certifiability(table.problem, split.calibration, bounds[-1], config.run.confidence)
         learn, choose, keep = (int(part.sizes.sum()) for part in split)
         before(FrontierPlan(config, tuple(bounds), limits, (learn, choose, keep)))
-    folder = create_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host
+    folder = run_folder.create_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host
     about = describe_origin(config, table)
     options = solve_options(config, progress=progress, held_out=split.validation)
     options["move"] = None if config.task.kind == CUSTOM else table.label.move
@@ -128,7 +120,7 @@ def train_frontier(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "models": {f"{point.bound:g}": bound_folder(point.bound) for point in curve.points},
     }
-    write_frontier(folder, curve, about | details)
+    run_folder.write_frontier(folder, curve, about | details)
     return FrontierRun(folder, curve, earlier)
 
 
@@ -195,7 +187,7 @@ def _check_host(run: str | Path, config: Config, table: PreparedTable) -> Path:
     host = open_run(run)
     if not host.finished:
         raise ValueError(f"--run {host.folder} is not finished; softswitch resume {host.folder}")
-    if has_frontier(host.folder):
+    if run_folder.has_frontier(host.folder):
         raise ValueError(f"--run {host.folder} already has a {FRONTIER}; omit --run to use a new folder")
     expected = {"data.sha256": table.fingerprint[:12]} | {name: attrgetter(name)(config) for name in SHARED_SETTINGS}
     for name, value in expected.items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,68 +17,23 @@ from softswitch.tables import cells
 from softswitch.tables.cells import detect_date_order, is_text
 from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, Categorical, column_kind, to_categories
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-IDENTIFIER_HINTS = _words("id ids uuid guid key ssn identifier caseid recordid rowid serial")
-COUNTER_HINTS = _words("index idx rowname rownames rownum rownumber row nr no num number obs obsnumber")
-"""Names of identifiers if nearly all values differ, otherwise of numbers."""
-NAME_SUFFIXES = _words("id name code abbr no nr num number key flag")
-"""Words that may follow the noun in a column's name."""
-LABEL_HINTS = (
-    _words("label labels target y outcome class classes response diagnosis"),
-    _words(
-        "default defaulted churn churned attrition survived died death dead mortality fraud spam approved denied late "
-        "delayed cancelled readmitted malignant disease relapse event status result passed failed grade quality score "
-        "price income salary wage sales cost amount rating species"
-    ),
-)
-"""Column hints: nouns in the names of labels, strong hints first, then weak ones."""
-CLIENT_HINTS = (
-    _words(
-        "client clients site hospital clinic center centre branch store shop school bank carrier airline plant factory "
-        "station provider practice ward device machine institution"
-    ),
-    _words(
-        "region country state province county city town district municipality village community college university "
-        "department dept office agency company firm team household family subject patient participant user customer "
-        "account farm field plot batch lab court judge origin airport zip zipcode area location neighborhood "
-        "neighbourhood dealer seller vendor supplier doctor physician hub depot warehouse operator sector industry "
-        "occupation cluster player reader animal litter"
-    ),
-)
-"""Column hints: nouns in the names of client columns, strong hints first, then weak ones."""
-POSITIVE_VALUES = _words(
-    "1 true yes y t ja oui si sí positive pos present malignant late delayed default defaulted bad fail failed failure "
-    "dead died death churn churned fraud spam sick ill disease diseased case event abnormal defective cancelled "
-    "canceled relapse readmitted attrition left denied rejected + on"
-)
-NEGATIVE_VALUES = _words(
-    "0 false no n f nein non negative neg absent benign good ok pass passed normal healthy control alive paid none "
-    "nondefault ham stayed approved accepted survived - off"
-) | {"on time", "-1"}
-
+_FILE = Path(__file__).with_name("hints.toml")
+_HINTS = {name: frozenset(text.split()) for name, text in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
+IDENTIFIER_HINTS, COUNTER_HINTS, NAME_SUFFIXES = _HINTS["identifier"], _HINTS["counter"], _HINTS["suffix"]
+LABEL_HINTS, CLIENT_HINTS = (_HINTS["label"], _HINTS["weak_label"]), (_HINTS["client"], _HINTS["weak_client"])
+POSITIVE_VALUES, NEGATIVE_VALUES = _HINTS["positive"], _HINTS["negative"] | {"on time"}
 NUMBER, INTEGER, CATEGORY, TWO_VALUES = "number", "whole number", "category", "two values"
 DATE, TIME, DATE_AND_TIME = "date", "time of day", "date and time"
 IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY = "identifier", "constant", "free text", "empty"
-UNUSABLE = (IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY)
-"""Content types of columns that should be ignored."""
+UNUSABLE = (IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY)  # content types of columns that should be ignored
 DATETIMES = (DATE, TIME, DATE_AND_TIME)
-IDENTIFIER_SHARE = 0.95
-"""Share of distinct values from which a text column is an identifier."""
-LONG_TEXT = 30
-"""Mean number of characters from which a column is free text."""
+IDENTIFIER_SHARE = 0.95  # share of distinct values from which a text column is an identifier
+LONG_TEXT = 30  # mean number of characters from which a column is free text
 NEARLY_EMPTY = 0.995
-MIN_ROWS = 20
-"""Smallest number of rows that reveals the content of a column."""
-NUMBERS_SHARE = 0.9
-"""Share of numbers from which a text column is a numeric column with some non-numeric cells."""
-MAX_NON_NUMERIC = 3
-"""Largest number of distinct non-numeric cells of such a column."""
-MAX_CODES = 10
-"""Largest number of consecutive integers that are taken as codes of classes."""
+MIN_ROWS = 20  # smallest number of rows that reveals the content of a column
+NUMBERS_SHARE = 0.9  # share of numbers from which a text column is a numeric column with some non-numeric cells
+MAX_NON_NUMERIC = 3  # largest number of distinct non-numeric cells of such a column
+MAX_CODES = 10  # largest number of consecutive integers that are taken as codes of classes
 
 
 @dataclass(frozen=True)

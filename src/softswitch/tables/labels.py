@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,18 +25,12 @@ from softswitch.problem.rates import is_positive
 MAX_CLASSES = 100
 
 
-class Label(ABC):
-    """A fitted label.
-
-    Attributes:
-        label_type: Name of its type in settings and run folders.
-        classes: The classes; empty for a number.
-        outputs: Number of network outputs.
-    """
+class Label:
+    """A fitted label."""
 
     label_type: ClassVar[str]
-    classes: Any
-    outputs: Any = 1
+    classes: Any  # empty for a number
+    outputs: Any = 1  # number of network outputs
 
     def encode(self, values: Any) -> np.ndarray:
         """Return y for each row: the index of its class, or the standardised number."""
@@ -49,13 +42,9 @@ class Label(ABC):
         decoded: np.ndarray = np.array([*self.classes, None], dtype=object)[:-1][np.asarray(codes).astype(int)]
         return decoded
 
-    @abstractmethod
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return predicted probabilities by the suffix of their column name."""
-
-    @abstractmethod
-    def describe(self, y: Any) -> str:
-        """Summarise the label in the training rows."""
+        """Return predicted probabilities by the suffix of their column name; none for a number."""
+        return {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the label as JSON values."""
@@ -93,10 +82,6 @@ class BinaryLabel(Label):
         """Return the probability of the positive value."""
         return {"probability": np.asarray(jax.nn.sigmoid(outputs[:, 0]))}
 
-    def describe(self, y: Any) -> str:
-        """Return the positive value and its share."""
-        return f"positive: {self.positive!r}, {float(np.mean(y)):.1%} of the training rows"
-
 
 @dataclass(frozen=True)
 class MulticlassLabel(Label):
@@ -115,12 +100,6 @@ class MulticlassLabel(Label):
         """Return the probability of every class."""
         shares = np.asarray(jax.nn.softmax(outputs, axis=1))
         return {f"probability_{value}": shares[:, i] for i, value in enumerate(self.classes)}
-
-    def describe(self, y: Any) -> str:
-        """Return the number of classes and the rarest class."""
-        rarest = int(np.argmin(self.shares))
-        share = f"{self.shares[rarest]:.1%} of the training rows"
-        return f"{len(self.classes)} classes; the rarest is {self.classes[rarest]!r}, {share}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the classes and their shares."""
@@ -174,17 +153,19 @@ class NumberLabel(Label):
         predicted = self.mean + self.scale * np.asarray(outputs[:, 0], dtype=float)
         return predicted if self.low is None else np.clip(predicted, self.low, self.high)
 
-    def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return no probabilities."""
-        return {}
-
-    def describe(self, y: Any) -> str:
-        """Return mean and standard deviation."""
-        return f"a number; mean {self.mean:.4g}, standard deviation {self.scale:.4g} in the training rows"
-
     def to_dict(self) -> dict[str, Any]:
         """Return mean, scale and range."""
         return {"type": self.label_type, "mean": self.mean, "scale": self.scale, "low": self.low, "high": self.high}
+
+
+def describe_label(label: Any, y: Any) -> str:
+    """Summarise the label in the training rows."""
+    if isinstance(label, BinaryLabel):
+        return f"positive: {label.positive!r}, {float(np.mean(y)):.1%} of the training rows"
+    if isinstance(label, MulticlassLabel):
+        share, rarest = min(zip(label.shares, label.classes, strict=True), key=lambda pair: pair[0])
+        return f"{len(label.classes)} classes; the rarest is {rarest!r}, {share:.1%} of the training rows"
+    return f"a number; mean {label.mean:.4g}, standard deviation {label.scale:.4g} in the training rows"
 
 
 def label_from_dict(values: dict[str, Any]) -> Label:

@@ -22,12 +22,13 @@ from softswitch.tables.features import Encoding
 from softswitch.tables.labels import Label, label_from_dict
 
 COLUMN = {"kind": str, "name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}
+FLAGS = {"others?": bool, "empty?": bool, "season?": bool, "clock?": bool}
 CLASSES = {"classes?": [(str, bool, float, None)], "shares?": [float]}
 NUMBER = {"mean?": float, "scale?": float, "low?": (float, None), "high?": (float, None)}
 ENCODING_SCHEMA = {
     "label": str,
     "hidden": [int],
-    "columns": [COLUMN],
+    "columns": [COLUMN | FLAGS],
     "label_values": {"type": str, **CLASSES, **NUMBER},
 }
 
@@ -84,7 +85,7 @@ class Model:
     def _outputs(self, table: pd.DataFrame) -> jax.Array:
         if not self.is_usable and not self.allow_uncertified:
             raise ValueError(
-                f"{self.run.folder} has no certified model. {self.run.about['aim']['words']} To predict anyway, use "
+                f"{self.run.folder} has no certified model. {self.run.about['certification']['message']} To predict anyway, use "
                 "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
             )
         return apply_network(self.params, jnp.asarray(self.encoding.encode(table)))

@@ -25,23 +25,16 @@ from softswitch.problem.choices import MULTICLASS, NUMBER
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import check_range
 from softswitch.support import checks
+from softswitch.tables import labels
 from softswitch.tables.constraints import CUSTOM, KINDS, ProblemFunctions, build_problem
 from softswitch.tables.features import Encoding
-from softswitch.tables.labels import (
-    Label,
-    NumberLabel,
-    choose_label_type,
-    fit_binary_label,
-    fit_multiclass_label,
-    fit_number_label,
-)
+from softswitch.tables.labels import Label, NumberLabel, choose_label_type
 from softswitch.tables.private import declared_encoding, declared_label
 from softswitch.tables.settings import AIMS, AUTO, INCOMPLETE, Config, DataSection, MethodSection, replace_auto
 from softswitch.tables.table import find_column, match_value, read_table
 
 CERTIFIED = AIMS[0]
-ALPHA_BY_SCALE = {"spread": 10.0, "change": SHARPNESS}
-"""Default of alpha by its scale."""
+ALPHA_BY_SCALE = {"spread": 10.0, "change": SHARPNESS}  # default of alpha by its scale
 OPTIMIZERS = {AUTO: None, "sgd": optax.sgd, "adam": optax.adam}
 
 
@@ -152,10 +145,10 @@ def _fit_label(values: pd.Series, is_training: np.ndarray, config: Config) -> La
     label_type = replace_auto(config.data.label_type) or choose_label_type(values, supported)
     if label_type == NUMBER:
         standardise = config.task.kind != CUSTOM
-        return fit_number_label(values, is_training, config.data.label_range, standardise=standardise)
+        return labels.fit_number_label(values, is_training, config.data.label_range, standardise=standardise)
     if label_type == MULTICLASS:
-        return fit_multiclass_label(values, is_training)
-    return fit_binary_label(values, config.data.positive)
+        return labels.fit_multiclass_label(values, is_training)
+    return labels.fit_binary_label(values, config.data.positive)
 
 
 def _feature_names(table: pd.DataFrame, data: DataSection) -> list[str]:

@@ -23,8 +23,7 @@ _RANGE = re.compile(rf"\s*(.+?)\s*:\s*({_NUMBER})\s+to\s+({_NUMBER})\s*")
 WITHHELD = "withheld: private data"
 """Stored in a run folder instead of the file's digest, which would allow guessing the file."""
 NOISE_KEY = "noise.key"
-KEY_WORDS = 2
-"""Number of 32-bit words of a random key."""
+KEY_WORDS = 2  # number of 32-bit words of a random key
 
 
 def training_privacy(config: Config) -> RecordPrivacy | None:

@@ -17,24 +17,18 @@ from softswitch.tables.inspection import CATEGORY, INTEGER, TWO_VALUES, ColumnSu
 from softswitch.tables.metrics import auc
 from softswitch.tables.settings import DataSection
 
-LEAKAGE = 0.99
-"""Association with the label from which a column is most likely a copy of it, or known only after it."""
-MAX_ROWS = 20_000
-"""Number of rows from which associations are computed on a sample."""
+LEAKAGE = 0.99  # association with the label from which a column is most likely a copy of it, or known only after it
+MAX_ROWS = 20_000  # number of rows from which associations are computed on a sample
 BINS = 50
-MIN_CLASS_ROWS = 10
-"""Smallest number of rows of a class for an association."""
+MIN_CLASS_ROWS = 10  # smallest number of rows of a class for an association
 DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}
 LABEL_DESCRIPTIONS = {BINARY: "two classes", MULTICLASS: "several classes", NUMBER: "a number"}
 MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER: "rank correlation"}
 """Measure of association by label type."""
 HELD_OUT = DataSection("", "", "").held_out
-DUPLICATES_SHARE = 0.01
-"""Share of duplicate rows from which there is a remark."""
-RARE_CLASS_ROWS = 20
-"""Number of rows of a class below which there is a remark."""
-MIN_CLIENT_ROWS = 3
-"""Smallest mean number of rows per client."""
+DUPLICATES_SHARE = 0.01  # share of duplicate rows from which there is a remark
+RARE_CLASS_ROWS = 20  # number of rows of a class below which there is a remark
+MIN_CLIENT_ROWS = 3  # smallest mean number of rows per client
 CLEAR_CHOICES = ((3.0, 1.0), (2.0, 2.0))
 """Points of a clear choice, each with its smallest lead over the next candidate."""
 

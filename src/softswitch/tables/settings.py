@@ -21,8 +21,7 @@ MEMORIES = ("on", "off", "corrected")
 AIMS = ("certified", "bare")
 INCOMPLETE = ("error", "drop")
 ALL = "all"
-AUTO = "auto"
-"""Value of a setting that the library chooses during training."""
+AUTO = "auto"  # value of a setting that the library chooses during training
 
 
 class OneOf:
@@ -54,23 +53,15 @@ class DataSection:
     file: str = setting("CSV, Parquet or Excel file with one row per case; relative to the folder of this file.")
     label: str = setting("Column to predict.")
     client: str = setting("Column that identifies the client of a row: hospital, branch, device.")
-    positive: str | int | float | bool | None = setting(
-        "Positive value of a label of two classes. Default: the larger value.", None
-    )
-    label_type: Annotated[str, OneOf(AUTO, *LABEL_TYPES)] = setting(
-        f"Type of the label: {', '.join(LABEL_TYPES)}; auto: by task.kind and the column.", AUTO
-    )
-    label_range: tuple[float, ...] = setting(
-        "Smallest and largest possible value of a number, such as [0, 100]; certificates are then exact.", ()
-    )
+    positive: str | int | float | bool | None = setting("Positive value of two classes. Default: the larger.", None)
+    label_type: Annotated[str, OneOf(AUTO, *LABEL_TYPES)] = setting("Type of the label.", AUTO)
+    label_range: tuple[float, ...] = setting("Range of a numeric label, if known: then certificates are exact.", ())
     features: tuple[str, ...] = setting("Columns to learn from. Default: all but label, client and ignored ones.", ())
     ignore: tuple[str, ...] = setting("Columns to ignore.", ())
     held_out: float = setting("Share of each client's rows to hold out for the certificate.", 0.25)
     validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
     empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
-    incomplete: Annotated[str, OneOf(*INCOMPLETE)] = setting(
-        f"Rows with an empty label, client or group: {' or '.join(INCOMPLETE)}.", INCOMPLETE[0]
-    )
+    incomplete: Annotated[str, OneOf(*INCOMPLETE)] = setting("Rows without label, client or group.", INCOMPLETE[0])
     separator: str = setting("Separator of a text file; auto: detected.", AUTO)
     decimal: Annotated[str, OneOf(AUTO, ".", ",")] = setting("Decimal sign of a text file; auto: detected.", AUTO)
     encoding: str = setting("Encoding of a text file; auto: detected.", AUTO)
@@ -80,25 +71,17 @@ class DataSection:
 class TaskSection:
     """The objective, and the constraint that must hold at every client."""
 
-    kind: Annotated[str, OneOf(find=KINDS.keys)] = setting(f"Kind of constraint: {', '.join(KINDS)}.", "neyman-pearson")
+    kind: Annotated[str, OneOf(find=KINDS.keys)] = setting("Kind of constraint.", "neyman-pearson")
     bound: float = setting("Bound of the constraint: a rate (0.05: 5%), a loss, or an error in the label's unit.", 0.1)
     sensitive: str | None = setting("Column with the group, for parity, opportunity and group loss.", None)
     protected: str | int | float | bool | None = setting("Value of that column for the protected group.", None)
-    loss: Annotated[str, OneOf(AUTO, *LOSSES)] = setting(
-        f"Loss for a number: {', '.join(LOSSES)}; auto: quantile for coverage, else squared.", AUTO
-    )
-    quantile: float | Literal["auto"] = setting(
-        "Quantile of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO
-    )
+    loss: Annotated[str, OneOf(AUTO, *LOSSES)] = setting("Loss; auto: quantile for coverage, else squared.", AUTO)
+    quantile: float | Literal["auto"] = setting("Of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO)
     regret: bool = setting("true: minimise each client's regret: its loss minus that of its own best model.", False)
     objective: str | None = setting("For kind 'custom': 'module:function' of (params, batch) to minimise.", None)
     constraint: str | None = setting("For kind 'custom': 'module:function' of (params, batch), at most bound.", None)
-    constraint_surrogate: str | None = setting(
-        "For kind 'custom': smooth 'module:function' that replaces a constraint without gradients in descent.", None
-    )
-    constraint_range: tuple[float, ...] = setting(
-        "For kind 'custom': smallest and largest constraint of a single row; certificates are then exact.", ()
-    )
+    constraint_surrogate: str | None = setting("For kind 'custom': smooth replacement for descent.", None)
+    constraint_range: tuple[float, ...] = setting("For kind 'custom': range of one row, for exact certificates.", ())
 
 
 @dataclass(frozen=True)
@@ -112,21 +95,17 @@ class ModelSection:
 class MethodSection:
     """The method. Values set to "auto" are chosen during training, or as published if step_size is set."""
 
-    name: Annotated[str, OneOf(*METHODS)] = setting(f"One of {', '.join(METHODS)}.", "softmax")
+    name: Annotated[str, OneOf(*METHODS)] = setting("The method.", "softmax")
     alpha: float | Literal["auto"] = setting("Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO)
-    alpha_scale: Annotated[str, OneOf(AUTO, *ALPHA_SCALES)] = setting(
-        f"Scale of alpha: {', '.join(ALPHA_SCALES)}; auto: raw if alpha is a number.", AUTO
-    )
+    alpha_scale: Annotated[str, OneOf(AUTO, *ALPHA_SCALES)] = setting("Scale of alpha.", AUTO)
     step_size: float | Literal["auto"] = setting("Step size of the server.", AUTO)
-    optimizer: Annotated[str, OneOf(AUTO, *OPTIMIZERS)] = setting(f"One of {', '.join(OPTIMIZERS)}, server-side.", AUTO)
-    criterion: Annotated[str, OneOf(AUTO, *CRITERIA)] = setting(f"Switching: by {', '.join(CRITERIA)}.", AUTO)
+    optimizer: Annotated[str, OneOf(AUTO, *OPTIMIZERS)] = setting("Optimiser of the server.", AUTO)
+    criterion: Annotated[str, OneOf(AUTO, *CRITERIA)] = setting("Criterion of the switch.", AUTO)
     slack: float | Literal["auto"] = setting("A in the threshold bound/(1 + 1/A) of the switch, at least 1.", AUTO)
     threshold: float | Literal["auto"] = setting("Threshold of the switch, instead of slack.", AUTO)
-    local_step_size: float | Literal["auto"] = setting(
-        "Step size of the clients if they take several local steps.", AUTO
-    )
+    local_step_size: float | Literal["auto"] = setting("Step size of the clients for several local steps.", AUTO)
     memory: float | Annotated[str, OneOf(AUTO, *MEMORIES)] = setting(
-        "Client memory: on, off, corrected (for small batches), or the weight of the last report, in [0, 1).", AUTO
+        "Client memory; corrected: for small batches; a number: weight of the last report, in [0, 1).", AUTO
     )
     robust: int = setting("Number of Byzantine clients to tolerate; as many of the worst clients are trimmed.", 0)
     penalty: float = setting("Weight of violations, for 'penalty'.", 10.0)
@@ -143,17 +122,11 @@ class RunSection:
     local_steps: int = setting("Local gradient steps of a client per round.", 1)
     participation: float = setting("Share of clients per round.", 1.0)
     batch_size: int | Annotated[str, OneOf(AUTO, ALL)] = setting("Rows per client and gradient; all (or 0): all.", AUTO)
-    value_batch_size: int | Annotated[str, OneOf(AUTO, ALL, "same")] = setting(
-        "Rows per client and report; same: as batch_size.", AUTO
-    )
+    value_batch_size: int | Annotated[str, OneOf(AUTO, ALL, "same")] = setting("Rows per client and report.", AUTO)
     average_last: float | Literal["auto"] = setting("Share of the last rounds to average over.", AUTO)
-    answer: Annotated[str, OneOf(*ANSWERS)] = setting(
-        "Model to return: average of the feasible iterates, last or best; auto: the best of these in training.", AUTO
-    )
+    answer: Annotated[str, OneOf(*ANSWERS)] = setting("Iterate to return; auto: the best in training.", AUTO)
     seed: int = setting("Seed of all random choices.", 0)
-    aim: Annotated[str, OneOf(*AIMS)] = setting(
-        "certified: select a model that can be certified on new data; bare: run the method only.", AIMS[0]
-    )
+    aim: Annotated[str, OneOf(*AIMS)] = setting("certified: select a certifiable model; bare: do not.", AIMS[0])
     confidence: float = setting("Confidence level of the certificate.", 0.95)
     folder: str = setting("Folder for run folders, relative to the folder of this file.", "runs")
 
@@ -164,15 +137,12 @@ class PrivacySection:
 
     epsilon: float | None = setting("Privacy budget of the training rows.", None)
     delta: float = setting("Failure probability of the guarantee; well below 1 / rows of a client.", 1e-5)
-    certificate_epsilon: float | None = setting(
-        "Privacy budget of the held-out rows, for the certificate. Default: no certificate; data.held_out must be 0.",
-        None,
-    )
+    certificate_epsilon: float | None = setting("Privacy budget of the held-out rows. Default: none.", None)
     ranges: tuple[str, ...] = setting("Range of every numeric feature, known without the data: 'age: 30 to 80'.", ())
     levels: tuple[str, ...] = setting("Values of every categorical feature, known without the data: 'sex: F, M'.", ())
     clip_value: float = setting("Largest norm of a row's objective and constraints.", 3.0)
     clip_gradient: float = setting("Largest norm of a row's gradient.", 2.0)
-    sampling: Annotated[str, OneOf(*SAMPLING)] = setting(f"Sampling of rows: {' or '.join(SAMPLING)}.", SAMPLING[0])
+    sampling: Annotated[str, OneOf(*SAMPLING)] = setting("Sampling of rows.", SAMPLING[0])
     rate: float = setting("Share of its rows that a client samples for a report and for a gradient.", 1.0)
 
     @property
@@ -293,11 +263,13 @@ def write_config(config: Config) -> str:
         if part == PrivacySection():
             continue
         lines += [f"# {type(part).__doc__}", f"[{section}]"]
+        hints = get_type_hints(type(part), include_extras=True)
         for entry in fields(part):
             value = getattr(part, entry.name)
             value = list(value) if isinstance(value, tuple) else value
             written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            assigned = f"# {entry.name} =" if value is None else f"{entry.name} = {written}"
-            lines += [f"# {entry.metadata['comment']}", assigned]
+            accepted = _describe(hints[entry.name]).capitalize()
+            comment = f"# {entry.metadata['comment']}" + (f" {accepted}." if "ne of" in accepted else "")
+            lines += [comment, f"# {entry.name} =" if value is None else f"{entry.name} = {written}"]
         lines.append("")
     return "\n".join(lines)

@@ -12,17 +12,9 @@ import numpy as np
 import pandas as pd
 
 from softswitch.support.text import escape_cell, unescape_cell
+from softswitch.tables import text_file
 from softswitch.tables.cells import EMPTY, is_text, parse_cells
-from softswitch.tables.text_file import (
-    COMPRESSED,
-    COMPRESSION_ERRORS,
-    TextFormat,
-    check_parquet,
-    check_workbook,
-    detect_format,
-    first_rows,
-    open_bytes,
-)
+from softswitch.tables.text_file import COMPRESSED, TextFormat, detect_format, first_rows
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
@@ -60,10 +52,8 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     elif ending == ".zip":
         ending = ".csv"
     if ending not in (*TEXT, *PARQUET, *EXCEL) or (endings[-1] in COMPRESSED and ending not in TEXT):
-        raise ValueError(
-            f"file must end in {', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file also in "
-            f"{', '.join(COMPRESSED)}, but is {str(path)!r}"
-        )
+        accepted = f"{', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file also in {', '.join(COMPRESSED)}"
+        raise ValueError(f"file must end in {accepted}, but is {str(path)!r}")
     return path, ending
 
 
@@ -88,9 +78,9 @@ def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
     options: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
     options |= _csv_options(form)
     try:
-        with open_bytes(path) as stream:
+        with text_file.open_bytes(path) as stream:
             table = pd.read_csv(stream, keep_default_na=False, skipinitialspace=True, low_memory=False, **options)
-    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *COMPRESSION_ERRORS) as error:
+    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *text_file.COMPRESSION_ERRORS) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
     table = _map_texts(table, unescape_cell)
     table.columns = pd.Index([str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(table.columns)])
@@ -144,12 +134,12 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    check_parquet(path)
+    text_file.check_parquet(path)
     return pd.read_parquet(path).rename(columns=lambda name: str(name).strip())
 
 
 def _read_excel(path: Path) -> pd.DataFrame:
-    check_workbook(path)
+    text_file.check_workbook(path)
     cells = pd.read_excel(path, header=None, engine="openpyxl")
     if len(cells) < 2:
         raise ValueError("it is empty" if cells.empty else "it has a header, but no rows")

@@ -11,6 +11,7 @@ import lzma
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -20,80 +21,67 @@ from xml.parsers import expat
 
 from softswitch.support.files import check_archive, check_compression_ratio, check_size, raise_too_large, size_limit
 
-TABLE = 1 << 36
-"""Largest uncompressed size of a table in bytes: 64 GiB."""
-HARMLESS = 1 << 30
-"""Uncompressed size up to which the compression ratio is not limited."""
-XZ_MEMORY = 1 << 28
-"""Memory limit of .xz decompression in bytes."""
+TABLE = 1 << 36  # largest uncompressed size of a table in bytes: 64 GiB
+HARMLESS = 1 << 30  # uncompressed size up to which the compression ratio is not limited
+XZ_MEMORY = 1 << 28  # memory limit of .xz decompression in bytes
 BLOCK = 1 << 18
-MAX_CELLS = 1 << 26
-"""Largest number of cells of an Excel sheet, including empty ones."""
-CELL_BYTES = 8
-"""Smallest size of a cell in memory."""
+MAX_CELLS = 1 << 26  # largest number of cells of an Excel sheet, including empty ones
+CELL_BYTES = 8  # smallest size of a cell in memory
 
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading uncompressed bytes; reading raises an error beyond the size limit."""
     check_size(path, TABLE)
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": _XzFile, ".bz2": bz2.open, ".zip": _open_zip}
-    opener = openers.get(path.suffix.lower())
-    return path.open("rb") if opener is None else io.BufferedReader(_LimitedStream(opener(path), path), BLOCK)
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zip": _open_zip}
+    ending = path.suffix.lower()
+    if ending not in (*openers, ".xz"):
+        return path.open("rb")
+    blocks = _xz_blocks(path) if ending == ".xz" else _read_blocks(openers[ending](path))
+    return io.BufferedReader(_LimitedStream(blocks, path), BLOCK)
 
 
 class _LimitedStream(io.RawIOBase):
-    """A stream that raises an error when it has returned too many bytes."""
+    """A stream of blocks that raises an error when it has returned too many bytes."""
 
-    def __init__(self, stream: Any, path: Path) -> None:
-        self._stream, self._path, self._packed = stream, path, path.stat().st_size
-        self._given, self._most = 0, size_limit(TABLE)
+    def __init__(self, blocks: Iterator[bytes], path: Path) -> None:
+        self._blocks, self._path, self._packed = blocks, path, path.stat().st_size
+        self._rest, self._given, self._most = b"", 0, size_limit(TABLE)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        content = self._stream.read(len(buffer))
-        self._given += len(content)
-        if self._given > self._most:
-            raise_too_large(self._path, self._given, self._most, "or more, uncompressed")
-        check_compression_ratio(self._path, self._given, self._packed, self._most, TABLE, HARMLESS)
+        if not self._rest:
+            self._rest = next(filter(None, self._blocks), b"")
+            self._given += len(self._rest)
+            if self._given > self._most:
+                raise_too_large(self._path, self._given, self._most, "or more, uncompressed")
+            check_compression_ratio(self._path, self._given, self._packed, self._most, TABLE, HARMLESS)
+        content, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
         buffer[: len(content)] = content
         return len(content)
 
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
+
+def _read_blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    with stream:
+        while block := stream.read(BLOCK):
+            yield block
 
 
-class _XzFile:
-    """The uncompressed bytes of an .xz file, with a memory limit that ``lzma.open`` lacks."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._decompressor: lzma.LZMADecompressor | None = None
-
-    def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes; none at the end."""
-        while True:
-            if self._decompressor is None or self._decompressor.eof:
-                padding = b"" if self._decompressor is None else b"\0"  # between streams
-                packed = b"" if self._decompressor is None else self._decompressor.unused_data.lstrip(padding)
-                while not packed and (part := self._file.read(BLOCK)):
-                    packed = part.lstrip(padding)
-                if not packed and self._decompressor is not None:
-                    return b""
-                self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=XZ_MEMORY)
-            else:
-                packed = self._file.read(BLOCK) if self._decompressor.needs_input else b""
-                if not packed and self._decompressor.needs_input:
+def _xz_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the uncompressed bytes of an .xz file, with a memory limit that ``lzma.open`` lacks."""
+    with path.open("rb") as file:
+        packed = file.read(BLOCK)
+        while packed:  # the beginning of a stream
+            decompressor = lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=XZ_MEMORY)
+            while not decompressor.eof:
+                yield decompressor.decompress(packed, BLOCK)
+                packed = file.read(BLOCK) if decompressor.needs_input and not decompressor.eof else b""
+                if not packed and decompressor.needs_input and not decompressor.eof:
                     raise EOFError("it ends early")
-            if content := self._decompressor.decompress(packed, size):
-                return content
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+            packed = decompressor.unused_data.lstrip(b"\0")  # between streams
+            while not packed and (part := file.read(BLOCK)):
+                packed = part.lstrip(b"\0")
 
 
 def _open_zip(path: Path) -> IO[bytes]:
@@ -174,8 +162,7 @@ DECIMALS = {".": "point", ",": "comma"}
 COMPRESSED = (".gz", ".xz", ".bz2", ".zip")
 COMPRESSION_ERRORS = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError)
 """Errors of damaged compressed files."""
-SAMPLE = 1 << 18
-"""Number of characters used to detect separator and decimal sign."""
+SAMPLE = 1 << 18  # number of characters used to detect separator and decimal sign
 MAX_POINTS_SHARE = 0.1
 """Largest ratio of cells with a decimal point to cells with a decimal comma in a file with decimal commas."""
 

@@ -39,19 +39,12 @@ from softswitch.tables.constraints import CUSTOM, KINDS, check_regret
 from softswitch.tables.labels import Label
 from softswitch.tables.metrics import client_metrics, group_metrics
 from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import (
-    CERTIFIED,
-    PreparedTable,
-    build_memory,
-    build_method,
-    fill_alpha,
-    prepare_table,
-)
+from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_memory, build_method, fill_alpha
+from softswitch.tables.preparation import prepare_table as prepare_table
 from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
 from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
 
-KEPT = ("started", "settings", "base", "data", "command")
-"""Entries of run.json that a resumed run keeps."""
+KEPT = ("started", "settings", "base", "data", "command")  # entries of run.json that a resumed run keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +106,7 @@ def train(
     about = {"format": run_folder.FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
     about |= describe_origin(config, table)
     write_json(folder / ABOUT, about)
-    return _run(folder, config, table, method, about, callbacks, progress)
+    return _run(folder, config, table, method, about, callbacks=callbacks, progress=progress)
 
 
 def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
@@ -176,7 +169,7 @@ def resume(
         callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(config).encode()), *callbacks)
     kept: dict[str, Any] = {key: run.about[key] for key in KEPT if key in run.about}
     method = fill_alpha(build_method(config), len(table.train))
-    return _run(run.folder, config, table, method, kept, callbacks, progress)
+    return _run(run.folder, config, table, method, kept, callbacks=callbacks, progress=progress)
 
 
 def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
@@ -220,22 +213,16 @@ def _check(config: Config, table: PreparedTable, method: Method) -> None:
 
 
 def _run(
-    folder: Path,
-    config: Config,
-    table: PreparedTable,
-    method: Method,
-    about: dict[str, Any],
-    callbacks: Sequence[Callback],
-    progress: bool | None,
+    folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
     privacy = training_privacy(config)
     about = about | describe_task(config, table.label)
     columns: dict[str, list[float]] = {}
     if privacy is not None:
-        logging = Logging(callbacks=callbacks, progress=progress)
-        result, certificate = _solve_privately(folder / CHECKPOINTS, config, table, method, privacy, logging)
+        saved = folder / CHECKPOINTS
+        result, certificate = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
     else:
-        result, certified = _solve(folder / CHECKPOINTS, config, table, method, callbacks, progress)
+        result, certified = _solve(folder / CHECKPOINTS, config, table, method, **logging)
         certificate = None if certified is None else certified.certificate
         if result.status.code is not StatusCode.DIVERGED:
             options: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
@@ -258,19 +245,14 @@ def _run(
 
 
 def _solve(
-    checkpoints: Path,
-    config: Config,
-    table: PreparedTable,
-    method: Method,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
+    checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any
 ) -> tuple[Result, Certified | None]:
     problem, train, split, held_out = table.problem, table.train, table.split, _monitored(table)
     if config.task.regret:
         task = with_regret(problem, train if split is None else split)
         problem, held_out = task.problem, None if held_out is None else task.transform(held_out)
         train, split = (task.clients, None) if split is None else (train, task.clients)
-    options = solve_options(config, callbacks=callbacks, progress=progress, held_out=held_out)
+    options = solve_options(config, held_out=held_out, **logging)
     options["seconds"] = config.run.seconds
     if split is None:
         return solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options), None

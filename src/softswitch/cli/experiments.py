@@ -1,0 +1,205 @@
+"""The commands that run experiments: demo, play, paper and bench."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from softswitch.cli.terminal import say
+
+if TYPE_CHECKING:
+    from softswitch_experiments.paper.batch import Batch
+    from softswitch_experiments.paper.outputs import Saved
+
+INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the report.")] = Path("demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to average over.")] = 5,
+    rounds: Annotated[int, typer.Option(min=10, help="Number of rounds.")] = 1000,
+) -> None:
+    """Compare methods on breast cancer at the worst client, and certify a model on new data."""
+    from softswitch_experiments.tasks import demo as demonstration
+
+    found = demonstration.run_demo(seeds, rounds)
+    Console().print(demonstration.make_table(found))
+    story = demonstration.describe_certification(rounds)
+    say(story, wrap=True)
+    figure, report = demonstration.write_demo(found, out, story)
+    say(f"{found.seconds:.1f} s. Figure: {figure}  Report: {report}")
+
+
+def play(
+    policy: Annotated[Path | None, typer.Option(help="File policy.npz of an earlier call. Default: train one.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of training rounds without --policy.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of training and of the episodes.")] = 100,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and the policy.")] = Path("play"),
+) -> None:
+    """Show a policy for carts on three planets: an animated GIF of an episode on each."""
+    try:
+        from softswitch_experiments.tasks.safe_rl.show import show  # Gymnasium draws, and is an extra
+    except ImportError as error:
+        raise typer.BadParameter(f"play needs Gymnasium and pygame: pip install 'softswitch[rl]' ({error})") from error
+    from softswitch_experiments.tasks.safe_rl import PLANETS, load_policy, save_policy, train_policy
+
+    if policy is None:
+        policy = out / "policy.npz"
+        save_policy(train_policy(rounds, seed), policy)
+        say(f"Policy: {policy}")
+    loaded = load_policy(policy)
+    for planet in PLANETS:
+        shown = show(loaded, planet, seed, out / f"{planet}.gif")
+        cost = f"cost {shown.cost}, discounted {shown.discounted_cost:.1f}"
+        say(f"{planet}: {shown.steps} steps, {cost} → {shown.file}")
+    say("Budgets for the mean discounted cost of many episodes: 25 to 35.")
+
+
+def paper(
+    name: Annotated[str | None, typer.Argument(help="Name of the experiment, or 'all'. Default: list them.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. With --quick, the default is 2.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short version, whose claims need not hold.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder that gets one folder per experiment.")] = Path("results"),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Repeat experiments that have results of this code.")] = False,
+) -> None:
+    """Regenerate a figure of the paper as PNG and SVG, its numbers as CSV, and check its claims.
+
+    If 'all' is interrupted, the same command keeps finished experiments and continues with the others.
+    """
+    from softswitch_experiments.paper import EXPERIMENTS
+    from softswitch_experiments.paper.batch import Batch, format_duration
+
+    if name is None:
+        table = Table("name", "what it shows", title="softswitch paper NAME, or all")
+        for experiment in EXPERIMENTS.values():
+            table.add_row(experiment.name, experiment.summary)
+        Console().print(table)
+        return
+    if name != "all" and name not in EXPERIMENTS:
+        raise typer.BadParameter(f"must be 'all' or one of {', '.join(EXPERIMENTS)}, but is {name!r}")
+    start = time.perf_counter()
+    chosen = list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
+    if missing := [experiment.missing_dependency for experiment in chosen if experiment.missing_dependency]:
+        raise typer.BadParameter("; ".join(missing))
+    batch = Batch(chosen, out, seeds, quick, jobs, force)
+    if batch.reused:
+        names = ", ".join(saved.name for saved in batch.reused)
+        say(f"Kept results of the same code and settings: {names} (--force repeats them).")
+    if len(batch.names) > 1:
+        processes = "1 process" if batch.jobs == 1 else f"{batch.jobs} processes"
+        duration = format_duration(batch.remaining())
+        say(f"{len(batch.names)} experiments in {processes}: about {duration}, estimated from earlier runs.")
+    try:
+        saved, failed = _run_batch(batch)
+    except KeyboardInterrupt:
+        say("Interrupted. Finished experiments are kept; the same command continues with the others.", style="bold")
+        raise typer.Exit(INTERRUPTED) from None
+    claims = [claim for one in (*batch.reused, *saved) for claim in one.claims]
+    duration = format_duration(time.perf_counter() - start)
+    say(f"{sum(claim.held for claim in claims)} of {len(claims)} claims held; {duration}.")
+    if quick:
+        say("With --quick there are far fewer rounds than in the paper, so claims may fail.")
+    if failed:
+        say(f"{', '.join(failed)} failed; see above. The same command repeats only failed ones.", style="bold red")
+        raise typer.Exit(1)
+
+
+def _run_batch(batch: Batch) -> tuple[list[Saved], list[str]]:
+    """Run the experiments, and print each result and the remaining time."""
+    from softswitch_experiments.paper.batch import format_duration
+    from softswitch_experiments.paper.outputs import Saved
+
+    console, count, saved, failed = Console(), len(batch.names), [], []
+    for one in batch.reused if count == 0 else ():
+        _print_saved(one)
+    with console.status("") if console.is_terminal and count > 1 else nullcontext() as status:
+        for outcome in batch.run():
+            if isinstance(outcome, Saved):
+                saved.append(outcome)
+                _print_saved(outcome)
+            elif outcome is not None:
+                failed.append(outcome.name)
+                say(f"{outcome.name} FAILED: {outcome.reason}", style="bold red")
+            done = len(saved) + len(failed)
+            left = f"{done} of {count} done, about {format_duration(batch.remaining())} left"
+            if status is not None:
+                status.update(f"{left}; running {', '.join(batch.running)}")
+            elif outcome is not None and done < count:
+                say(f"  {left}")
+    return saved, failed
+
+
+def _print_saved(saved: Saved) -> None:
+    kept = ", kept" if saved.reused else ""
+    say(f"{saved.name} ({saved.seeds} seeds, {saved.seconds:.1f} s{kept}) → {saved.files[0]}", style="bold")
+    for claim in saved.claims:
+        say(f"  {claim}", style="green" if claim.held else "red")
+
+
+def bench(
+    out: Annotated[Path, typer.Option(help="Folder for results, figures and the page.")] = Path("bench"),
+    tasks: Annotated[list[str] | None, typer.Option("--task", help="Only tasks whose name contains this.")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="Only methods whose name contains this.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few settings, few seeds and a small budget.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of new seeds to evaluate with.")] = None,
+    one_scheme: Annotated[bool, typer.Option("--one-scheme", help="Only the main participation scheme.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core or GPU.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List tasks and methods, and exit.")] = False,
+) -> None:
+    """Compare all methods on the same tasks, with the same tuning, evaluated on new seeds.
+
+    If it is interrupted, the same command keeps finished cells and continues with the others.
+    """
+    import jax
+
+    from softswitch.support.processes import thread_count
+    from softswitch_experiments.leaderboard.board import Board, CellStore
+    from softswitch_experiments.leaderboard.cell import QUICK, Effort
+    from softswitch_experiments.leaderboard.methods import METHODS
+    from softswitch_experiments.leaderboard.page import write_page
+    from softswitch_experiments.leaderboard.tasks import MAIN, OTHERS, TASKS
+
+    chosen = [one for one in METHODS if _matches(one.name, methods)]
+    on = [one for one in TASKS if _matches(one.name, tasks)]
+    if listed:
+        say("Tasks: " + "; ".join(one.name for one in on), wrap=True)
+        say("Methods: " + "; ".join(one.name for one in chosen), wrap=True)
+        return
+    for option, matches, texts in (("--task", on, tasks), ("--method", chosen, methods)):
+        if not matches:
+            raise typer.BadParameter(f"{option}: no name contains any of {texts}; see softswitch bench --list")
+    effort = QUICK if quick else Effort()
+    effort = effort if seeds is None else replace(effort, seeds=seeds)
+    board, store = Board(chosen, on, () if one_scheme else OTHERS), CellStore(out, effort)
+    keys = list(board.keys())
+    done = finished = sum(store.read(key) is not None for key in keys)
+    say(f"{len(keys)} cells, {finished} of them finished; main scheme: {MAIN.name}")
+    start = time.perf_counter()
+
+    def print_cell(key: Any, cell: dict[str, Any]) -> None:
+        nonlocal done
+        done += 1
+        minutes = (time.perf_counter() - start) / (done - finished) * (len(keys) - done) / 60
+        best = min(run["merit"] for run in cell["runs"]["passes"])
+        measured = f"merit {best:.4f}, {cell['seconds']:.0f} s; about {minutes:.0f} min left"
+        say(f"{done}/{len(keys)}  {key.task} · {key.scheme.name} · {key.method}: {measured}", wrap=True)
+
+    try:
+        board.run(store, jobs or (thread_count() if jax.default_backend() == "cpu" else 1), print_cell)
+    finally:
+        if cells := [cell for key in keys if (cell := store.read(key))]:
+            say(f"Page: {write_page(out, cells, chosen, on)}")
+
+
+def _matches(name: str, texts: list[str] | None) -> bool:
+    return not texts or any(text.lower() in name.lower() for text in texts)
