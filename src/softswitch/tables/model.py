@@ -84,10 +84,9 @@ class Model:
 
     def _outputs(self, table: pd.DataFrame) -> jax.Array:
         if not self.is_usable and not self.allow_uncertified:
-            raise ValueError(
-                f"{self.run.folder} has no certified model. {self.run.about['certification']['message']} To predict anyway, use "
-                "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
-            )
+            message = f"{self.run.folder} has no certified model. {self.run.about['certification']['message']}"
+            hint = "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
+            raise ValueError(f"{message} To predict anyway, use {hint}")
         return apply_network(self.params, jnp.asarray(self.encoding.encode(table)))
 
     def __repr__(self) -> str:
