@@ -28,8 +28,7 @@ from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import join_first
 
 MAX_ROWS = 1 << 40
-TRAINING_WEIGHT = 0.5
-"""Weight of a training row relative to a validation row."""
+TRAINING_WEIGHT = 0.5  # of a training row relative to a validation row
 
 
 @dataclass(frozen=True)
@@ -144,14 +143,10 @@ def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> i
 
 
 class CandidateForecast(NamedTuple):
-    """Forecast for a candidate model.
+    """Forecast for a candidate model: F and G on the validation split, G on training rows, and chances.
 
-    Attributes:
-        objective: F, the worst client's objective on the validation split.
-        constraint: G, the largest constraint on the validation split.
-        train_constraint: G on training rows.
-        pass_probability: Probability that the certificate finds that every client meets the tolerance.
-        objective_increase: Relative increase of the mean client's objective from training to validation rows.
+    ``pass_probability`` is that of a certificate for every client, ``objective_increase`` the relative increase of the
+    mean client's objective from training to validation rows.
     """
 
     objective: float

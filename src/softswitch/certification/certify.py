@@ -1,18 +1,7 @@
 """certify(): which clients meet their constraints on new data, with what confidence.
 
 ``row_values.py`` evaluates the functions on single rows, and ``intervals.py`` computes confidence limits. This module
-combines clients, and several claims on the same rows.
-
-**Theorem** (fixed-sequence testing; Maurer, Hothorn and Lehmacher, 1995). Let the claims 1, …, m and their order be
-fixed before the rows are read. Let each claim have a test that passes a false claim with probability at most δ. Test
-the claims in order, and stop at the first that fails. Then the probability that any claim that passed is false is at
-most δ.
-
-*Proof.* If all claims are true, no error is possible. Otherwise let j be the first false claim in the order; j does not
-depend on the rows. A false claim can pass only if claim j passes, which has probability at most δ. ∎
-
-The tests need no correction for their number, even if they share rows or models. Claims after the first failure are not
-tested, so those most likely to pass should come first.
+combines clients by Hochberg's procedure, and several claims on the same rows by a fixed sequence.
 """
 
 from __future__ import annotations
@@ -139,7 +128,12 @@ def compute_intervals(
 
 
 def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
-    """Test claims in order up to the first that fails, and return the outcomes of those tested."""
+    """Test claims in order up to the first that fails, and return the outcomes of those tested.
+
+    If the order is fixed before the rows are read, and each test passes a false claim with probability at most δ, the
+    probability that any claim that passed is false is at most δ (Maurer, Hothorn and Lehmacher, 1995): it requires that
+    the first false claim in the order passes. The tests may share rows.
+    """
     outcomes = []
     for claim in claims:
         outcomes.append(passes(claim))
@@ -214,15 +208,9 @@ def _is_above(constraints: Sequence[Interval], levels: ErrorLevels) -> bool:
 
 
 def _client_rows_needed(
-    constraints: Sequence[Interval],
-    levels: ErrorLevels,
-    open_levels: tuple[float, float],
-    ranges: Sequence[Range | None],
+    constraints: Sequence[Interval], levels: ErrorLevels, open_levels: Sequence[float], ranges: Sequence[Range | None]
 ) -> int | None:
-    """Estimate how many more rows decide a client, if the other clients' estimates are right.
-
-    The number is 0 if the client's own rows suffice once the remaining clients are decided.
-    """
+    """Estimate how many more rows decide a client; 0 if its rows suffice once the remaining clients are decided."""
     pairs, tolerance = list(zip(constraints, ranges, strict=True)), levels.tolerance
     if not _is_above(constraints, levels):
         level = open_levels[0]

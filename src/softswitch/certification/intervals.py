@@ -1,13 +1,9 @@
 """Confidence intervals of objectives and constraints from a client's held-out rows.
 
-An interval is exact if the values on single rows are independent draws from a known range. The range, declared before
-any row is read, determines the method: binomial limits if it is {low, high}, one of two values; limits by betting if it
-is (low, high); limits from both groups' means for a gap between them (``MeanDifference``). A mean over one class or
-group is a mean over a random number of rows. Conditional on their number, the rows are independent draws from that
-class, so the limits are valid.
-
-Without a range, or for a function that is neither a mean over rows nor a declared gap, the interval is the normal
-approximation value ± z·(standard error), labelled approximate.
+An interval is exact if the values on single rows are independent draws from a known range, which determines the method:
+binomial limits for {low, high}, limits by betting for (low, high), limits from both means for a gap between groups.
+A mean over one class or group is covered conditional on its number of rows. Without a range, or for a function that is
+neither a mean over rows nor a declared gap, the interval is a normal approximation, labelled approximate.
 """
 
 from __future__ import annotations
@@ -24,22 +20,13 @@ from softswitch.certification.limits import BettingMean, BinomialRate, UpperBoun
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
-GRID_SIZE = 64
-"""Number of cells per mean in the grid of ``MeanDifference``."""
-RESAMPLES = 400
-"""Number of bootstrap samples for a function that is not a mean over rows."""
-MAX_PERTURBATIONS = 20
-"""Maximum number of parameter vectors at which a function is tested for being a mean over rows."""
+GRID_SIZE = 64  # cells per mean in the grid of MeanDifference
+RESAMPLES = 400  # bootstrap samples for a function that is not a mean over rows
+MAX_PERTURBATIONS = 20  # other parameter vectors at which a function is tested for being a mean over rows
 
 
 class ErrorLevels(NamedTuple):
-    """Error probabilities of confidence limits, and the tolerance of the constraint.
-
-    Attributes:
-        joint: Error probability of each limit, such that those of all clients hold simultaneously.
-        marginal: Error probability of a limit for a single client, or for the worst client.
-        tolerance: Upper bound on the constraint.
-    """
+    """Error probabilities of simultaneous limits and of a limit for one client, and the tolerance of the constraint."""
 
     joint: float
     marginal: float
@@ -76,10 +63,7 @@ class MeanDifference:
 
 
 def _grid(side: UpperBound, smallest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return each cell's distance beyond the estimate and the largest p-value in it.
-
-    The first cell is everything below the estimate. The last one has p-values below a quarter of ``smallest``.
-    """
+    """Return each cell's distance beyond the estimate and its largest p-value, from 1 to below ``smallest``/4."""
     starts = np.linspace(side.estimate, max(side.upper(smallest / 4), side.estimate), GRID_SIZE)
     stops = np.concatenate([starts, [1.0]]) - side.estimate
     return stops, np.concatenate([[1.0, 1.0], side.p_values(starts[1:])])
@@ -102,18 +86,24 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
     above, below = _upper_bounds(rows, bounds, levels)
     upper, marginal = (low + (high - low) * above.upper(error) for error in (levels.joint, levels.marginal))
     share = (levels.tolerance - low) / (high - low)
-    return Interval(
-        estimate,
-        min(high - (high - low) * below.upper(levels.joint), estimate),
-        max(upper, estimate),
-        size,
-        deviation,
-        approximate=False,
-        marginal_upper=max(marginal, estimate),
-        meets_at=0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0,
-        violates_at=0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0,
-        method=IntervalMethod.BINOMIAL if has_two_values(bounds) else IntervalMethod.BETTING,
-    )
+    lower = high - (high - low) * below.upper(levels.joint)
+    meets = 0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0
+    violates = 0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0
+    method = IntervalMethod.BINOMIAL if has_two_values(bounds) else IntervalMethod.BETTING
+    return exact_interval(estimate, (lower, upper, marginal), size, deviation, (meets, violates), method)
+
+
+def exact_interval(
+    estimate: float,
+    limits: tuple[float, float, float],
+    rows: int,
+    deviation: float,
+    p_values: tuple[float, float],
+    method: IntervalMethod,
+) -> Interval:
+    """Return an interval that contains the estimate, from its lower, upper and marginal upper limit."""
+    lower, upper, marginal = min(limits[0], estimate), max(limits[1], estimate), max(limits[2], estimate)
+    return Interval(estimate, lower, upper, rows, deviation, False, marginal, *p_values, method)
 
 
 def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
@@ -133,18 +123,10 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
     bound = levels.tolerance / span
     estimate = abs(float(first.mean()) - float(second.mean()))
     standard_error = math.sqrt(sum(_deviation(group) ** 2 / len(group) for group in (first, second)))
-    return Interval(
-        estimate,
-        min(lower, estimate),
-        max(upper, estimate),
-        rows,
-        standard_error * math.sqrt(rows),
-        approximate=False,
-        marginal_upper=max(marginal, estimate),
-        meets_at=max(one.p_value(bound) for one in differences) if bound >= 0 else 1.0,
-        violates_at=0.0 if bound < 0 else min(1.0, 2 * min(one.p_value(-bound) for one in differences)),
-        method=IntervalMethod.GAP,
-    )
+    meets = max(one.p_value(bound) for one in differences) if bound >= 0 else 1.0
+    violates = 0.0 if bound < 0 else min(1.0, 2 * min(one.p_value(-bound) for one in differences))
+    limits, deviation = (lower, upper, marginal), standard_error * math.sqrt(rows)
+    return exact_interval(estimate, limits, rows, deviation, (meets, violates), IntervalMethod.GAP)
 
 
 def _upper_bounds(rows: np.ndarray, bounds: Range, levels: ErrorLevels) -> tuple[UpperBound, UpperBound]:
@@ -169,10 +151,7 @@ def _deviation(rows: np.ndarray) -> float:
 
 
 def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: ErrorLevels) -> Interval:
-    """Return an approximate normal interval with the bootstrap standard error.
-
-    It is infinite if more than 1% of the resamples have no value, or if all have the same value.
-    """
+    """Return a normal interval with the bootstrap standard error; infinite if it is 0 or over 1% have no value."""
     finite = resampled[np.isfinite(resampled)]
     error = float(finite.std(ddof=1)) if len(finite) >= 0.99 * len(resampled) else 0.0
     if not error > 0:
@@ -253,13 +232,8 @@ def intervals_from_function(
 ) -> list[Interval]:
     """Return an interval for each function of a client's rows, for clients without JAX.
 
-    Args:
-        function: Return f and then g at the parameters, on the rows of the given indices.
-        size: Number of rows.
-        levels: Error probabilities and tolerance.
-        ranges: Range of each function on a single row.
-        perturbed: Return the functions at other parameters, by the number of the attempt. They show whether functions
-            are means over rows if the values on these rows are all equal.
+    ``perturbed`` returns the functions at other parameters, by the number of the attempt. They show whether functions
+    are means over rows if the values on these rows are all equal.
     """
     all_rows = np.arange(size)
     half = np.sort(np.random.default_rng(0).permutation(size)[: (size + 1) // 2])

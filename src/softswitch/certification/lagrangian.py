@@ -24,14 +24,10 @@ from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 
-BLOCK_CLIENTS = 16
-"""Number of clients per call if clients of weight 0 are skipped."""
-SMALL_FRACTION = 16
-"""Clients with at most 1/16 of the largest client's rows are padded to that width, the rest to the largest."""
-MIN_SMALL_RATIO = 0.1
-"""Smallest ratio of small to large clients at which two widths are used."""
-HESSIAN_COLUMNS = 8
-"""Number of Hessian columns computed simultaneously."""
+BLOCK_CLIENTS = 16  # clients per call if clients of weight 0 are skipped
+SMALL_FRACTION = 16  # clients with at most 1/16 of the largest client's rows are padded to that width
+MIN_SMALL_RATIO = 0.1  # smallest ratio of small to large clients at which two widths are used
+HESSIAN_COLUMNS = 8  # computed simultaneously
 
 
 class PointValues(NamedTuple):
@@ -52,13 +48,7 @@ class PointValues(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of the functions in a Lagrangian.
-
-    Attributes:
-        objective: p, one entry per client.
-        constraint: μ; clients × constraints, or 1 × constraints for a pooled constraint.
-        ball: Multiplier of (‖w‖² − radius²)/2 if the domain is a ball.
-    """
+    """p, one entry per client; μ, of the constraints' shape; and the multiplier of (‖w‖² − radius²)/2 for a ball."""
 
     objective: np.ndarray
     constraint: np.ndarray
@@ -94,17 +84,20 @@ class _Block:
     pooled: Any
     slices: tuple[tuple[int, int], ...] = field(metadata={"static": True})
 
+    @property
+    def weights(self) -> list[Any]:
+        """The weights, in the order of the values of ``_total``."""
+        if self.pooled is None:
+            return [weight for part in self.parts for weight in (part.objective, part.constraint)]
+        return [*(part.objective for part in self.parts), self.pooled]
+
 
 class Lagrangian:
-    """Objectives, constraints and their weighted sums, as functions of a flat float64 vector.
+    """Objectives, constraints and their weighted sums, as functions of a flat float64 vector of d = ``size`` entries.
 
-    Attributes:
-        size: Number of parameters d.
-        shape: Shape of the constraints: clients × constraints, or 1 × constraints for a pooled constraint.
-        radius: Radius of the domain if it is a ball; otherwise None.
-        eps: Machine epsilon of the computation.
-        rounding: Relative rounding error allowed for a mean over a client's rows.
-        rows: Number of rows evaluated so far, at most ``row_budget``.
+    ``shape`` is clients × constraints, or 1 × constraints for a pooled constraint; ``radius`` that of a ball as the
+    domain; ``rounding`` the relative rounding error allowed for a mean over a client's rows; and ``rows`` the number of
+    rows evaluated so far, at most ``row_budget``.
     """
 
     def __init__(
@@ -142,13 +135,9 @@ class Lagrangian:
         params, rows = self._params(point), self._clients.rows
         total_gradient, terms = weights.ball * point, []
         for block in self._blocks(weights):
-            gradient, (objectives, constraints) = _gradient(params, block, rows, self._losses)
+            gradient, values = _gradient(params, block, rows, self._losses)
             total_gradient = total_gradient + np.asarray(ravel_pytree(gradient)[0], float)
-            terms += [_products(part.objective, f) for part, f in zip(block.parts, objectives, strict=True)]
-            if block.pooled is not None:
-                terms.append(_products(weights.constraint[0], constraints))
-            else:
-                terms += [_products(part.constraint, g) for part, g in zip(block.parts, constraints, strict=True)]
+            terms += [_products(*pair) for pair in zip(block.weights, values, strict=True)]
         terms += [-self.tolerance * weights.constraint.ravel(), np.array([weights.ball * self.ball_excess(point)])]
         summands = np.concatenate(terms)
         return WeightedSum(float(summands.sum()), total_gradient, float(np.abs(summands).sum()))
@@ -196,10 +185,7 @@ class Lagrangian:
         self.rows += rows
 
     def _blocks(self, weights: Weights, times: int = 1, *, by_client: bool = False) -> list[_Block]:
-        """Return the clients of positive weight in blocks of one width, so that each width is one program.
-
-        With few rows, or with a pooled constraint, all clients form one block.
-        """
+        """Return the clients of positive weight in blocks of one width; with few rows or pooled, all in one block."""
         pooled = self._pooled and not by_client
         together = pooled or self._few
         constraint = np.zeros((len(weights.objective), self.shape[1])) if self._pooled else weights.constraint
@@ -242,11 +228,9 @@ def _products(weights: Any, values: Any) -> np.ndarray:
     return weights[weights > 0] * values[weights > 0]
 
 
-def _total(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[jax.Array, Any]:
+def _total(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[jax.Array, list[jax.Array]]:
     """Return the weighted sum without the tolerance, and the clients' values."""
-    dtype = float_dtype(params)
-    total = jnp.zeros((), dtype)
-    objectives, constraints, sums = [], [], []
+    dtype, values, sums = float_dtype(params), [], []
     for part, (width, size) in zip(block.parts, block.slices, strict=True):
 
         @jax.checkpoint
@@ -259,22 +243,18 @@ def _total(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[j
             return losses.objective(params, batch), rows.sizes[client].astype(statistics.dtype) * statistics
 
         objective, constraint = map_slices(partial(one, params), jnp.asarray(part.clients), size)
-        total += _masked(part.objective, objective)
-        objectives.append(objective)
+        values.append(objective)
         if block.pooled is None:
-            total += _masked(part.constraint, constraint)
-            constraints.append(constraint)
+            values.append(constraint)
         else:
             sums.append(constraint.sum(axis=0))
-    if block.pooled is None:
-        return total, (objectives, constraints)
-    pooled = losses.pool(sum(sums[1:], sums[0]))
-    return total + _masked(block.pooled, pooled), (objectives, pooled)
-
-
-def _masked(weights: Any, values: jax.Array) -> jax.Array:
-    weights = jnp.asarray(weights, values.dtype)
-    return (weights * jnp.where(weights > 0, values, 0)).sum()
+    if block.pooled is not None:
+        values.append(losses.pool(sum(sums[1:], sums[0])))
+    total = jnp.zeros((), dtype)
+    for weights, value in zip(block.weights, values, strict=True):
+        known = jnp.asarray(weights, value.dtype)
+        total += (known * jnp.where(known > 0, value, 0)).sum()
+    return total, values
 
 
 @partial(jax.jit, static_argnames="losses")
@@ -289,13 +269,11 @@ def _hessian(params: Params, block: _Block, rows: Rows, losses: Losses) -> jax.A
     def gradient(point: jax.Array) -> jax.Array:
         return ravel_pytree(jax.grad(_total, has_aux=True)(rebuild(point), block, rows, losses)[0])[0]
 
-    def column(unit: jax.Array) -> jax.Array:
-        return jax.jvp(gradient, (flat,), (unit,))[1]
-
     # Slices of equal size compile once.
     slices = -(-flat.size // HESSIAN_COLUMNS)
     at_once = -(-flat.size // slices)
-    return map_slices(column, jnp.eye(slices * at_once, flat.size, dtype=flat.dtype), at_once)[: flat.size]
+    units = jnp.eye(slices * at_once, flat.size, dtype=flat.dtype)
+    return map_slices(lambda unit: jax.jvp(gradient, (flat,), (unit,))[1], units, at_once)[: flat.size]
 
 
 @partial(jax.jit, static_argnames="losses")

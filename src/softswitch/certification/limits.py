@@ -1,16 +1,12 @@
-"""Upper confidence limits of rates and of bounded means.
+"""Upper confidence limits of rates and of bounded means: the parameter at which the p-value is the error probability.
 
-**Rates** (Clopper and Pearson, 1934). Each of n independent rows counts with probability θ. P(Bin(n, θ) <= k) is a
-p-value of "the rate is at least θ" after k rows counted.
+**Rates** (Clopper and Pearson, 1934). P(Bin(n, θ) <= k) is a p-value of "the rate is at least θ" after k rows counted.
 
-**Means by betting** (Waudby-Smith and Ramdas, 2023). Values in [0, 1] are independent draws with mean θ. A test of
-"θ >= m" starts with a capital of 1. Before each value x_t it chooses a bet λ_t < 1/(1 − m) from the earlier values, and
-multiplies the capital by 1 − λ_t (x_t − m). If θ >= m, the capital is a supermartingale: it ever exceeds 1/p with
-probability at most p (Ville's inequality). The inverse of the largest capital is therefore a p-value. The bets are the
-paper's predictable plug-in, √(2 ln(1/p)/(n·variance so far)), capped at 3/4 of the largest admissible bet. Values are
-permuted with a fixed seed, so sorted files are no special case and limits are reproducible.
-
-In both cases the upper limit with error probability p is the parameter at which the p-value is p.
+**Means by betting** (Waudby-Smith and Ramdas, 2023). A test of "the mean of values in [0, 1] is at least m" starts with
+a capital of 1. Before each value x_t it chooses a bet λ_t < 1/(1 − m) from the earlier values, and multiplies the
+capital by 1 − λ_t (x_t − m). If the claim is true, the capital is a supermartingale, so the inverse of the largest
+capital is a p-value (Ville's inequality). The bets are the paper's predictable plug-in, √(2 ln(1/p)/(n·variance so
+far)), capped. Values are permuted with a fixed seed, so sorted files are no special case.
 """
 
 from __future__ import annotations
@@ -24,15 +20,11 @@ from scipy.special import betainc, betaincinv
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
 
-MAX_BET = 0.75
-"""Largest bet, as a share of the largest one that keeps the capital positive."""
+MAX_BET = 0.75  # as a share of the largest bet that keeps the capital positive
 BELOW_ONE = math.nextafter(1.0, 0.0)
-CACHED_FACTORS = 1 << 15
-"""Number of factors that fit into a processor's cache."""
-MAX_BLOCKS = 2048
-"""Maximum number of blocks of values; the capital is inspected after each block."""
-MAX_ROWS = 10**12
-"""Largest number of rows that is considered."""
+CACHED_FACTORS = 1 << 15  # factors that fit into a processor's cache
+MAX_BLOCKS = 2048  # blocks of values; the capital is inspected after each block
+MAX_ROWS = 10**12  # largest number of rows that is considered
 
 
 class BinomialRate:
@@ -100,10 +92,7 @@ def additional_rate_rows(rows: int, rate: float, bound: float, error: float) -> 
 
 
 class BettingMean:
-    """Upper confidence bounds for a mean of values in [0, 1].
-
-    The bets are tuned for ``error``; the bounds are valid for every error probability.
-    """
+    """Upper confidence bounds for a mean of values in [0, 1]; the bets are tuned for ``error``, but always valid."""
 
     def __init__(self, values: np.ndarray, error: float) -> None:
         self.rows = len(values)

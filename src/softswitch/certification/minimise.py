@@ -28,24 +28,13 @@ class _UnboundedError(Exception):
 class Minimum:
     """The minimum of a Lagrangian over the box, or without constraints, by Newton's method if d is small and by L-BFGS.
 
-    Args:
-        lagrangian: The Lagrangian.
-        weights: Weights of its functions.
-        domain: Θ.
-        start: Initial point.
-        scale: Typical size of values.
-        radius: Typical norm of parameters.
-        steps: Maximum number of Newton steps; with 0 the start is evaluated only.
-        accuracy: Accepted distance from the minimum, as a share of the scale.
-        noise: Bound on the error of the gradient.
+    ``point`` is the best point found by value; near the minimum, by the norm of the gradient. ``value`` is a sum of
+    terms whose absolute values add up to ``size``. ``hessian`` and ``inverse``, the estimate of its inverse by L-BFGS,
+    are None unless computed. ``bounded`` is False if there is no minimum.
 
-    Attributes:
-        point: The best point found by value; near the minimum, by the norm of the gradient.
-        value: Value at the point, a sum of terms whose absolute values add up to ``size``.
-        gradient: Gradient at the point.
-        hessian: Hessian at the point, if computed.
-        inverse: Estimate of the inverse Hessian by L-BFGS, if available.
-        bounded: Whether the Lagrangian has a minimum.
+    The search starts at ``start`` and ends within the share ``accuracy`` of the minimum. ``scale`` and ``radius`` are
+    typical sizes of values and parameters, and ``noise`` bounds a gradient's error. With ``steps`` = 0 the start is
+    evaluated only.
     """
 
     def __init__(
@@ -178,12 +167,9 @@ def _factorise(matrix: np.ndarray) -> Any:
 
 
 class Floor(NamedTuple):
-    """A lower bound on a function's minimum.
+    """A lower bound on a function's minimum, and what it assumes besides convexity.
 
-    Attributes:
-        value: The bound; −∞ if the function has no minimum.
-        shift: Curvature δ added to the Hessian; None if the bound uses a domain or the distance R instead.
-        assumed: Assumptions besides convexity, as text.
+    ``shift`` is the curvature δ added to the Hessian; None if the bound uses a domain or the distance R instead.
     """
 
     value: float
@@ -192,21 +178,18 @@ class Floor(NamedTuple):
 
 
 def bound_minimum(minimum: Minimum, radius: float) -> Floor:
-    """Return a lower bound on the Lagrangian over the domain.
-
-    Without a domain, the optimum is assumed to lie within R = ``radius`` of the minimum.
-    """
+    """Return a lower bound over the domain; without one the optimum is assumed within R = ``radius`` of the minimum."""
     if not minimum.bounded or not np.isfinite(minimum.gradient).all():
         return Floor(-np.inf)
     point, value, gradient, noise = minimum.point, minimum.value, minimum.gradient, minimum.noise
-    domain, multiplier = minimum.domain, minimum.weights.ball
+    domain = minimum.domain
     if isinstance(domain, Box):
         down, up = point - domain.lower, point - domain.upper
         decrease = np.maximum(gradient * down, gradient * up).sum() + noise * np.linalg.norm(np.maximum(down, -up))
         return Floor(value - float(decrease))
     if isinstance(domain, Ball):
         norm = float(np.linalg.norm(gradient)) + noise
-        floors = [value - _decrease_in_ball(point, gradient, domain.radius, noise)]
+        floors, multiplier = [value - _decrease_in_ball(point, gradient, domain.radius, noise)], minimum.weights.ball
         if multiplier > 0:
             remainder = _decrease_in_ball(point, gradient - multiplier * point, domain.radius, noise)
             excess = minimum.lagrangian.ball_excess(point)

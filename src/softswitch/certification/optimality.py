@@ -24,14 +24,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy import linalg, optimize
 
+from softswitch.certification import minimise
 from softswitch.certification.lagrangian import Lagrangian, PointValues, RowBudgetExceeded, Weights
-from softswitch.certification.minimise import (
-    Floor,
-    Minimum,
-    bound_minimum,
-    bound_minimum_checked,
-    has_negative_curvature,
-)
+from softswitch.certification.minimise import Floor, Minimum, bound_minimum
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
@@ -41,25 +36,16 @@ from softswitch.results.baseline import LowerBound
 from softswitch.results.result import Result
 from softswitch.support import checks
 
-RANDOM_SEGMENTS = 6
-"""Number of random segments through the solution on which convexity is tested."""
-ACTIVE_SHARES = (1e-2, 1e-1, math.inf)
-"""A function is nearly active if it lies less than this share below the largest."""
+RANDOM_SEGMENTS = 6  # through the solution, on which convexity is tested
+ACTIVE_SHARES = (1e-2, 1e-1, math.inf)  # a nearly active function lies less than this share below the largest
 MAX_LINEARISED_STEPS, MAX_DUAL_STEPS = 30, 40
-DEFAULT_PASSES, MIN_ROW_BUDGET = 300, 20_000_000
-"""Default row budget: this many passes over all rows, or the minimum if that is larger."""
-RESERVED_SHARE = 0.2
-"""Share of the row budget that is reserved for the final checks."""
-POOR_GAP = 1e-3
-"""Relative gap above which the search continues from the best weights found."""
-TARGET_GAP = 1e-7
-"""Default relative gap at which the search stops."""
-MINIMUM_ACCURACY = 1e-2
-"""Accuracy of minima, as a share of the target gap."""
-MAX_FUNCTIONS, MAX_GRADIENT_ENTRIES = 400, 1 << 25
-"""Maximum number of objectives, and of constraints, that are considered together, and of entries of their gradients."""
-SUM_WEIGHT = 1e3
-"""Weight of the equation Σp = 1 relative to the remaining equations."""
+DEFAULT_PASSES, MIN_ROW_BUDGET = 300, 20_000_000  # default row budget: passes over all rows, or the minimum
+RESERVED_SHARE = 0.2  # of the row budget, for the final checks
+POOR_GAP = 1e-3  # relative gap above which the search continues from the best weights found
+TARGET_GAP = 1e-7  # default relative gap at which the search stops
+MINIMUM_ACCURACY = 1e-2  # of minima, as a share of the target gap
+MAX_FUNCTIONS, MAX_GRADIENT_ENTRIES = 400, 1 << 25  # functions considered together, and their gradients' entries
+SUM_WEIGHT = 1e3  # of the equation Σp = 1 relative to the remaining equations
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # divergence is detected from the values
@@ -122,10 +108,10 @@ def lower_bound(
     minimum, floor = search.best
     if not math.isfinite(floor.value):
         return no_bound("the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)")
-    floor = bound_minimum_checked(minimum, search.radius(minimum))
+    floor = minimise.bound_minimum_checked(minimum, search.radius(minimum))
     value = floor.value - lagrangian.rounding * minimum.size
     refutation = refute_convexity(lagrangian, solution, (start, minimum.point), clients.names)
-    if refutation is None and has_negative_curvature(minimum):
+    if refutation is None and minimise.has_negative_curvature(minimum):
         refutation = "the Lagrangian has negative curvature at its minimum"
     if meets and value > objective + max(1e-9, 100 * lagrangian.rounding) * search.scale:
         return no_bound(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
@@ -206,11 +192,7 @@ def refute_convexity(
 
 
 class _Proposal(NamedTuple):
-    """Weights to try.
-
-    ``point`` estimates the minimiser of their Lagrangian. ``gradient_size`` is the sum of the norms of the weighted
-    gradients, which scales the rounding error of a gradient.
-    """
+    """Weights to try, an estimate of their Lagrangian's minimiser, and the sum of the weighted gradients' norms."""
 
     weights: Weights
     point: np.ndarray
@@ -268,10 +250,7 @@ class _DualSearch:
             return
 
     def _solve_linearised(self) -> _Trial | None:
-        """Take steps on the linearised problem from the solution, and try the weights at their end.
-
-        If the solution is far from the optimum, the Lagrangian's minimum for its weights may be too far away to help.
-        """
+        """Take steps on the linearised problem, for a solution far from the optimum, and try the final weights."""
         lagrangian, point, values = self.lagrangian, self.solution, self.values
         objective, constraint = (np.isfinite(value).astype(float) for value in values)
         weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
@@ -331,17 +310,13 @@ class _DualSearch:
     def _try(self, proposal: _Proposal) -> _Trial:
         """Minimise the Lagrangian with the proposed weights, and keep the trial if its bound is the best so far."""
         weights, noise = proposal.weights, self.lagrangian.rounding * proposal.gradient_size
-        accuracy = MINIMUM_ACCURACY * self.enough
-
-        def minimise(start: np.ndarray) -> Minimum:
-            sizes = self.scale, self.length
-            return Minimum(self.lagrangian, weights, self.domain, start, *sizes, accuracy=accuracy, noise=noise)
-
-        minimum = minimise(proposal.point)
+        options = {"accuracy": MINIMUM_ACCURACY * self.enough, "noise": noise}
+        sizes = self.scale, self.length
+        minimum = Minimum(self.lagrangian, weights, self.domain, proposal.point, *sizes, **options)
         while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
             multiplier = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
             weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = minimise(self.solution)
+            minimum = Minimum(self.lagrangian, weights, self.domain, self.solution, *sizes, **options)
         trial = _Trial(minimum, bound_minimum(minimum, self.radius(minimum)))
         if self.best is None or trial.floor.value > self.best.floor.value:
             self.best = trial
@@ -428,10 +403,7 @@ def _choose_functions(
 def _solve_weights(
     matrix: np.ndarray, right: np.ndarray, chosen: Weights, *, ball: bool
 ) -> tuple[Weights, np.ndarray] | None:
-    """Minimise ‖matrix·y − right‖ over y >= 0, and return y as weights and as a vector.
-
-    The entries of y are those of the chosen objectives, which sum to 1, of the chosen constraints, and of the ball.
-    """
+    """Minimise ‖matrix·y − right‖ over weights y >= 0 of the chosen functions; return them also as a vector."""
     count = int(chosen.objective.sum())
     weight = SUM_WEIGHT * max(float(np.linalg.norm(matrix, axis=0).max()), float(np.abs(right).max()), 1e-300)
     row = np.r_[np.full(count, weight), np.zeros(matrix.shape[1] - count)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri, rel_entr
 
-from softswitch.certification.intervals import ErrorLevels, applicable, perturb_params, unknown_interval
+from softswitch.certification.intervals import ErrorLevels, applicable, exact_interval, perturb_params, unknown_interval
 from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
@@ -39,15 +39,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, bounds: Range) -> Interval:
-    """Return a confidence interval for a mean.
-
-    Args:
-        total: Noisy sum of the values, each scaled from its range to [0, 1].
-        rows: Number of values.
-        noise: Standard deviation of the noise.
-        levels: Error probabilities and tolerance.
-        bounds: Range of a value.
-    """
+    """Return a confidence interval for a mean, from the noisy sum of values scaled from their range to [0, 1]."""
     low, high = endpoints(bounds)
     binary = has_two_values(bounds)
 
@@ -58,18 +50,10 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
         return high - (high - low) * noisy_mean_upper(rows - total, rows, noise, error, binary=binary)
 
     estimate = low + (high - low) * min(max(total / rows, 0.0), 1.0)
-    return Interval(
-        estimate,
-        min(lower(levels.joint), estimate),
-        max(upper(levels.joint), estimate),
-        rows,
-        math.inf,
-        approximate=False,
-        marginal_upper=max(upper(levels.marginal), estimate),
-        meets_at=_p_value(lambda error: upper(error) <= levels.tolerance),
-        violates_at=_p_value(lambda error: lower(error) > levels.tolerance),
-        method=IntervalMethod.NOISED,
-    )
+    limits = lower(levels.joint), upper(levels.joint), upper(levels.marginal)
+    meets, violates = (lambda error: upper(error) <= levels.tolerance), (lambda error: lower(error) > levels.tolerance)
+    p_values = _p_value(meets), _p_value(violates)
+    return exact_interval(estimate, limits, rows, math.inf, p_values, IntervalMethod.NOISED)
 
 
 def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, binary: bool) -> float:
@@ -136,12 +120,8 @@ def private_intervals(
     is counted at reference parameters; a row without a finite value at the model counts as the upper end of the range.
     An objective without a range is omitted.
 
-    Args:
-        by_row: Values on the client's rows at the model's parameters; rows × functions.
-        reference: Values at parameters that do not depend on the data.
-        multiplier: Noise multiplier.
-        levels: Error probabilities and tolerance.
-        ranges: Range of each function on a row. Those of constraints must be known.
+    ``by_row`` has the values on rows × functions at the model, ``reference`` those at parameters that do not depend on
+    the data. The ranges of constraints must be known.
     """
     if any(bounds is None for bounds in ranges[1:]):
         raise ValueError("a private certificate needs the range of every constraint on a row; give constraint_range")
@@ -165,11 +145,7 @@ def _is_applicable(values: np.ndarray) -> np.ndarray:
 
 
 def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
-    """Return the number of rows to which each function applies (clients × functions), if all are means over rows.
-
-    Raises:
-        ValueError: The objective or a constraint is not a mean over rows.
-    """
+    """Return the number of rows to which each function applies (clients × functions); raise unless all are means."""
     losses = Losses.of(problem)
     if losses.is_random:
         raise ValueError("functions with a random key (dropout, for example) cannot be private; remove the key")
@@ -200,16 +176,10 @@ def count_rows_from_values(
     start: Arrays,
     attempts: int = ATTEMPTS,
 ) -> list[int]:
-    """Return the number of rows to which f and each g apply, for a client without JAX.
+    """Return the number of rows to which f and each g apply, or raise an error if they are not means over rows.
 
-    Args:
-        row_values: Return f and then g on every row at the given parameters; rows × functions.
-        total: Return f and then g on all rows together.
-        start: Parameters by name, which give the shapes.
-        attempts: Number of parameter vectors to test. Rows are counted at the last one, which is always the same.
-
-    Raises:
-        ValueError: The objective or a constraint is not a mean over rows.
+    ``row_values`` returns f and then g on every row (rows × functions), ``total`` on all rows together. Parameters of
+    the shapes of ``start`` are drawn for each attempt; rows are counted at the last, which is always the same.
     """
     counts = list[int]()
     for attempt in range(attempts, 0, -1):
