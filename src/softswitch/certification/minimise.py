@@ -45,10 +45,10 @@ class Minimum:
         start: np.ndarray,
         scale: float,
         radius: float,
-        *,
-        steps: int = NEWTON_STEPS,
         accuracy: float = 0.0,
         noise: float = 0.0,
+        *,
+        steps: int = NEWTON_STEPS,
     ) -> None:
         self.lagrangian, self.weights, self.domain, self.noise = lagrangian, weights, domain, noise
         self._box = domain if isinstance(domain, Box) else None

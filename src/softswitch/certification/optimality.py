@@ -310,13 +310,12 @@ class _DualSearch:
     def _try(self, proposal: _Proposal) -> _Trial:
         """Minimise the Lagrangian with the proposed weights, and keep the trial if its bound is the best so far."""
         weights, noise = proposal.weights, self.lagrangian.rounding * proposal.gradient_size
-        options = {"accuracy": MINIMUM_ACCURACY * self.enough, "noise": noise}
-        sizes = self.scale, self.length
-        minimum = Minimum(self.lagrangian, weights, self.domain, proposal.point, *sizes, **options)
+        sizes = self.scale, self.length, MINIMUM_ACCURACY * self.enough, noise
+        minimum = Minimum(self.lagrangian, weights, self.domain, proposal.point, *sizes)
         while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
             multiplier = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
             weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = Minimum(self.lagrangian, weights, self.domain, self.solution, *sizes, **options)
+            minimum = Minimum(self.lagrangian, weights, self.domain, self.solution, *sizes)
         trial = _Trial(minimum, bound_minimum(minimum, self.radius(minimum)))
         if self.best is None or trial.floor.value > self.best.floor.value:
             self.best = trial
