@@ -100,15 +100,11 @@ def certifiability(
     values = RowValues(problem, calibration, problem.start)
     counts, bounds = [], []
     for client in range(len(calibration)):
-        best = []
-        for j, bounds_of_row in ranges:
-            groups = values.gaps[j][client] if j in values.gaps else (values.rows(client, j),)
-            sizes = [len(group) for group in groups]
-            best.append(
-                (sum(sizes), _bound_without_errors(sizes, levels, bounds_of_row)) if all(sizes) else (0, math.inf)
-            )
-        counts.append(min(rows for rows, _ in best))
-        bounds.append(_largest(bound for _, bound in best))
+        groups = [values.gaps[j][client] if j in values.gaps else (values.rows(client, j),) for j, _ in ranges]
+        sizes = [list(map(len, group)) for group in groups]
+        counts.append(min(sum(size) if all(size) else 0 for size in sizes))
+        pairs = zip(sizes, ranges, strict=True)
+        bounds.append(_largest(_bound_without_errors(size, levels, row_range) for size, (_, row_range) in pairs))
     needed = [_rows_needed(2 if j in values.gaps else 1, levels, row_range) for j, row_range in ranges]
     rows_needed = None if None in needed else max(rows for rows in needed if rows is not None)
     names = tuple(calibration.names)
@@ -122,8 +118,8 @@ def _largest(bounds: Any) -> float:
 
 def _bound_without_errors(sizes: Sequence[int], levels: ErrorLevels, row_range: Range | None) -> float:
     """Return the bound certified by rows that all have the smallest value: one group for a mean, two for a gap."""
-    if row_range is None:
-        return math.nan
+    if row_range is None or not all(sizes):
+        return math.nan if all(sizes) else math.inf
     groups = [np.full(size, endpoints(row_range)[0]) for size in sizes]
     if len(groups) == 1:
         return mean_interval(groups[0], levels, row_range).marginal_upper

@@ -162,14 +162,11 @@ def build_certificate(
         for _, known in clients
     ]
     constraints = [known[1:] for known in intervals]
-    have_rows = [all(interval.rows > 0 for interval in known) for known in constraints]
-    p_meets = [
-        max(interval.meets_at for interval in known) if has_rows else None
-        for known, has_rows in zip(constraints, have_rows, strict=True)
-    ]
+    tested = [known if all(interval.rows > 0 for interval in known) else () for known in constraints]
+    p_meets = [max((interval.meets_at for interval in known), default=None) for known in tested]
     meets = hochberg(p_meets, levels.marginal)
     violates = hochberg(list(map(_p_violates, constraints)), levels.marginal)
-    above = [_is_above(known, levels) for known, has_rows in zip(constraints, have_rows, strict=True) if has_rows]
+    above = [_is_above(known, levels) for known in tested if known]
     # With v of n clients above the tolerance, Hochberg's procedure decides those below at (1 − confidence)/(v + 1),
     # and those above at (1 − confidence)/(n − v + 1).
     open_levels = levels.marginal / (sum(above) + 1), levels.marginal / (len(above) - sum(above) + 1)
@@ -211,14 +208,17 @@ def _client_rows_needed(
     constraints: Sequence[Interval], levels: ErrorLevels, open_levels: Sequence[float], ranges: Sequence[Range | None]
 ) -> int | None:
     """Estimate how many more rows decide a client; 0 if its rows suffice once the remaining clients are decided."""
-    pairs, tolerance = list(zip(constraints, ranges, strict=True)), levels.tolerance
-    if not _is_above(constraints, levels):
-        level = open_levels[0]
-        needed = [_rows_needed(one, tolerance, level, bounds) for one, bounds in pairs if one.meets_at > level]
-        return None if None in needed else max((rows for rows in needed if rows is not None), default=0)
-    level = open_levels[1] / len(pairs)
-    needed = [_rows_needed(one, tolerance, level, bounds) for one, bounds in pairs if one.estimate > tolerance]
-    return min((rows for rows in needed if rows is not None), default=None)
+    is_above, tolerance = _is_above(constraints, levels), levels.tolerance
+    level = open_levels[1] / len(constraints) if is_above else open_levels[0]
+    needed = [
+        _rows_needed(interval, tolerance, level, bounds)
+        for interval, bounds in zip(constraints, ranges, strict=True)
+        if (interval.estimate > tolerance if is_above else interval.meets_at > level)
+    ]
+    known = [rows for rows in needed if rows is not None]
+    if is_above:
+        return min(known, default=None)
+    return max(known, default=0) if len(known) == len(needed) else None
 
 
 def _rows_needed(interval: Interval, tolerance: float, level: float, bounds: Range | None) -> int | None:

@@ -175,9 +175,14 @@ def unknown_interval(rows: int = 0) -> Interval:
     return Interval(math.nan, -math.inf, math.inf, rows, math.inf, approximate=True)
 
 
+def is_applicable(by_row: np.ndarray) -> np.ndarray:
+    """Return whether a function applies to each row: its value is neither NaN nor −∞."""
+    return ~(np.isnan(by_row) | np.isneginf(by_row))
+
+
 def applicable(by_row: np.ndarray) -> np.ndarray:
-    """Return the values on the rows to which a function applies: those that are neither NaN nor −∞."""
-    return by_row[~(np.isnan(by_row) | np.isneginf(by_row))]
+    """Return the values on the rows to which a function applies."""
+    return by_row[is_applicable(by_row)]
 
 
 Evidence = Iterable[tuple[np.ndarray, np.ndarray]]
@@ -195,16 +200,12 @@ def find_means(evidence: Callable[[int], Evidence], functions: int, attempts: in
         for j in range(functions):
             if answers[j] is None:
                 known = [(rows[j], totals[j]) for rows, totals in pairs if len(rows[j]) > 1 and np.ptp(rows[j]) > 0]
-                answers[j] = all(map(_is_mean, known)) if known else None
+                equal = (np.isclose(x.mean(), y, rtol=1e-4, atol=1e-5 * np.abs(x).max()) for x, y in known)
+                answers[j] = all(equal) if known else None
         # A function without a value on any single row, such as a gap, is not a mean, at any parameters.
         if all(answers[j] is not None or not any(len(rows[j]) for rows, _ in pairs) for j in range(functions)):
             break
     return [bool(answer) for answer in answers]
-
-
-def _is_mean(pair: tuple[np.ndarray, float]) -> bool:
-    rows, total = pair
-    return bool(np.isclose(rows.mean(), total, rtol=1e-4, atol=1e-5 * np.abs(rows).max()))
 
 
 def perturb_array(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:

@@ -137,7 +137,9 @@ class Lagrangian:
         for block in self._blocks(weights):
             gradient, values = _gradient(params, block, rows, self._losses)
             total_gradient = total_gradient + np.asarray(ravel_pytree(gradient)[0], float)
-            terms += [_products(*pair) for pair in zip(block.weights, values, strict=True)]
+            for weight, value in zip(block.weights, values, strict=True):
+                is_used = np.asarray(weight, float) > 0  # a value of weight 0 may be −∞
+                terms.append(np.asarray(weight, float)[is_used] * np.asarray(value, float)[is_used])
         terms += [-self.tolerance * weights.constraint.ravel(), np.array([weights.ball * self.ball_excess(point)])]
         summands = np.concatenate(terms)
         return WeightedSum(float(summands.sum()), total_gradient, float(np.abs(summands).sum()))
@@ -220,12 +222,6 @@ def _few_widths(sizes: np.ndarray) -> list[tuple[np.ndarray, int]]:
         small = np.zeros_like(small)
     groups = [(np.flatnonzero(small), largest // SMALL_FRACTION), (np.flatnonzero(~small), largest)]
     return [(group, width) for group, width in groups if len(group)]
-
-
-def _products(weights: Any, values: Any) -> np.ndarray:
-    """Return the products in float64, without those of weight 0, whose values may be −∞."""
-    weights, values = np.asarray(weights, float), np.asarray(values, float)
-    return weights[weights > 0] * values[weights > 0]
 
 
 def _total(params: Params, block: _Block, rows: Rows, losses: Losses) -> tuple[jax.Array, list[jax.Array]]:

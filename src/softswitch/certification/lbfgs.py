@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-MAX_EVALUATIONS = 500
-"""Maximum number of evaluations per search in ``find_minimum``."""
-UNBOUNDED_FACTOR = 1e6
-"""A function has no minimum if its value falls by this multiple of its initial size."""
-LOG_MULTIPLIERS = (-12.0, 12.0)
-"""Decimal logarithms of the smallest and largest multiplier of a ball, relative to the initial gradient."""
+MAX_EVALUATIONS = 500  # per search in find_minimum
+UNBOUNDED_FACTOR = 1e6  # a function has no minimum if its value falls by this multiple of its initial size
+LOG_MULTIPLIERS = (-12.0, 12.0)  # of a ball, relative to the initial gradient; decimal logarithms
 
 ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 

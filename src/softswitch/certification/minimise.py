@@ -16,8 +16,7 @@ from softswitch.certification.lagrangian import Lagrangian, RowBudgetExceeded, W
 from softswitch.certification.lbfgs import UNBOUNDED_FACTOR, lbfgs
 from softswitch.problem.domains import Ball, Box, Domain
 
-MAX_DENSE_SIZE = 500
-"""Maximum number of parameters for which the Hessian is computed."""
+MAX_DENSE_SIZE = 500  # largest number of parameters for which the Hessian is computed
 FIRST_ITERATIONS, MAX_ITERATIONS, NEWTON_STEPS = 40, 300, 12
 
 

@@ -83,7 +83,10 @@ def lower_bound(
     budget = checks.check_integer("budget_rows", default if budget_rows is None else budget_rows, minimum=1)
     search_budget = int((1 - RESERVED_SHARE) * budget)
     lagrangian = Lagrangian(problem, clients, params, limit, pooled=pooled, row_budget=search_budget)
-    solution, start = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, problem.start))
+    projected = params if problem.domain is None else problem.domain.project(params)
+    trees = (params, problem.start, projected)
+    solution, start, inside = (np.asarray(ravel_pytree(tree)[0], float) for tree in trees)
+    is_inside = np.linalg.norm(inside - solution) <= 1e-6 * (1e-3 + np.linalg.norm(solution))  # up to rounding
     objective, meets = math.nan, True
 
     def no_bound(why: str) -> LowerBound:
@@ -95,7 +98,7 @@ def lower_bound(
         values = lagrangian.values(solution)
     except RowBudgetExceeded:
         return no_bound("budget_rows is smaller than the number of rows")
-    objective, meets = values.worst, not values.excess > 0 and _is_in_domain(problem.domain, params)
+    objective, meets = values.worst, not values.excess > 0 and bool(is_inside)
     if not math.isfinite(objective) or np.isnan(values.constraint).any():
         return no_bound("the values at the solution are not finite")
     if problem.constraint_surrogate is not None:
@@ -233,12 +236,15 @@ class _DualSearch:
     def run(self) -> None:
         """Try weights from the gradients at the solution, then take steps on the dual."""
         try:
-            tried: list[Weights] = []
+            tried: list[np.ndarray] = []
             for share in ACTIVE_SHARES:
                 proposal = self._initial_weights(share)
-                if proposal is None or any(_are_close(proposal.weights, weights) for weights in tried):
+                if proposal is None:
                     continue
-                tried.append(proposal.weights)
+                vector = np.r_[proposal.weights.objective, proposal.weights.constraint.ravel(), proposal.weights.ball]
+                if any(np.allclose(vector, other, rtol=1e-3, atol=1e-6) for other in tried):
+                    continue
+                tried.append(vector)
                 self._try(proposal)
                 if self._has_converged(self.enough):
                     return
@@ -344,8 +350,7 @@ class _DualSearch:
         matrix: np.ndarray = gradients.T
         if lagrangian.size > len(gradients):
             matrix = np.asarray(np.linalg.qr(matrix, mode="r"))
-        weights = _solve_weights(matrix, np.zeros(len(matrix)), chosen, ball=ball)
-        return None if weights is None else _Proposal(weights[0], point, _gradient_size(weights[1], gradients))
+        return _propose(matrix, np.zeros(len(matrix)), chosen, gradients, point, ball=ball)
 
 
 def _next_weights(minimum: Minimum, values: PointValues, damping: float) -> _Proposal | None:
@@ -372,14 +377,7 @@ def _next_weights(minimum: Minimum, values: PointValues, damping: float) -> _Pro
         right = linalg.solve_triangular(upper, slope + diagonal * current, trans="T")
     except linalg.LinAlgError:
         return None
-    solved = _solve_weights(upper, right, chosen, ball=ball)
-    if solved is None:
-        return None
-    return _Proposal(solved[0], minimum.point - solution @ solved[1], _gradient_size(solved[1], gradients))
-
-
-def _gradient_size(entries: np.ndarray, gradients: np.ndarray) -> float:
-    return float(entries @ np.linalg.norm(gradients, axis=1))
+    return _propose(upper, right, chosen, gradients, minimum.point, solution, ball=ball)
 
 
 def _choose_functions(
@@ -399,10 +397,17 @@ def _choose_functions(
     return Weights(*masks)
 
 
-def _solve_weights(
-    matrix: np.ndarray, right: np.ndarray, chosen: Weights, *, ball: bool
-) -> tuple[Weights, np.ndarray] | None:
-    """Minimise ‖matrix·y − right‖ over weights y >= 0 of the chosen functions; return them also as a vector."""
+def _propose(
+    matrix: np.ndarray,
+    right: np.ndarray,
+    chosen: Weights,
+    gradients: np.ndarray,
+    point: np.ndarray,
+    solution: np.ndarray | None = None,
+    *,
+    ball: bool,
+) -> _Proposal | None:
+    """Minimise ‖matrix·y − right‖ over weights y >= 0 of the chosen functions and the ball."""
     count = int(chosen.objective.sum())
     weight = SUM_WEIGHT * max(float(np.linalg.norm(matrix, axis=0).max()), float(np.abs(right).max()), 1e-300)
     row = np.r_[np.full(count, weight), np.zeros(matrix.shape[1] - count)]
@@ -417,17 +422,6 @@ def _solve_weights(
     objective, constraint = np.zeros(chosen.objective.shape), np.zeros(chosen.constraint.shape)
     objective[chosen.objective] = entries[:count]
     constraint[chosen.constraint] = entries[count : len(entries) - ball]
-    return Weights(objective / objective.sum(), constraint, float(entries[-1]) if ball else 0.0), entries
-
-
-def _is_in_domain(domain: Domain | None, params: Params) -> bool:
-    """Return whether the parameters are in the domain, up to rounding."""
-    if domain is None:
-        return True
-    point, projected = (np.asarray(ravel_pytree(tree)[0], float) for tree in (params, domain.project(params)))
-    return bool(np.linalg.norm(projected - point) <= 1e-6 * (1e-3 + np.linalg.norm(point)))
-
-
-def _are_close(one: Weights, other: Weights) -> bool:
-    first, second = (np.r_[weights.objective, weights.constraint.ravel(), weights.ball] for weights in (one, other))
-    return np.allclose(first, second, rtol=1e-3, atol=1e-6)
+    new_point = point if solution is None else point - solution @ entries
+    weights = Weights(objective / objective.sum(), constraint, float(entries[-1]) if ball else 0.0)
+    return _Proposal(weights, new_point, float(entries @ np.linalg.norm(gradients, axis=1)))

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri, rel_entr
 
-from softswitch.certification.intervals import ErrorLevels, applicable, exact_interval, perturb_params, unknown_interval
+from softswitch.certification import intervals
+from softswitch.certification.intervals import ErrorLevels, applicable, is_applicable
 from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
@@ -53,7 +54,7 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
     limits = lower(levels.joint), upper(levels.joint), upper(levels.marginal)
     meets, violates = (lambda error: upper(error) <= levels.tolerance), (lambda error: lower(error) > levels.tolerance)
     p_values = _p_value(meets), _p_value(violates)
-    return exact_interval(estimate, limits, rows, math.inf, p_values, IntervalMethod.NOISED)
+    return intervals.exact_interval(estimate, limits, rows, math.inf, p_values, IntervalMethod.NOISED)
 
 
 def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, binary: bool) -> float:
@@ -126,22 +127,18 @@ def private_intervals(
     if any(bounds is None for bounds in ranges[1:]):
         raise ValueError("a private certificate needs the range of every constraint on a row; give constraint_range")
     noise = multiplier * float(np.sqrt(sum(bounds is not None for bounds in ranges)))
-    intervals = []
+    known = []
     columns = zip(by_row.T, reference.T, ranges, secret_normals(len(ranges)), strict=True)
     for values, at_reference, bounds, normal in columns:
-        rows = values[_is_applicable(at_reference)]
+        rows = values[is_applicable(at_reference)]
         if bounds is None or not len(rows):
-            intervals.append(unknown_interval())
+            known.append(intervals.unknown_interval())
             continue
         low, high = endpoints(bounds)
         finite = np.where(np.isfinite(rows), rows, high)
         total = float(np.clip((finite - low) / (high - low), 0, 1).sum())
-        intervals.append(noisy_interval(total + noise * float(normal), len(rows), noise, levels, bounds))
-    return intervals
-
-
-def _is_applicable(values: np.ndarray) -> np.ndarray:
-    return ~(np.isnan(values) | np.isneginf(values))
+        known.append(noisy_interval(total + noise * float(normal), len(rows), noise, levels, bounds))
+    return known
 
 
 def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
@@ -157,7 +154,7 @@ def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
     if problem.constraint_surrogate is not None:
         surrogate = replace(problem, constraint=problem.constraint_surrogate, constraint_surrogate=None)
         _check_means(RowValues(surrogate, clients, problem.start).kinds, "constraint_surrogate")
-    return np.stack([_is_applicable(rows).sum(axis=0) for rows in values.by_client])
+    return np.stack([is_applicable(rows).sum(axis=0) for rows in values.by_client])
 
 
 def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
@@ -183,7 +180,7 @@ def count_rows_from_values(
     """
     counts = list[int]()
     for attempt in range(attempts, 0, -1):
-        params = perturb_params(start, attempt)
+        params = intervals.perturb_params(start, attempt)
         columns = [applicable(values) for values in row_values(params).T]
         counts = [len(rows) for rows in columns]
         for rows, value in zip(columns, total(params), strict=True):

@@ -28,8 +28,7 @@ from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
-BLOCK_ROWS = 1 << 22
-"""Number of rows per block of resamples."""
+BLOCK_ROWS = 1 << 22  # rows per block of resamples
 
 
 class Kind(StrEnum):

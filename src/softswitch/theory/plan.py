@@ -18,11 +18,9 @@ from softswitch.support.text import render_text
 from softswitch.theory import theorems
 from softswitch.theory.theorems import Bound, Constants, Setting, bound
 
-MAX_ROUNDS = MAX_ROWS = 10**15
-"""Largest number of rounds, and of rows per report, that is considered."""
+MAX_ROUNDS = MAX_ROWS = 10**15  # largest number of rounds, and of rows per report, that is considered
 DEFAULT_SWITCH_SHARE = 0.05
-GRADIENT_FACTORS = [2**i for i in range(11)]
-"""Multiples of the smallest admissible gradient batch that are tried."""
+GRADIENT_FACTORS = [2**i for i in range(11)]  # multiples of the smallest admissible gradient batch that are tried
 
 
 @dataclass(frozen=True)
