@@ -24,12 +24,23 @@ class _UnboundedError(Exception):
     """The function has no minimum."""
 
 
+class Floor(NamedTuple):
+    """A lower bound on a function's minimum, and what it assumes besides convexity.
+
+    ``shift`` is the curvature δ added to the Hessian; None if the bound uses a domain or the distance R instead.
+    """
+
+    value: float
+    shift: float | None = None
+    assumed: str = ""
+
+
 class Minimum:
     """The minimum of a Lagrangian over the box, or without constraints, by Newton's method if d is small and by L-BFGS.
 
     ``point`` is the best point found by value; near the minimum, by the norm of the gradient. ``value`` is a sum of
     terms whose absolute values add up to ``size``. ``hessian`` and ``inverse``, the estimate of its inverse by L-BFGS,
-    are None unless computed. ``bounded`` is False if there is no minimum.
+    are None unless computed. ``bounded`` is False if there is no minimum. ``floor`` is set by the caller.
 
     The search starts at ``start`` and ends within the share ``accuracy`` of the minimum. ``scale`` and ``radius`` are
     typical sizes of values and parameters, and ``noise`` bounds a gradient's error. With ``steps`` = 0 the start is
@@ -57,6 +68,7 @@ class Minimum:
         self.value, self.size, self._first = math.inf, 0.0, math.nan
         self.hessian: np.ndarray | None = None
         self.inverse: Any = None
+        self.floor = Floor(-np.inf)
         self.bounded, is_dense = True, lagrangian.size <= MAX_DENSE_SIZE
         try:
             self._evaluate(self._project(start))
@@ -163,17 +175,6 @@ def _factorise(matrix: np.ndarray) -> Any:
         except linalg.LinAlgError:
             continue
     return linalg.cho_factor(size * np.eye(len(matrix)))
-
-
-class Floor(NamedTuple):
-    """A lower bound on a function's minimum, and what it assumes besides convexity.
-
-    ``shift`` is the curvature δ added to the Hessian; None if the bound uses a domain or the distance R instead.
-    """
-
-    value: float
-    shift: float | None = None
-    assumed: str = ""
 
 
 def bound_minimum(minimum: Minimum, radius: float) -> Floor:

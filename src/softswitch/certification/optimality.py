@@ -26,7 +26,7 @@ from scipy import linalg, optimize
 
 from softswitch.certification import minimise
 from softswitch.certification.lagrangian import Lagrangian, PointValues, RowBudgetExceeded, Weights
-from softswitch.certification.minimise import Floor, Minimum, bound_minimum
+from softswitch.certification.minimise import Minimum
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box, Domain
@@ -89,35 +89,43 @@ def lower_bound(
     is_inside = np.linalg.norm(inside - solution) <= 1e-6 * (1e-3 + np.linalg.norm(solution))  # up to rounding
     objective, meets = math.nan, True
 
-    def no_bound(why: str) -> LowerBound:
-        weights, multipliers = np.zeros(len(clients)), np.zeros(lagrangian.shape)
-        rows = lagrangian.rows
-        return LowerBound(-math.inf, objective, limit, meets, False, why, "", weights, multipliers, 0.0, rows)
+    no_weights = Weights(np.zeros(len(clients)), np.zeros(lagrangian.shape))
+
+    def report(
+        reason: str,
+        value: float = -math.inf,
+        certified: bool = False,
+        assumed: str = "",
+        weights: Weights = no_weights,
+        subtracted: float = 0.0,
+    ) -> LowerBound:
+        p, mu, rows = weights.objective, weights.constraint, lagrangian.rows
+        return LowerBound(value, objective, limit, meets, certified, reason, assumed, p, mu, subtracted, rows)
 
     try:
         values = lagrangian.values(solution)
     except RowBudgetExceeded:
-        return no_bound("budget_rows is smaller than the number of rows")
+        return report("budget_rows is smaller than the number of rows")
     objective, meets = values.worst, not values.excess > 0 and bool(is_inside)
     if not math.isfinite(objective) or np.isnan(values.constraint).any():
-        return no_bound("the values at the solution are not finite")
+        return report("the values at the solution are not finite")
     if problem.constraint_surrogate is not None:
-        return no_bound("the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised")
+        return report("the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised")
     search = _DualSearch(lagrangian, problem.domain, solution, start, values, meets, enough)
     search.run()
     lagrangian.row_budget = budget
     if search.best is None:
-        return no_bound("no weights for the clients were found")
-    minimum, floor = search.best
-    if not math.isfinite(floor.value):
-        return no_bound("the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)")
+        return report("no weights for the clients were found")
+    minimum = search.best
+    if not math.isfinite(minimum.floor.value):
+        return report("the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)")
     floor = minimise.bound_minimum_checked(minimum, search.radius(minimum))
     value = floor.value - lagrangian.rounding * minimum.size
     refutation = refute_convexity(lagrangian, solution, (start, minimum.point), clients.names)
     if refutation is None and minimise.has_negative_curvature(minimum):
         refutation = "the Lagrangian has negative curvature at its minimum"
     if meets and value > objective + max(1e-9, 100 * lagrangian.rounding) * search.scale:
-        return no_bound(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
+        return report(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
     value = min(value, objective) if meets else value
     if refutation is not None:
         why = f"the problem is {'declared convex, but is ' if problem.convex else ''}not convex: {refutation}"
@@ -125,19 +133,8 @@ def lower_bound(
         why = "the problem is convex"
     else:
         why = "convexity is not known" if problem.convex is None else "the problem is declared not convex"
-    return LowerBound(
-        value=value,
-        objective=objective,
-        tolerance=limit,
-        feasible=meets,
-        certified=refutation is None and bool(problem.convex),
-        reason=why,
-        assumptions=floor.assumed,
-        weights=minimum.weights.objective,
-        multipliers=minimum.weights.constraint,
-        subtracted=minimum.value - value,
-        rows=lagrangian.rows,
-    )
+    certified = refutation is None and bool(problem.convex)
+    return report(why, value, certified, floor.assumed, minimum.weights, minimum.value - value)
 
 
 def with_lower_bound(
@@ -202,13 +199,8 @@ class _Proposal(NamedTuple):
     gradient_size: float
 
 
-class _Trial(NamedTuple):
-    minimum: Minimum
-    floor: Floor
-
-
 class _DualSearch:
-    """Search for weights with a large lower bound; ``best`` is the best trial so far."""
+    """Search for weights with a large lower bound; ``best`` is the minimum with the best bound so far."""
 
     def __init__(
         self,
@@ -227,7 +219,7 @@ class _DualSearch:
         self.constraint_scale = max(abs(lagrangian.tolerance), float(known.min()) if known.size else 0.0)
         self.length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
         self.upper, self.enough = values.worst if meets else math.inf, enough
-        self.best: _Trial | None = None
+        self.best: Minimum | None = None
 
     def radius(self, minimum: Minimum) -> float:
         """Return R: at least 10, and ten times the solution's distance from the origin, the start and the minimum."""
@@ -248,14 +240,14 @@ class _DualSearch:
                 self._try(proposal)
                 if self._has_converged(self.enough):
                     return
-            trial = self._solve_linearised()
-            self._ascend(trial)
-            if self.best is not trial and not self._has_converged(max(POOR_GAP, self.enough)):
+            minimum = self._solve_linearised()
+            self._ascend(minimum)
+            if self.best is not minimum and not self._has_converged(max(POOR_GAP, self.enough)):
                 self._ascend(self.best)
         except RowBudgetExceeded:
             return
 
-    def _solve_linearised(self) -> _Trial | None:
+    def _solve_linearised(self) -> Minimum | None:
         """Take steps on the linearised problem, for a solution far from the optimum, and try the final weights."""
         lagrangian, point, values = self.lagrangian, self.solution, self.values
         objective, constraint = (np.isfinite(value).astype(float) for value in values)
@@ -289,32 +281,32 @@ class _DualSearch:
         """Return F plus a penalty on the constraint violation and the distance outside the ball."""
         return values.worst + penalty * (max(values.excess, 0.0) + max(self.lagrangian.ball_excess(point), 0.0))
 
-    def _ascend(self, trial: _Trial | None) -> None:
+    def _ascend(self, minimum: Minimum | None) -> None:
         """Take steps on the dual, each damped until the bound increases."""
         damping = 1e-8
         for _ in range(MAX_DUAL_STEPS):
-            if trial is None or not trial.minimum.bounded:
+            if minimum is None or not minimum.bounded:
                 return
-            values = self.lagrangian.values(trial.minimum.point)
+            values = self.lagrangian.values(minimum.point)
             slack = max(TARGET_GAP, 8 * self.lagrangian.rounding)
-            excess = self.lagrangian.ball_excess(trial.minimum.point)
+            excess = self.lagrangian.ball_excess(minimum.point)
             is_inside = excess <= slack * (self.lagrangian.radius or 0.0) ** 2
             if values.excess <= slack * self.constraint_scale and is_inside:
                 self.upper = min(self.upper, values.worst)
             if self._has_converged(self.enough):
                 return
             while damping < 1e4:
-                proposal = _next_weights(trial.minimum, values, damping)
-                new_trial = None if proposal is None else self._try(proposal)
-                if new_trial is not None and new_trial.floor.value > trial.floor.value:
+                proposal = _next_weights(minimum, values, damping)
+                new = None if proposal is None else self._try(proposal)
+                if new is not None and new.floor.value > minimum.floor.value:
                     break
                 damping *= 30
             else:
                 return
-            trial, damping = new_trial, max(1e-10, damping / 30)
+            minimum, damping = new, max(1e-10, damping / 30)
 
-    def _try(self, proposal: _Proposal) -> _Trial:
-        """Minimise the Lagrangian with the proposed weights, and keep the trial if its bound is the best so far."""
+    def _try(self, proposal: _Proposal) -> Minimum:
+        """Minimise the Lagrangian with the proposed weights, and keep the minimum if its bound is the best so far."""
         weights, noise = proposal.weights, self.lagrangian.rounding * proposal.gradient_size
         sizes = self.scale, self.length, MINIMUM_ACCURACY * self.enough, noise
         minimum = Minimum(self.lagrangian, weights, self.domain, proposal.point, *sizes)
@@ -322,10 +314,10 @@ class _DualSearch:
             multiplier = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
             weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
             minimum = Minimum(self.lagrangian, weights, self.domain, self.solution, *sizes)
-        trial = _Trial(minimum, bound_minimum(minimum, self.radius(minimum)))
-        if self.best is None or trial.floor.value > self.best.floor.value:
-            self.best = trial
-        return trial
+        minimum.floor = minimise.bound_minimum(minimum, self.radius(minimum))
+        if self.best is None or minimum.floor.value > self.best.floor.value:
+            self.best = minimum
+        return minimum
 
     def _has_converged(self, share: float) -> bool:
         """Return whether the bound is close to the smallest known F of a feasible point."""

@@ -310,7 +310,7 @@ class _Planner:
 
         def cost(rounds: int) -> float:
             setting = with_rounds(rounds)
-            return math.inf if setting is None else float(rounds) * (setting.samples // (rounds * setting.participants))
+            return math.inf if setting is None else float(setting.samples // setting.participants)
 
         # If the sampling error grows with K, ε falls and rises again: smaller factors find the interval between.
         growth = 1.1 if _grows_with_rounds(constants, template) else 2.0
@@ -404,8 +404,7 @@ def _grows_with_rounds(constants: Constants, setting: Setting) -> bool:
 
 def _constraint_excess(constants: Constants, setting: Setting, switch_share: float) -> float:
     """Return how far the constraint's bound lies above ε at the smallest κ, for any rounds and batches."""
-    excess = theorems.constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon
-    return max(0.0, excess)
+    return max(0.0, theorems.constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
 
 
 def _find_remedies(constants: Constants, setting: Setting) -> tuple[tuple[Remedy, ...], Remedy | None]:
