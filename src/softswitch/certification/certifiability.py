@@ -187,17 +187,13 @@ def forecast_candidate(
     return CandidateForecast(objective, constraint, train_constraint, probability, increase)
 
 
-def _pass_probability(
-    known: Sequence[tuple[float, EvaluatedRows, int]],
-    function: int,
-    ratio: float,
-    levels: ErrorLevels,
-    bounds: Range | None,
-) -> float:
-    """Return the probability that one client is found to meet one constraint, with ``ratio`` times as many rows.
+ClientRows = Sequence[tuple[float, EvaluatedRows, int]]  # from several sources: weight, source, client's index in it
 
-    ``known`` has the client's rows from several sources: their weight, the source, and the client's index in it.
-    """
+
+def _pass_probability(
+    known: ClientRows, function: int, ratio: float, levels: ErrorLevels, bounds: Range | None
+) -> float:
+    """Return the probability that one client is found to meet one constraint, with ``ratio`` times as many rows."""
     _, last, client = known[-1]
     value = float(last.values.values[client, function])
     if math.isnan(value):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from scipy.special import ndtri
 
-from softswitch.certification.intervals import ErrorLevels, unknown_interval
+from softswitch.certification.intervals import ErrorLevels, Ranges, unknown_interval
 from softswitch.certification.limits import MAX_ROWS, additional_mean_rows, additional_rate_rows
 from softswitch.certification.private import certificate_noise, count_applicable_rows, private_intervals
 from softswitch.certification.row_values import Kind, RowValues
@@ -30,6 +30,7 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 Claim = TypeVar("Claim")
+ClientIntervals = tuple[Any, Sequence[Interval] | None]  # a client's name and its intervals of f and then g
 
 
 def certify(
@@ -96,7 +97,7 @@ def certify(
         values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
         pairs = zip(values, at_start, strict=True)
         intervals = [private_intervals(*pair, noise.multiplier, levels, ranges) for pair in pairs]
-    clients: list[tuple[Any, Sequence[Interval] | None]] = list(zip(held_out.names, intervals, strict=True))
+    clients: list[ClientIntervals] = list(zip(held_out.names, intervals, strict=True))
     known = set(map(str, held_out.names))  # a number in one table may be text in another
     trained_on = result.names if isinstance(result, Result) else ()
     clients += [(name, None) for name in trained_on if str(name) not in known]
@@ -118,7 +119,7 @@ def compute_intervals(
     problem: Problem,
     held_out: ClientData,
     levels: ErrorLevels,
-    ranges: Sequence[Range | None],
+    ranges: Ranges,
     kinds: Sequence[Kind] | None = None,
 ) -> list[list[Interval]]:
     """Return every client's intervals of f and then g."""
@@ -151,12 +152,9 @@ def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
 
 
 def build_certificate(
-    clients: Sequence[tuple[Any, Sequence[Interval] | None]],
-    confidence: float,
-    levels: ErrorLevels,
-    ranges: Sequence[Range | None],
+    clients: Sequence[ClientIntervals], confidence: float, levels: ErrorLevels, ranges: Ranges
 ) -> Certificate:
-    """Return the certificate of all clients, from each one's name and intervals of f and then g (None without data)."""
+    """Return the certificate of all clients; one without intervals has no data."""
     intervals = [
         tuple(_complete(interval, levels) for interval in known) if known else (unknown_interval(),) * len(ranges)
         for _, known in clients
@@ -205,7 +203,7 @@ def _is_above(constraints: Sequence[Interval], levels: ErrorLevels) -> bool:
 
 
 def _client_rows_needed(
-    constraints: Sequence[Interval], levels: ErrorLevels, open_levels: Sequence[float], ranges: Sequence[Range | None]
+    constraints: Sequence[Interval], levels: ErrorLevels, open_levels: Sequence[float], ranges: Ranges
 ) -> int | None:
     """Estimate how many more rows decide a client; 0 if its rows suffice once the remaining clients are decided."""
     is_above, tolerance = _is_above(constraints, levels), levels.tolerance

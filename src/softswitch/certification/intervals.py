@@ -24,6 +24,8 @@ GRID_SIZE = 64  # cells per mean in the grid of MeanDifference
 RESAMPLES = 400  # bootstrap samples for a function that is not a mean over rows
 MAX_PERTURBATIONS = 20  # other parameter vectors at which a function is tested for being a mean over rows
 
+Ranges = Sequence[Range | None]  # of f and then g on a single row
+
 
 class ErrorLevels(NamedTuple):
     """Error probabilities of simultaneous limits and of a limit for one client, and the tolerance of the constraint."""
@@ -94,16 +96,17 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
 
 
 def exact_interval(
-    estimate: float,
-    limits: tuple[float, float, float],
+    value: float,
+    limits: Sequence[float],
     rows: int,
     deviation: float,
-    p_values: tuple[float, float],
+    p_values: Sequence[float],
     method: IntervalMethod,
 ) -> Interval:
     """Return an interval that contains the estimate, from its lower, upper and marginal upper limit."""
-    lower, upper, marginal = min(limits[0], estimate), max(limits[1], estimate), max(limits[2], estimate)
-    return Interval(estimate, lower, upper, rows, deviation, False, marginal, *p_values, method)
+    lower, upper, marginal = min(limits[0], value), max(limits[1], value), max(limits[2], value)
+    meets, violates = p_values
+    return Interval(value, lower, upper, rows, deviation, False, marginal, meets, violates, method)
 
 
 def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
@@ -225,11 +228,7 @@ Values = Callable[[np.ndarray], np.ndarray]
 
 
 def intervals_from_function(
-    function: Values,
-    size: int,
-    levels: ErrorLevels,
-    ranges: Sequence[Range | None],
-    perturbed: Callable[[int], Values] | None = None,
+    function: Values, size: int, levels: ErrorLevels, ranges: Ranges, perturbed: Callable[[int], Values] | None = None
 ) -> list[Interval]:
     """Return an interval for each function of a client's rows, for clients without JAX.
 

@@ -88,7 +88,6 @@ def lower_bound(
     solution, start, inside = (np.asarray(ravel_pytree(tree)[0], float) for tree in trees)
     is_inside = np.linalg.norm(inside - solution) <= 1e-6 * (1e-3 + np.linalg.norm(solution))  # up to rounding
     objective, meets = math.nan, True
-
     no_weights = Weights(np.zeros(len(clients)), np.zeros(lagrangian.shape))
 
     def report(

@@ -37,6 +37,7 @@ SPLIT_GAPS = (
 )
 NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"
 Arrays = dict[str, np.ndarray]
+ArrayFunction = Callable[[Arrays], np.ndarray]
 
 
 def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, bounds: Range) -> Interval:
@@ -168,10 +169,7 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
 
 
 def count_rows_from_values(
-    row_values: Callable[[Arrays], np.ndarray],
-    total: Callable[[Arrays], np.ndarray],
-    start: Arrays,
-    attempts: int = ATTEMPTS,
+    row_values: ArrayFunction, total: ArrayFunction, start: Arrays, attempts: int = ATTEMPTS
 ) -> list[int]:
     """Return the number of rows to which f and each g apply, or raise an error if they are not means over rows.
 

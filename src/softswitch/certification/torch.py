@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from softswitch.certification.certify import build_certificate, resolve_ranges
-from softswitch.certification.intervals import ErrorLevels, intervals_from_function, perturb_params
+from softswitch.certification.certify import ClientIntervals, build_certificate, resolve_ranges
+from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function, perturb_params
 from softswitch.certification.lbfgs import find_minimum
 from softswitch.oracles.torch_data import TorchData
 from softswitch.oracles.torch_functions import ModuleFunctions, parameters
@@ -49,20 +49,16 @@ def certify_torch(
     error = 1 - checks.check_probability("confidence", confidence)
     bound = result.method.tolerance if tolerance is None else checks.check_real("tolerance", tolerance)
     levels = ErrorLevels(error / len(rows), error, float(bound))
-    intervals: list[tuple[Any, Sequence[Interval] | None]] = [
+    clients: list[ClientIntervals] = [
         (name, module_intervals(functions, result.params, one, levels, ranges)) for name, one in rows.items()
     ]
     functions.load(result.params)
-    intervals += [(name, None) for name in result.names if name not in rows]
-    return build_certificate(intervals, confidence, levels, ranges)
+    clients += [(name, None) for name in result.names if name not in rows]
+    return build_certificate(clients, confidence, levels, ranges)
 
 
 def module_intervals(
-    functions: ModuleFunctions,
-    params: Mapping[str, Any],
-    rows: TorchRows,
-    levels: ErrorLevels,
-    ranges: Sequence[Range | None],
+    functions: ModuleFunctions, params: Mapping[str, Any], rows: TorchRows, levels: ErrorLevels, ranges: Ranges
 ) -> list[Interval]:
     """Return one client's intervals of f and then g on held-out rows. The module is left with other parameters."""
 
