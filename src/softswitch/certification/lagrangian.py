@@ -118,6 +118,7 @@ class Lagrangian:
         self.size = int(flat.size)
         self.eps = float(jnp.finfo(dtype).eps)
         self.rounding = self.eps * (4 + float(np.sqrt(clients.sizes.max())) / 4)
+        self.domain = problem.domain
         self.radius = problem.domain.radius if isinstance(problem.domain, Ball) else None
         self.shape = (1 if pooled else len(clients), traced.constraints)
 

@@ -14,7 +14,7 @@ from scipy import linalg
 
 from softswitch.certification.lagrangian import Lagrangian, RowBudgetExceeded, WeightedSum, Weights
 from softswitch.certification.lbfgs import UNBOUNDED_FACTOR, lbfgs
-from softswitch.problem.domains import Ball, Box, Domain
+from softswitch.problem.domains import Ball, Box
 
 MAX_DENSE_SIZE = 500  # largest number of parameters for which the Hessian is computed
 FIRST_ITERATIONS, MAX_ITERATIONS, NEWTON_STEPS = 40, 300, 12
@@ -51,7 +51,6 @@ class Minimum:
         self,
         lagrangian: Lagrangian,
         weights: Weights,
-        domain: Domain | None,
         start: np.ndarray,
         scale: float,
         radius: float,
@@ -60,8 +59,8 @@ class Minimum:
         *,
         steps: int = NEWTON_STEPS,
     ) -> None:
-        self.lagrangian, self.weights, self.domain, self.noise = lagrangian, weights, domain, noise
-        self._box = domain if isinstance(domain, Box) else None
+        self.lagrangian, self.weights, self.noise = lagrangian, weights, noise
+        self._box = lagrangian.domain if isinstance(lagrangian.domain, Box) else None
         self._scale, self._radius, self._initial_size = scale, radius, math.inf
         self._target_gain = scale * max(1e-13, 1e-3 * lagrangian.eps, accuracy)
         self.point = self.gradient = np.empty(0)
@@ -71,7 +70,7 @@ class Minimum:
         self.floor = Floor(-np.inf)
         self.bounded, is_dense = True, lagrangian.size <= MAX_DENSE_SIZE
         try:
-            self._evaluate(self._project(start))
+            self._evaluate(self.project(start))
             if not steps:
                 if is_dense:
                     self._compute_hessian()
@@ -100,7 +99,8 @@ class Minimum:
         solution[free] = np.asarray(self.inverse @ columns)[free]
         return solution
 
-    def _project(self, point: np.ndarray) -> np.ndarray:
+    def project(self, point: np.ndarray) -> np.ndarray:
+        """Return the nearest point of the box."""
         return point if self._box is None else np.clip(point, self._box.lower, self._box.upper)
 
     def _evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -154,7 +154,7 @@ class Minimum:
             if gain <= self._target_gain:
                 return True
             length = 1.0
-            while self._evaluate(self._project(start + length * step)) and self.point is start:
+            while self._evaluate(self.project(start + length * step)) and self.point is start:
                 length /= 4
                 if length < 1e-3:
                     return gain <= self._scale * 1e2 * self.lagrangian.eps
@@ -182,7 +182,7 @@ def bound_minimum(minimum: Minimum, radius: float) -> Floor:
     if not minimum.bounded or not np.isfinite(minimum.gradient).all():
         return Floor(-np.inf)
     point, value, gradient, noise = minimum.point, minimum.value, minimum.gradient, minimum.noise
-    domain = minimum.domain
+    domain = minimum.lagrangian.domain
     if isinstance(domain, Box):
         down, up = point - domain.lower, point - domain.upper
         decrease = np.maximum(gradient * down, gradient * up).sum() + noise * np.linalg.norm(np.maximum(down, -up))

@@ -29,7 +29,6 @@ from softswitch.certification.lagrangian import Lagrangian, PointValues, RowBudg
 from softswitch.certification.minimise import Minimum
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.regret import to_regret_task
-from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, check_params
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import LowerBound
@@ -110,7 +109,7 @@ def lower_bound(
         return report("the values at the solution are not finite")
     if problem.constraint_surrogate is not None:
         return report("the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised")
-    search = _DualSearch(lagrangian, problem.domain, solution, start, values, meets, enough)
+    search = _DualSearch(lagrangian, solution, start, values, meets, enough)
     search.run()
     lagrangian.row_budget = budget
     if search.best is None:
@@ -204,14 +203,13 @@ class _DualSearch:
     def __init__(
         self,
         lagrangian: Lagrangian,
-        domain: Domain | None,
         solution: np.ndarray,
         start: np.ndarray,
         values: PointValues,
         meets: bool,
         enough: float,
     ) -> None:
-        self.lagrangian, self.domain, self.solution, self.values = lagrangian, domain, solution, values
+        self.lagrangian, self.solution, self.values = lagrangian, solution, values
         finite = values.objective[np.isfinite(values.objective)]
         self.scale = max(abs(values.worst), float(finite.std())) or 1.0
         known = np.abs(values.constraint[np.isfinite(values.constraint)])
@@ -253,7 +251,7 @@ class _DualSearch:
         weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
         proposal, penalty = None, 0.0
         for _ in range(MAX_LINEARISED_STEPS):
-            minimum = Minimum(lagrangian, weights, self.domain, point, self.scale, self.length, steps=0)
+            minimum = Minimum(lagrangian, weights, point, self.scale, self.length, steps=0)
             proposal = _next_weights(minimum, values, 1e-6)
             if proposal is None:
                 return None
@@ -262,9 +260,7 @@ class _DualSearch:
             step = step * min(1.0, self.length / max(float(np.linalg.norm(step)), 1e-300))
             merit = self._merit(point, values, penalty)
             for share in (1.0, 0.25, 0.05):
-                new_point = point + share * step
-                if isinstance(self.domain, Box):
-                    new_point = np.clip(new_point, self.domain.lower, self.domain.upper)
+                new_point = minimum.project(point + share * step)
                 new_values = lagrangian.values(new_point)
                 if self._merit(new_point, new_values, penalty) < merit:
                     break
@@ -308,11 +304,12 @@ class _DualSearch:
         """Minimise the Lagrangian with the proposed weights, and keep the minimum if its bound is the best so far."""
         weights, noise = proposal.weights, self.lagrangian.rounding * proposal.gradient_size
         sizes = self.scale, self.length, MINIMUM_ACCURACY * self.enough, noise
-        minimum = Minimum(self.lagrangian, weights, self.domain, proposal.point, *sizes)
-        while not minimum.bounded and isinstance(self.domain, Ball) and weights.ball < 1e6 * self.scale:
-            multiplier = float(np.linalg.norm(minimum.gradient)) / self.domain.radius
+        minimum = Minimum(self.lagrangian, weights, proposal.point, *sizes)
+        radius = self.lagrangian.radius
+        while not minimum.bounded and radius is not None and weights.ball < 1e6 * self.scale:
+            multiplier = float(np.linalg.norm(minimum.gradient)) / radius
             weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = Minimum(self.lagrangian, weights, self.domain, self.solution, *sizes)
+            minimum = Minimum(self.lagrangian, weights, self.solution, *sizes)
         minimum.floor = minimise.bound_minimum(minimum, self.radius(minimum))
         if self.best is None or minimum.floor.value > self.best.floor.value:
             self.best = minimum
