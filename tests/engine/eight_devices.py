@@ -1,6 +1,6 @@
 """Runs on eight devices of one process beside the same on one: what differs, as JSON. A process of its own.
 
-python eight_devices.py FOLDER
+python eight_devices.py FOLDER RUN...
 """
 
 import json
@@ -158,14 +158,11 @@ def refusals():
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    found = {
-        "few_and_local_steps": few_and_local_steps(),
-        "pooled_with_memory": pooled_with_memory(),
-        "robust_and_random": robust_and_random(),
-        "several_slices": several_slices(),
-        "single_precision": single_precision(),
-        "chosen_and_resumed_on_others": chosen_and_resumed_on_others(Path(sys.argv[1])),
-        "work": work(),
-        "refusals": refusals(),
+    folder, *names = sys.argv[1:]
+    runs = {
+        one.__name__: one
+        for one in (few_and_local_steps, pooled_with_memory, robust_and_random, several_slices, single_precision)
     }
-    print(json.dumps(found))
+    runs |= {"chosen_and_resumed_on_others": lambda: chosen_and_resumed_on_others(Path(folder))}
+    runs |= {"work": work, "refusals": refusals}
+    print(json.dumps({name: runs[name]() for name in names}))

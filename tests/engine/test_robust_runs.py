@@ -99,7 +99,7 @@ def test_set_aside_means_told(federation):
 @pytest.mark.parametrize(("local_steps", "participation"), [(1, 1.0), (3, 0.75)])
 def test_both_engines_take_the_same_course(x64, local_steps, participation):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    clients = client_data(*regression(clients=8))
+    clients = client_data(*regression(clients=8, sizes=(20, 21)))  # of equal size: one program serves all clients
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=2)
     how = {"rounds": 30, "batch_size": None, "local_steps": local_steps, "participation": participation}
     here, there = (flat.solve(problem, clients, method, engine=engine, **how) for engine in ("compiled", "grid"))

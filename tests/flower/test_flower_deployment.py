@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from flwr.app import Context, RecordDict
 
+from softswitch.flower import InProcessGrid
 from softswitch.results.folder import find_runs
 from softswitch.results.history import ClientOutcome
 
@@ -24,6 +26,10 @@ import keys  # noqa: E402
 from loopback import Loopback, free_port  # noqa: E402
 
 APP = Path(__file__).parent / "flower_app"
+sys.path.insert(0, str(APP))
+import small.client  # noqa: E402
+import small.server  # noqa: E402
+
 LIMIT = 900  # seconds, only so that a test that hangs comes to an end
 
 
@@ -85,6 +91,25 @@ def by_hand(rounds, alpha=1.0, step=0.3):
     return np.mean(iterates, axis=0)
 
 
+def check_two_rounds(found):
+    assert found.about["status"]["code"] == "feasible"
+    assert found.clients["client"] == ["site-1", "site-2", "site-3"]
+    assert found.clients["rows"] == [6, 6, 6]
+    assert (found.history.per_client.outcomes == ClientOutcome.COUNTED).all()
+    np.testing.assert_allclose(found.params["['w']"], by_hand(2), rtol=1e-5)
+    assert found.certificate["confidence"] == 0.95
+    assert (found.folder / "report.html").exists()
+
+
+def test_the_deployed_app_in_one_process(tmp_path):
+    nodes = {number: {"site": number, "marks": str(tmp_path)} for number in (1, 2, 3)}
+    config = {"out": str(tmp_path / "runs"), "rounds": 2}
+    small.server.app(InProcessGrid(small.client.app, nodes), Context(1, 0, {}, RecordDict(), config))
+    (found,) = find_runs(tmp_path / "runs")
+    check_two_rounds(found)
+
+
+@pytest.mark.slow
 def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(sites, tmp_path):
     other = tmp_path / "other"
     keys.main(other, 1, ["127.0.0.1"])
@@ -106,13 +131,7 @@ def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(site
     run = sites.run(rounds=2)
     assert run.wait(timeout=LIMIT) == 0, sites.log("run")
     (found,) = find_runs(sites.folder / "runs")
-    assert found.about["status"]["code"] == "feasible"
-    assert found.clients["client"] == ["site-1", "site-2", "site-3"]
-    assert found.clients["rows"] == [6, 6, 6]
-    assert (found.history.per_client.outcomes == ClientOutcome.COUNTED).all()
-    np.testing.assert_allclose(found.params["['w']"], by_hand(2), rtol=1e-5)
-    assert found.certificate["confidence"] == 0.95
-    assert (found.folder / "report.html").exists()
+    check_two_rounds(found)
     for name, process in refused.items():
         assert process.wait(timeout=LIMIT) != 0, name
         assert "Exit Code: 305" in sites.log(name)
