@@ -50,56 +50,44 @@ class FunctionRows:
         return self._function(clients, rows - self._starts[clients])
 
 
-class DatasetRows:
-    """Rows of data sets with a length and indexed items, one per client; ``columns`` name the entries of tuples."""
+def dataset_reader(datasets: Sequence[Any], names: Sequence[Any], columns: Sequence[str]) -> RowFunction:
+    """Return a function that reads items of data sets, one per client; ``columns`` name the entries of tuples."""
 
-    def __init__(self, datasets: Sequence[Any], names: Sequence[Any], columns: Sequence[str]) -> None:
-        self._datasets, self._names, self._columns = list(datasets), list(names), tuple(columns)
-        self._ends = np.cumsum([len(dataset) for dataset in datasets])
+    def read_item(client: int, item: Any) -> dict[str, np.ndarray]:
+        if not isinstance(item, Mapping):
+            entries = item if isinstance(item, tuple | list) else (item,)
+            if len(entries) != len(columns):
+                raise ValueError(
+                    f"an item of client {names[client]!r} has {len(entries)} entries, but columns names {list(columns)}"
+                )
+            item = dict(zip(columns, entries, strict=True))
+        return {key: np.asarray(part.detach().cpu() if hasattr(part, "detach") else part) for key, part in item.items()}
 
-    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of these rows."""
-        clients = np.searchsorted(self._ends, rows, side="right")
+    def read(clients: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
         items: list[Any] = [None] * len(rows)
         by_client = np.argsort(clients, kind="stable")
         for group in np.split(by_client, np.flatnonzero(np.diff(clients[by_client])) + 1):
-            client = int(clients[group[0]])
-            indices = (rows[group] - (self._ends[client] - len(self._datasets[client]))).tolist()
-            for place, item in zip(group.tolist(), self._items(client, indices), strict=True):
-                items[place] = item
-        columns: dict[str, np.ndarray] = {}
-        for name in items[0]:
+            client, indices = int(clients[group[0]]), rows[group].tolist()
+            dataset = datasets[client]
             try:
-                columns[name] = np.stack([item[name] for item in items])
-            except (KeyError, ValueError) as error:
-                shapes = [f"of shape {item[name].shape}" if name in item else "missing" for item in items]
-                odd = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
-                raise ValueError(
-                    f"{name!r} must have one shape in all items, but is {shapes[odd]} in an item of client "
-                    f"{self._names[clients[odd]]!r} and {shapes[0]} in an item of client {self._names[clients[0]]!r}"
+                is_batched = hasattr(dataset, "__getitems__")
+                found = dataset.__getitems__(indices) if is_batched else [dataset[i] for i in indices]
+            except Exception as error:
+                cause = f"{type(error).__name__}: {error}"
+                raise RuntimeError(
+                    f"the data set of client {names[client]!r} failed for items {indices[:3]}: {cause}"
                 ) from error
-        return columns
+            for place, item in zip(group.tolist(), found, strict=True):
+                items[place] = read_item(client, item)
+        return {name: stack(name, clients, items) for name in items[0]}
 
-    def _items(self, client: int, indices: list[int]) -> list[dict[str, np.ndarray]]:
-        """Return items of one client, as arrays by name."""
-        dataset, name = self._datasets[client], self._names[client]
-        try:
-            is_batched = hasattr(dataset, "__getitems__")
-            items = dataset.__getitems__(indices) if is_batched else [dataset[i] for i in indices]
-        except Exception as error:
-            raise RuntimeError(
-                f"the data set of client {name!r} failed for items {indices[:3]}: {type(error).__name__}: {error}"
-            ) from error
-        return [self._name_entries(item, name) for item in items]
+    def stack(name: str, clients: np.ndarray, items: list[Any]) -> np.ndarray:
+        shapes = [item[name].shape if name in item else None for item in items]
+        if odd := [i for i, shape in enumerate(shapes) if shape != shapes[0]]:
+            raise ValueError(
+                f"{name!r} must have one shape in all items, but is of shape {shapes[odd[0]]} in an item of client "
+                f"{names[clients[odd[0]]]!r} and of shape {shapes[0]} in an item of client {names[clients[0]]!r}"
+            )
+        return np.stack([item[name] for item in items])
 
-    def _name_entries(self, item: Any, client: Any) -> dict[str, np.ndarray]:
-        if not isinstance(item, Mapping):
-            entries = item if isinstance(item, tuple | list) else (item,)
-            if len(entries) != len(self._columns):
-                raise ValueError(
-                    f"an item of client {client!r} has {len(entries)} entries, but columns names {list(self._columns)}"
-                )
-            item = dict(zip(self._columns, entries, strict=True))
-        return {
-            key: np.asarray(value.detach().cpu() if hasattr(value, "detach") else value) for key, value in item.items()
-        }
+    return read

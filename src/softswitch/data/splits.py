@@ -153,12 +153,7 @@ class DataSplit(NamedTuple):
 
 
 def split_masks(
-    client: Any,
-    *columns: Any,
-    validation: float,
-    calibration: float,
-    seed: int = 0,
-    names: tuple[str, str] = ("validation", "calibration"),
+    client: Any, *columns: Any, validation: float, calibration: float, seed: int = 0, names: Any = DataSplit._fields[1:]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return masks of the train, validation and calibration rows; ``names`` are the names of the shares in errors.
 

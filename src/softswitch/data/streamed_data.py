@@ -16,7 +16,7 @@ from softswitch.data import client_data
 from softswitch.data.client_data import ClientData, Rows, check_columns
 from softswitch.data.parquet import convert_parquet
 from softswitch.data.row_order import label_codes, order_rows, size_codes, stratum_codes
-from softswitch.data.row_sources import ArrayRows, DatasetRows, FunctionRows, RowFunction, RowSource
+from softswitch.data.row_sources import ArrayRows, FunctionRows, RowFunction, RowSource, dataset_reader
 from softswitch.support import checks
 from softswitch.support.arrays import aligned_zeros, fingerprint
 
@@ -192,7 +192,8 @@ class StreamedData:
         labels = tuple(range(len(datasets)) if names is None else names)
         if len(labels) != len(datasets):
             raise ValueError(f"names must have one label for each of {len(datasets)} clients, but has {len(labels)}")
-        return cls(DatasetRows(datasets, labels, columns), sizes, names=labels, **options)
+        source = FunctionRows(dataset_reader(datasets, labels, tuple(columns)), sizes)
+        return cls(source, sizes, names=labels, **options)
 
     @classmethod
     def from_function(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
+Limit = float | None
 _COMPARE: dict[str, Any] = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
@@ -29,13 +30,7 @@ def is_array(value: Any) -> bool:
 
 
 def check_real(
-    name: str,
-    value: Any,
-    *,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    below: float | None = None,
+    name: str, value: Any, *, minimum: Limit = None, above: Limit = None, maximum: Limit = None, below: Limit = None
 ) -> float:
     """Return ``value`` as a finite float within the given limits; raise ValueError otherwise."""
     try:
