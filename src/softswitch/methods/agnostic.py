@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
@@ -10,14 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from softswitch.methods.base import Method
-from softswitch.methods.fed_avg import on_objective
+from softswitch.methods.comparison import POSITIVE, ComparisonMethod, descend
 from softswitch.methods.messages import Decision, Reports
-from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agnostic(Method):
+class Agnostic(ComparisonMethod):
     """AFL (Mohri et al., arXiv 1902.00146) and, with clients sampled by their weights, DRFA (arXiv 2102.12660).
 
         λ ← Π_Δ(λ + γ_d v),   v_i = (n/m) f_i(w_k) for reporting clients, else 0
@@ -33,16 +31,14 @@ class Agnostic(Method):
             are weighted by λ (AFL).
     """
 
-    dual_step_size: float
+    dual_step_size: float = field(metadata=POSITIVE)
     draws: bool = False
     aims_at: ClassVar[str] = "max"
     goes_on: ClassVar[bool] = True
-    switches: ClassVar[bool] = False
     knows_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
         if not isinstance(self.draws, bool):
             raise TypeError(f"draws must be True or False, but is {self.draws!r}")
 
@@ -63,10 +59,9 @@ class Agnostic(Method):
         after = projection_simplex(state.at[reports.clients].add(self.dual_step_size * losses.astype(state.dtype)))
         if self.draws:
             drawn = jax.random.choice(reports.key, n, (m,), p=state).astype(jnp.int32)
-            decision = on_objective(self, reports, jnp.full(m, 1 / m, reports.objective.dtype))
+            decision = descend(self, reports, jnp.full(m, 1 / m, reports.objective.dtype))
             return decision._replace(clients=drawn), after
         weights = jnp.where(reports.has_objective, state[reports.clients], 0).astype(reports.objective.dtype)
         total = weights.sum()
         equal = reports.has_objective / count.astype(weights.dtype)
-        weights = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), equal)
-        return on_objective(self, reports, weights), after
+        return descend(self, reports, jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), equal)), after

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from array_api_compat import array_namespace
+
 from softswitch.methods.base import Method, switch
+from softswitch.methods.comparison import descend_on_both
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.multipliers import softly
 from softswitch.methods.weighting import equal_weights
 
 
@@ -47,4 +49,7 @@ class AverageSGM(Method):
         criterion = self.measure(reports)
         if self.soft is None:
             return switch(self, reports, criterion, objective_weights, pair_weights), state
-        return softly(self, self.soft, reports, criterion, objective_weights, pair_weights), state
+        xp = array_namespace(criterion)
+        share = 1 + self.soft * (criterion - self.switch_at)
+        share = xp.where(share < 0, xp.zeros_like(share), xp.where(share > 1, xp.ones_like(share), share))
+        return descend_on_both(self, reports, criterion, (1 - share) * objective_weights, share * pair_weights), state

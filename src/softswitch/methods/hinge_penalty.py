@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Method
+from softswitch.methods import comparison
+from softswitch.methods.comparison import NONNEGATIVE, softmax_or_equal
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.multipliers import leaning, put, shared_out
-from softswitch.support import checks
 
 
 class Estimates(NamedTuple):
-    """Running estimates of every client's constraints.
-
-    Attributes:
-        value: ĝ.
-        begun: Whether the client has an estimate.
-    """
+    """Running estimates ĝ of every client's constraints, and whether there is one."""
 
     value: Float[Array, "n c"]
     begun: Bool[Array, "n c"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HingePenalty(Method):
+class HingePenalty(comparison.ComparisonMethod):
     """Single-loop penalty with a running estimate of each constraint (after arXiv 2504.15243, from its abstract).
 
         ĝ_i ← g_i(w_k) + (1 − γ)(ĝ_i − g_i(w_{k−1}))   for participating clients, on the same batch
@@ -43,19 +37,12 @@ class HingePenalty(Method):
             published.
     """
 
-    penalty: float
-    share: float = 0.1
-    alpha: float | None = None
+    penalty: float = field(metadata=NONNEGATIVE)
+    share: float = field(default=0.1, metadata={"above": 0, "maximum": 1})
+    alpha: float | None = field(default=None, metadata=NONNEGATIVE)
     own_criterion: ClassVar[str] = "max"
-    switches: ClassVar[bool] = False
     knows_clients: ClassVar[bool] = True
     compares: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("penalty", checks.check_real("penalty", self.penalty, minimum=0))
-        self._set("share", checks.check_real("share", self.share, above=0, maximum=1))
-        self._check("alpha", minimum=0)
 
     def begin(self, clients: int, constraints: int) -> Estimates:
         """Return empty estimates."""
@@ -65,15 +52,14 @@ class HingePenalty(Method):
     def decide(self, state: Estimates, reports: Reports) -> tuple[Decision, Estimates]:
         """Update the estimates, then weight the objective and the penalties of violated constraints."""
         assert reports.earlier is not None
-        before, earlier = Estimates(*(part[reports.clients] for part in state)), reports.earlier[1]
+        before, earlier = comparison.of_participants(state, reports), reports.earlier[1]
         known = before.begun & reports.has_constraint & jnp.isfinite(earlier)
         change = jnp.where(known, before.value - earlier, 0)
         now = jnp.where(reports.has_constraint, reports.constraint, 0) + (1 - self.share) * change
-        objective = leaning(reports.objective, self.alpha, reports.has_objective, reports.stand_for)
-        pairs = leaning(now, self.alpha, reports.has_constraint, reports.stand_for)
+        objective = softmax_or_equal(reports.objective, self.alpha, reports.has_objective, reports.stand_for)
+        pairs = softmax_or_equal(now, self.alpha, reports.has_constraint, reports.stand_for)
         violated = reports.has_constraint & (now > self.tolerance)
         price = (self.penalty * jnp.where(violated, pairs, 0)).astype(objective.dtype)
-        decision = shared_out(self, reports, self.measure(reports), objective, price)
-        return decision, Estimates(
-            put(state.value, reports, now), put(state.begun, reports, jnp.ones_like(before.begun))
-        )
+        decision = comparison.descend_on_both(self, reports, self.measure(reports), objective, price)
+        estimates = Estimates(now, jnp.ones_like(before.begun))
+        return decision, comparison.update_entries(state, reports, estimates, reports.has_constraint)

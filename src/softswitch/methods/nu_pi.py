@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Method
+from softswitch.methods import comparison
+from softswitch.methods.comparison import NONNEGATIVE, POSITIVE
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.multipliers import above, on_lagrangian, put
 from softswitch.support import checks
 
 
-class Controlled(NamedTuple):
-    """Controller state of every client's constraints.
-
-    Attributes:
-        multiplier: μ.
-        mean: ξ, a running mean of the errors.
-        begun: Whether there was an error before.
-    """
+class ControllerState(NamedTuple):
+    """μ, the running mean ξ of the errors, and whether there was an error, of every client's constraints."""
 
     multiplier: Float[Array, "n c"]
     mean: Float[Array, "n c"]
@@ -29,7 +23,7 @@ class Controlled(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NuPI(Method):
+class NuPI(comparison.MultiplierMethod):
     """Primal–dual with the νPI controller (Sohrabi et al., arXiv 2406.04558), one multiplier per client and constraint.
 
         w_{k+1} = w_k − η (Σ_i p_i u_i(f_i) + Σ_i μ_i u_i(g_i))
@@ -46,38 +40,27 @@ class NuPI(Method):
         alpha: α of p = softmax(α f), which targets the worst client. None: the clients' mean, as published.
     """
 
-    multiplier: float = 0.0
-    integral: float
-    proportional: float = 0.0
+    integral: float = field(metadata=POSITIVE)
+    proportional: float = field(default=0.0, metadata=NONNEGATIVE)
     smoothing: float = 0.0
-    alpha: float | None = None
-    own_criterion: ClassVar[str] = "max"
-    goes_on: ClassVar[bool] = True
-    switches: ClassVar[bool] = False
-    knows_clients: ClassVar[bool] = True
+    alpha: float | None = field(default=None, metadata=NONNEGATIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("multiplier", checks.check_real("multiplier", self.multiplier, minimum=0))
-        self._set("integral", checks.check_real("integral", self.integral, above=0))
-        self._set("proportional", checks.check_real("proportional", self.proportional, minimum=0))
-        self._set("smoothing", checks.check_fraction("smoothing", self.smoothing))
-        self._check("alpha", minimum=0)
+        object.__setattr__(self, "smoothing", checks.check_fraction("smoothing", self.smoothing))
 
-    def begin(self, clients: int, constraints: int) -> Controlled:
+    def begin(self, clients: int, constraints: int) -> ControllerState:
         """Return μ_0 for every client."""
-        zero = jnp.zeros((clients, constraints), jnp.result_type(float))
-        return Controlled(zero + self.multiplier, zero, zero > 0)
+        multiplier = super().begin(clients, constraints)
+        zero = jnp.zeros_like(multiplier)
+        return ControllerState(multiplier, zero, zero > 0)
 
-    def decide(self, state: Controlled, reports: Reports) -> tuple[Decision, Controlled]:
+    def decide(self, state: ControllerState, reports: Reports) -> tuple[Decision, ControllerState]:
         """Descend on the Lagrangian, then update the participants' multipliers."""
-        error, before = above(self, reports), Controlled(*(part[reports.clients] for part in state))
-        decision = on_lagrangian(self, self.alpha, reports, before.multiplier, len(state.multiplier))
+        error, before = comparison.excess(self, reports), comparison.of_participants(state, reports)
+        clients = len(state.multiplier)
+        decision = comparison.descend_on_lagrangian(self, self.alpha, reports, before.multiplier, clients)
         change = jnp.where(before.begun, (1 - self.smoothing) * (error - before.mean), 0)
         updated = jnp.maximum(before.multiplier + self.integral * error + self.proportional * change, 0)
-        after = Controlled(
-            put(state.multiplier, reports, updated),
-            put(state.mean, reports, before.mean + change),
-            put(state.begun, reports, jnp.ones_like(before.begun)),
-        )
-        return decision, after
+        after = ControllerState(updated, before.mean + change, jnp.ones_like(before.begun))
+        return decision, comparison.update_entries(state, reports, after, reports.has_constraint)

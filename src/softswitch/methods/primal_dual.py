@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Method
-from softswitch.methods.messages import Decision, LocalLoss, Reports
+from softswitch.methods.comparison import NONNEGATIVE, POSITIVE, ComparisonMethod, descend
+from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights
-from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrimalDual(Method):
+class PrimalDual(ComparisonMethod):
     """Primal-dual method: descent on the averaged Lagrangian, ascent on its multipliers.
 
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + μ_k (g_i − ε))
@@ -29,15 +28,9 @@ class PrimalDual(Method):
         dual_step_size: η_d > 0.
     """
 
-    multiplier: float
-    dual_step_size: float
+    multiplier: float = field(metadata=NONNEGATIVE)
+    dual_step_size: float = field(metadata=POSITIVE)
     goes_on: ClassVar[bool] = True
-    switches: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("multiplier", checks.check_real("multiplier", self.multiplier, minimum=0))
-        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
 
     def init(self, constraints: int) -> Any:
         """Return μ_0 for each constraint."""
@@ -45,20 +38,13 @@ class PrimalDual(Method):
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Average the clients' Lagrangians, then update the multipliers."""
-        xp = array_namespace(reports.constraint)
-        criterion = self.measure(reports)
-        weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
-        having = reports.has_constraint
-        count = xp.sum(xp.astype(having, reports.constraint.dtype), axis=0)
-        total = xp.sum(xp.where(having, reports.constraint, xp.zeros_like(reports.constraint)), axis=0)
+        xp, values, known = array_namespace(reports.constraint), reports.constraint, reports.has_constraint
+        count = xp.sum(xp.astype(known, values.dtype), axis=0)
+        total = xp.sum(xp.where(known, values, xp.zeros_like(values)), axis=0)
         mean = total / xp.where(count > 0, count, xp.ones_like(count))
         ascent = state + self.dual_step_size * (mean - self.tolerance)
-        decision = Decision(
-            criterion=criterion,
-            feasible=self.passes(criterion, reports),
-            weights=weights,
-            # μ·(g − ε) and μ·g have the same gradient, so the constant is omitted.
-            local_loss=LocalLoss(1.0, xp.zeros_like(reports.constraint) + state, 0.0, self.tolerance),
-        )
         ascent = xp.where(ascent > 0, ascent, xp.zeros_like(ascent))
+        weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
+        # μ·(g − ε) and μ·g have the same gradient, so the constant is omitted.
+        decision = descend(self, reports, weights, constraint=xp.zeros_like(values) + state)
         return decision, xp.where(count > 0, ascent, state)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from softswitch.methods.base import Method
-from softswitch.methods.fed_avg import on_objective
+from softswitch.methods.comparison import NONNEGATIVE
+from softswitch.methods.fed_avg import FedAvg
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weighting import equal_weights
-from softswitch.support import checks
 from softswitch.support.arrays import weighted_sum
 
 LEAST = 1e-10
@@ -20,7 +18,7 @@ LEAST = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(Method):
+class QFedAvg(FedAvg):
     """q-FedAvg (Li et al., arXiv 1905.10497): minimise the mean of f_i^{q+1}/(q+1), with a curvature-adapted step.
 
         Δ_i = f_i^q u_i,   h_i = q f_i^{q−1} ‖u_i‖² + L f_i^q,   L = 1/η
@@ -32,19 +30,9 @@ class QFedAvg(Method):
         power: q >= 0.
     """
 
-    power: float
-    switches: ClassVar[bool] = False
+    power: float = field(metadata=NONNEGATIVE)
     aims_at: ClassVar[str] = "max"
     sees_each: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("power", checks.check_real("power", self.power, minimum=0))
-
-    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight all clients equally; ``combine`` applies the powers."""
-        weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
-        return on_objective(self, reports, weights), state
 
     def combine(self, k: Any, reports: Reports, decision: Decision, directions: Any) -> Any:
         """Return η⁻¹ Σ Δ_i / Σ h_i, along which a step of η is the method's step."""

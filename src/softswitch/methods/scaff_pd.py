@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from softswitch.methods.base import Method
+from softswitch.methods import comparison
 from softswitch.methods.client_state import AtClients, ControlVariates
-from softswitch.methods.fed_avg import on_objective
 from softswitch.methods.messages import Decision, Reports
-from softswitch.support import checks
 
 AGAINST_DRIFT = ControlVariates()
 
 
-class Weighed(NamedTuple):
-    """State of every client.
-
-    Attributes:
-        logits: log λ.
-        last: f_i of its last report.
-        begun: Whether it has reported before.
-    """
+class DualState(NamedTuple):
+    """log λ, f_i of the last report, and whether there was one, of every client."""
 
     logits: Float[Array, " n"]
     last: Float[Array, " n"]
@@ -33,7 +25,7 @@ class Weighed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaffPD(Method):
+class ScaffPD(comparison.ComparisonMethod):
     """Scaff-PD (Yu, Karimireddy, Ma, Jordan; openreview mxJEX6w5uN) for the worst client, with an entropic dual step.
 
         s_i = f_i + θ (f_i − f_i of its last report);   λ_i ← λ_i exp(σ s_i) / Σ
@@ -47,36 +39,26 @@ class ScaffPD(Method):
         at_clients: The control variates. None: plain local steps.
     """
 
-    dual_step_size: float
-    carry: float = 1.0
+    dual_step_size: float = field(metadata=comparison.POSITIVE)
+    carry: float = field(default=1.0, metadata=comparison.NONNEGATIVE)
     at_clients: AtClients | None = AGAINST_DRIFT
     aims_at: ClassVar[str] = "max"
     goes_on: ClassVar[bool] = True
-    switches: ClassVar[bool] = False
     knows_clients: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("dual_step_size", checks.check_real("dual_step_size", self.dual_step_size, above=0))
-        self._set("carry", checks.check_real("carry", self.carry, minimum=0))
-
-    def begin(self, clients: int, constraints: int) -> Weighed:
+    def begin(self, clients: int, constraints: int) -> DualState:
         """Return equal weights."""
         zero = jnp.zeros(clients, jnp.result_type(float))
-        return Weighed(zero, zero, zero > 0)
+        return DualState(zero, zero, zero > 0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Take an ascent step on the weights, and apply them."""
-        before, has_loss = Weighed(*(part[reports.clients] for part in state)), reports.has_objective
+        before, has_loss = comparison.of_participants(state, reports), reports.has_objective
         losses = jnp.where(has_loss, reports.objective, 0)
         extrapolated = losses + self.carry * jnp.where(before.begun, losses - before.last, 0)
         updated = before.logits + self.dual_step_size * jnp.where(has_loss, extrapolated, 0)
-        logits = state.logits.at[reports.clients].set(updated.astype(state.logits.dtype))
-        logits = logits - logits.max()
-        weights = jax.nn.softmax(jnp.where(has_loss, logits[reports.clients], -jnp.inf)).astype(losses.dtype)
-        after = Weighed(
-            logits,
-            state.last.at[reports.clients].set(jnp.where(has_loss, losses, before.last).astype(state.last.dtype)),
-            state.begun.at[reports.clients].set(before.begun | has_loss),
-        )
-        return on_objective(self, reports, jnp.where(has_loss.any(), weights, 0)), after
+        after = DualState(updated, losses, jnp.ones_like(before.begun))
+        after = comparison.update_entries(state, reports, after, has_loss)
+        after = after._replace(logits=after.logits - after.logits.max())
+        weights = jax.nn.softmax(jnp.where(has_loss, after.logits[reports.clients], -jnp.inf)).astype(losses.dtype)
+        return comparison.descend(self, reports, jnp.where(has_loss.any(), weights, 0)), after

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from softswitch.methods.base import Method
-from softswitch.methods.fed_avg import on_objective
+from softswitch.methods.comparison import NONNEGATIVE, ComparisonMethod, descend
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import softmax_weights
-from softswitch.support import checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class TERM(Method):
+class TERM(ComparisonMethod):
     """Tilted empirical risk minimisation (Li et al., arXiv 2007.01162) over clients.
 
         w_{k+1} = w_k − η Σ_i p_i u_i(f_i),   p = softmax(t f)
@@ -24,14 +22,9 @@ class TERM(Method):
         tilt: t >= 0, per unit of f; 0 is ``FedAvg``.
     """
 
-    tilt: float
-    switches: ClassVar[bool] = False
+    tilt: float = field(metadata=NONNEGATIVE)
     aims_at: ClassVar[str] = "max"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("tilt", checks.check_real("tilt", self.tilt, minimum=0))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Weight by the softmax of the objectives."""
-        return on_objective(self, reports, softmax_weights(reports.objective, self.tilt, reports.has_objective)), state
+        return descend(self, reports, softmax_weights(reports.objective, self.tilt, reports.has_objective)), state

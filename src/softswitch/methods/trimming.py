@@ -1,4 +1,4 @@
-"""Trimmed statistics of client values, for runs with Byzantine clients."""
+"""Trimmed statistics of client values, for runs with b Byzantine clients. None: no trimming."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 def worst_but(values: np.ndarray, liars: Any) -> float:
     """Return the largest value after the b clients with the largest values are trimmed; NaN counts as the largest.
 
-    Args:
-        values: One value per client, or per client and constraint, of which a client's largest counts.
-        liars: b, the number of Byzantine clients. None: no trimming.
+    With several constraints, clients × constraints, the largest value of each client counts.
     """
     by_client = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
     place = min(int(liars or 0), len(by_client) - 1)
@@ -21,15 +19,9 @@ def worst_but(values: np.ndarray, liars: Any) -> float:
 
 
 def mean_within(values: np.ndarray, liars: Any) -> float:
-    """Return the winsorised mean of the clients' values, without missing ones (−∞).
-
-    Args:
-        values: One value per client, or per client and constraint.
-        liars: b, the number of Byzantine clients. None: the plain mean.
-    """
-    columns = np.asarray(values).reshape(len(values), -1)
+    """Return the winsorised mean of the clients' values, without missing ones (−∞)."""
     kept = []
-    for column in columns.T:
+    for column in np.asarray(values).reshape(len(values), -1).T:
         known = column[~np.isneginf(column)]
         place = min(int(liars or 0), (len(known) - 1) // 2)
         if place > 0 and not np.isnan(known).any():

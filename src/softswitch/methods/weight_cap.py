@@ -18,13 +18,6 @@ def capped(method: Method, state: Any, reports: Reports, decision: Decision, mos
     """Return the decision with weights of at most ``most`` and the same switch bit.
 
     If too few clients have a positive weight, the weights sum to less than 1.
-
-    Args:
-        method: The method.
-        state: State of the method.
-        reports: Reports of the round.
-        decision: Decision without a cap.
-        most: The cap.
     """
 
     def exceeds_cap(carry: tuple[Array, Array, Any]) -> Array:
@@ -38,12 +31,11 @@ def capped(method: Method, state: Any, reports: Reports, decision: Decision, mos
         again, _ = method.decide(state, remaining)
         rest = jnp.maximum(1 - most * is_capped.sum(), 0)
         weights = jnp.where(is_capped, most, rest * again.weights).astype(weights.dtype)
-        own = jax.tree.map(
-            lambda kept, new: jnp.where(expand_like(is_capped, kept), kept, new).astype(kept.dtype),
-            own,
-            again.local_loss.own,
-        )
-        return is_capped, weights, own
+
+        def keep_capped(kept: Array, new: Array) -> Array:
+            return jnp.where(expand_like(is_capped, kept), kept, new).astype(kept.dtype)
+
+        return is_capped, weights, jax.tree.map(keep_capped, own, again.local_loss.own)
 
     first = (jnp.zeros(decision.weights.shape, bool), decision.weights, decision.local_loss.own)
     _, weights, own = lax.while_loop(exceeds_cap, apply_cap, first)

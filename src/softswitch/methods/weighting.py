@@ -33,8 +33,7 @@ def _normalised(xp: Any, weights: Array) -> Array:
 def softmax_weights(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
     """Return the masked softmax, softmax_I(αx)_i = 1[i ∈ I]·exp(αx_i) / Σ_{j∈I} exp(αx_j).
 
-    It is shifted by the maximum over the mask to avoid overflow. It is the point of the simplex that maximises
-    <q, x> + Ent(q)/α.
+    It is shifted by the maximum over the mask to avoid overflow. It maximises <q, x> + Ent(q)/α over the simplex.
 
     Args:
         values: One value per client, or per client and constraint.
@@ -48,8 +47,8 @@ def softmax_weights(values: Array, alpha: float | Array, mask: Array | None = No
 def softmax_mean(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
     """Return the softmax mean m(x, α) = <softmax(αx), x>: from the mean (α = 0) towards the maximum (α → ∞).
 
-    0 <= max x − m(x, α) <= ln(n)/α. It is computed as max x + <softmax(αx), x − max x>, which is
-    accurate for large common offsets. With an empty mask the result is −∞.
+    0 <= max x − m(x, α) <= ln(n)/α. It is computed as max x + <softmax(αx), x − max x>, which is accurate for large
+    common offsets. With an empty mask the result is −∞.
 
     Args:
         values: One value per client, or per client and constraint.
