@@ -164,12 +164,12 @@ class TopK(Compressor):
         """Return the bytes of positions and values."""
         count = self._count(numbers)
         values = count * itemsize if self.bits is None else SCALE_BYTES + _packed_size(count, self.bits)
-        return self._position_bytes(numbers) + values
+        return _packed_size(*self._layout(numbers)) + values
 
     def encode(self, vector: np.ndarray) -> bytes:
         """Return the positions, then the values."""
-        chosen, width = self._choose(vector), self._width(len(vector))
-        positions = _pack(chosen, 1) if width is None else _pack(np.flatnonzero(chosen), width) if width else b""
+        chosen, (entries, width) = self._choose(vector), self._layout(len(vector))
+        positions = _pack(chosen if entries == len(vector) else np.flatnonzero(chosen), width)
         values = vector[chosen]
         if self.bits is None:
             return positions + values.astype(values.dtype.newbyteorder("<")).tobytes()
@@ -179,7 +179,7 @@ class TopK(Compressor):
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
         """Return the values at their positions, and zeros."""
         self._check_length(code, numbers, dtype)
-        end = self._position_bytes(numbers)
+        end = _packed_size(*self._layout(numbers))
         positions, rest = self._decode_positions(code[:end], numbers), code[end:]
         vector = np.zeros(numbers, dtype)
         if self.bits is None:
@@ -192,28 +192,22 @@ class TopK(Compressor):
     def _count(self, numbers: int) -> int:
         return min(numbers, max(1, math.ceil(self.share * numbers)))
 
-    def _width(self, numbers: int) -> int | None:
-        """Return the bits of a position; 0 if all entries are kept, None for one bit per entry."""
+    def _layout(self, numbers: int) -> tuple[int, int]:
+        """Return how positions are packed: the number of entries and their bits. It is 0 bits if all are kept."""
         if (count := self._count(numbers)) == numbers:
-            return 0
+            return numbers, 0
         width = max(1, (numbers - 1).bit_length())
-        return width if count * width < numbers else None
-
-    def _position_bytes(self, numbers: int) -> int:
-        width = self._width(numbers)
-        return _packed_size(numbers, 1) if width is None else _packed_size(self._count(numbers), width)
+        return (count, width) if count * width < numbers else (numbers, 1)
 
     def _decode_positions(self, data: bytes, numbers: int) -> np.ndarray:
         """Return the positions in increasing order, or raise an error."""
-        count, width = self._count(numbers), self._width(numbers)
+        count, (entries, width) = self._count(numbers), self._layout(numbers)
         if width == 0:
             return np.arange(numbers)
-        if width is None:
-            positions = np.flatnonzero(_unpack(data, numbers, 1))
-            if len(positions) != count:
-                raise ValueError(f"expected {count:,} positions, but there are {len(positions):,}")
-            return positions
-        positions = _unpack(data, count, width)
+        unpacked = _unpack(data, entries, width)
+        positions = np.flatnonzero(unpacked) if entries == numbers else unpacked
+        if len(positions) != count:
+            raise ValueError(f"expected {count:,} positions, but there are {len(positions):,}")
         if (np.diff(positions) <= 0).any() or positions[-1] >= numbers:
             raise ValueError(f"positions must be increasing and below {numbers:,}")
         return positions

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from softswitch.methods import comparison
 from softswitch.methods.comparison import NONNEGATIVE, softmax_or_equal
 from softswitch.methods.messages import Decision, Reports
-
-
-class Estimates(NamedTuple):
-    """Running estimates ĝ of every client's constraints, and whether there is one."""
-
-    value: Float[Array, "n c"]
-    begun: Bool[Array, "n c"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +36,22 @@ class HingePenalty(comparison.ComparisonMethod):
     knows_clients: ClassVar[bool] = True
     compares: ClassVar[bool] = True
 
-    def begin(self, clients: int, constraints: int) -> Estimates:
-        """Return empty estimates."""
+    def begin(self, clients: int, constraints: int) -> Any:
+        """Return ĝ, and whether there is an estimate, for every client and constraint."""
         zero = jnp.zeros((clients, constraints), jnp.result_type(float))
-        return Estimates(zero, zero > 0)
+        return zero, zero > 0
 
-    def decide(self, state: Estimates, reports: Reports) -> tuple[Decision, Estimates]:
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Update the estimates, then weight the objective and the penalties of violated constraints."""
         assert reports.earlier is not None
-        before, earlier = comparison.of_participants(state, reports), reports.earlier[1]
-        known = before.begun & reports.has_constraint & jnp.isfinite(earlier)
-        change = jnp.where(known, before.value - earlier, 0)
+        (estimate, begun), earlier = comparison.of_participants(state, reports), reports.earlier[1]
+        known = begun & reports.has_constraint & jnp.isfinite(earlier)
+        change = jnp.where(known, estimate - earlier, 0)
         now = jnp.where(reports.has_constraint, reports.constraint, 0) + (1 - self.share) * change
         objective = softmax_or_equal(reports.objective, self.alpha, reports.has_objective, reports.stand_for)
         pairs = softmax_or_equal(now, self.alpha, reports.has_constraint, reports.stand_for)
         violated = reports.has_constraint & (now > self.tolerance)
         price = (self.penalty * jnp.where(violated, pairs, 0)).astype(objective.dtype)
         decision = comparison.descend_on_both(self, reports, self.measure(reports), objective, price)
-        estimates = Estimates(now, jnp.ones_like(before.begun))
-        return decision, comparison.update_entries(state, reports, estimates, reports.has_constraint)
+        after = (now, jnp.ones_like(begun))
+        return decision, comparison.update_entries(state, reports, after, reports.has_constraint)

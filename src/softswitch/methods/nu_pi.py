@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from softswitch.methods import comparison
 from softswitch.methods.comparison import NONNEGATIVE, POSITIVE
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support import checks
-
-
-class ControllerState(NamedTuple):
-    """μ, the running mean ξ of the errors, and whether there was an error, of every client's constraints."""
-
-    multiplier: Float[Array, "n c"]
-    mean: Float[Array, "n c"]
-    begun: Bool[Array, "n c"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +40,17 @@ class NuPI(comparison.MultiplierMethod):
         super().__post_init__()
         object.__setattr__(self, "smoothing", checks.check_fraction("smoothing", self.smoothing))
 
-    def begin(self, clients: int, constraints: int) -> ControllerState:
-        """Return μ_0 for every client."""
+    def begin(self, clients: int, constraints: int) -> Any:
+        """Return μ, ξ, and whether there was an error, for every client and constraint."""
         multiplier = super().begin(clients, constraints)
         zero = jnp.zeros_like(multiplier)
-        return ControllerState(multiplier, zero, zero > 0)
+        return multiplier, zero, zero > 0
 
-    def decide(self, state: ControllerState, reports: Reports) -> tuple[Decision, ControllerState]:
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Descend on the Lagrangian, then update the participants' multipliers."""
-        error, before = comparison.excess(self, reports), comparison.of_participants(state, reports)
-        clients = len(state.multiplier)
-        decision = comparison.descend_on_lagrangian(self, self.alpha, reports, before.multiplier, clients)
-        change = jnp.where(before.begun, (1 - self.smoothing) * (error - before.mean), 0)
-        updated = jnp.maximum(before.multiplier + self.integral * error + self.proportional * change, 0)
-        after = ControllerState(updated, before.mean + change, jnp.ones_like(before.begun))
+        error, (multiplier, mean, begun) = comparison.excess(self, reports), comparison.of_participants(state, reports)
+        decision = comparison.descend_on_lagrangian(self, self.alpha, reports, multiplier, len(state[0]))
+        change = jnp.where(begun, (1 - self.smoothing) * (error - mean), 0)
+        updated = jnp.maximum(multiplier + self.integral * error + self.proportional * change, 0)
+        after = (updated, mean + change, jnp.ones_like(begun))
         return decision, comparison.update_entries(state, reports, after, reports.has_constraint)

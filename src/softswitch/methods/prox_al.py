@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from softswitch.methods import comparison
 from softswitch.methods.client_state import AtClients, Consensus
@@ -15,13 +14,6 @@ from softswitch.methods.weighting import equal_weights
 from softswitch.support import checks
 
 CONSENSUS = Consensus()
-
-
-class OuterState(NamedTuple):
-    """μ of every client's constraints, and the number of rounds so far."""
-
-    multiplier: Float[Array, "n c"]
-    rounds: Int[Array, ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +42,17 @@ class ProxAL(comparison.MultiplierMethod):
         if not checks.is_array(self.inner):  # a traced value was checked before
             object.__setattr__(self, "inner", checks.check_integer("inner", self.inner, minimum=1))
 
-    def begin(self, clients: int, constraints: int) -> OuterState:
-        """Return μ_0 for every client."""
-        return OuterState(super().begin(clients, constraints), jnp.int32(0))
+    def begin(self, clients: int, constraints: int) -> Any:
+        """Return μ for every client and constraint, and the number of rounds so far."""
+        return super().begin(clients, constraints), jnp.int32(0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Assign every client its augmented Lagrangian; update multipliers at the end of an inner loop."""
-        multipliers = state.multiplier[reports.clients]
+        every, rounds = state
+        multipliers = every[reports.clients]
         penalised = jnp.maximum(multipliers + self.penalty * comparison.excess(self, reports), 0)
         mix = jnp.where(reports.has_constraint, penalised, 0).astype(reports.constraint.dtype)
         weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
-        updated = jnp.where((state.rounds + 1) % self.inner == 0, penalised, multipliers)
-        after = comparison.update_entries(state.multiplier, reports, updated, reports.has_constraint)
-        return comparison.descend(self, reports, weights, mix), OuterState(after, state.rounds + 1)
+        updated = jnp.where((rounds + 1) % self.inner == 0, penalised, multipliers)
+        after = comparison.update_entries(every, reports, updated, reports.has_constraint)
+        return comparison.descend(self, reports, weights, mix), (after, rounds + 1)

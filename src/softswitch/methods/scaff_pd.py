@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from softswitch.methods import comparison
 from softswitch.methods.client_state import AtClients, ControlVariates
 from softswitch.methods.messages import Decision, Reports
 
 AGAINST_DRIFT = ControlVariates()
-
-
-class DualState(NamedTuple):
-    """log λ, f_i of the last report, and whether there was one, of every client."""
-
-    logits: Float[Array, " n"]
-    last: Float[Array, " n"]
-    begun: Bool[Array, " n"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +37,19 @@ class ScaffPD(comparison.ComparisonMethod):
     goes_on: ClassVar[bool] = True
     knows_clients: ClassVar[bool] = True
 
-    def begin(self, clients: int, constraints: int) -> DualState:
-        """Return equal weights."""
+    def begin(self, clients: int, constraints: int) -> Any:
+        """Return log λ, f_i of the last report, and whether there was one, for every client."""
         zero = jnp.zeros(clients, jnp.result_type(float))
-        return DualState(zero, zero, zero > 0)
+        return zero, zero, zero > 0
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Take an ascent step on the weights, and apply them."""
-        before, has_loss = comparison.of_participants(state, reports), reports.has_objective
+        (logits, last, begun), has_loss = comparison.of_participants(state, reports), reports.has_objective
         losses = jnp.where(has_loss, reports.objective, 0)
-        extrapolated = losses + self.carry * jnp.where(before.begun, losses - before.last, 0)
-        updated = before.logits + self.dual_step_size * jnp.where(has_loss, extrapolated, 0)
-        after = DualState(updated, losses, jnp.ones_like(before.begun))
-        after = comparison.update_entries(state, reports, after, has_loss)
-        after = after._replace(logits=after.logits - after.logits.max())
-        weights = jax.nn.softmax(jnp.where(has_loss, after.logits[reports.clients], -jnp.inf)).astype(losses.dtype)
-        return comparison.descend(self, reports, jnp.where(has_loss.any(), weights, 0)), after
+        extrapolated = losses + self.carry * jnp.where(begun, losses - last, 0)
+        updated = logits + self.dual_step_size * jnp.where(has_loss, extrapolated, 0)
+        after = (updated, losses, jnp.ones_like(begun))
+        logits, *reported = comparison.update_entries(state, reports, after, has_loss)
+        logits = logits - logits.max()
+        weights = jax.nn.softmax(jnp.where(has_loss, logits[reports.clients], -jnp.inf)).astype(losses.dtype)
+        return comparison.descend(self, reports, jnp.where(has_loss.any(), weights, 0)), (logits, *reported)

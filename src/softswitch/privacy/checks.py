@@ -12,13 +12,14 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
+_CLIENT = "PrivateClient(...) of softswitch.flower"
 _RATE = "the rate of the privacy settings determines the fraction of the rows that is drawn"
 _REASONS = {
     "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
     "warm_start": "what an earlier run learned from the same rows is not counted in this one",
     "lower_bound": "it is computed on all rows",
     "regret": "f_i* depends on rows, and is not counted",
-    "devices": "private clients are computed on one device; use PrivateClient of softswitch.flower for several",
+    "devices": "private clients are computed on one device; for several use " + _CLIENT,
     "vectorize": "private runs are executed one after another",
     "dtype": "noise is drawn in the precision of the parameters",
     "client_batch_size": "it is chosen by the memory that private clients need",
@@ -75,11 +76,7 @@ def check_private(clients: Any, privacy: Any, engine: str) -> None:
     """Raise unless these clients can be private in this engine."""
     checks.check_instance("privacy", privacy, RecordPrivacy)
     if not isinstance(clients, ClientData):
-        raise ValueError(
-            f"clients must be a ClientData with privacy, but are {type(clients).__name__}: rows are drawn and clipped "
-            "one by one, which needs them in memory. Use a subset that fits (ε then holds for its rows), or let each "
-            "client read its own rows: PrivateClient(...) of softswitch.flower"
-        )
+        given = f"{type(clients).__name__}, whose rows are not in memory"
+        raise ValueError(f"clients must be a ClientData with privacy, but are {given}; use a subset, or {_CLIENT}")
     if engine != "compiled":
-        over_flower = "over Flower use PrivateClient(...) of softswitch.flower"
-        raise ValueError(f"engine must be 'compiled' with privacy, but is {engine!r}; {over_flower}")
+        raise ValueError(f"engine must be 'compiled' with privacy, but is {engine!r}; over Flower use {_CLIENT}")

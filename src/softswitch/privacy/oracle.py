@@ -40,12 +40,8 @@ class NoiseDeviations(NamedTuple):
 class NoisyOracle(Oracle):
     """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
 
-    Attributes:
-        counts: Number of rows of f and each g, public or released with noise; 0 if a client lacks the function.
-            Clients × functions.
-        shares: Fraction of its rows that each client draws.
-        noise: Standard deviations of the noise.
-        clip_gradient: Clipping norm of a row's gradient.
+    ``counts`` are the numbers of rows of f and each g, clients × functions: public or released with noise, and 0 if a
+    client lacks the function. ``shares`` are the fractions of their rows that clients draw.
     """
 
     counts: Any
@@ -103,13 +99,9 @@ class PrivateDraws(NamedTuple):
 class PrivateOracle(NoisyOracle):
     """Private clients that compute with JAX.
 
-    Attributes:
-        taken: Number of rows that each client draws if ``sampling`` is "fixed". It may also be "all" or "poisson".
-        secret: Words that all draws of rows and noise depend on, besides the seed of the run. Without any, the noise
-            can be reproduced from the seed.
-        width: Number of rows of the largest client.
-        capacity: Maximum number of drawn rows.
-        slice_size: Number of clients that are computed together.
+    ``sampling`` is "all", "poisson" or "fixed", with ``taken`` rows. Draws of rows and noise depend on the words in
+    ``secret`` besides the seed of the run; without any, the noise can be reproduced from the seed. ``width`` is the
+    number of rows of the largest client, and ``capacity`` the maximum number of drawn rows.
     """
 
     rows: Rows

@@ -89,14 +89,7 @@ class RecordPrivacy:
 
 
 class Releases(NamedTuple):
-    """Number of releases of a client.
-
-    Attributes:
-        reports: Of f and all g on drawn rows.
-        steps: Of gradients on drawn rows; a direction consists of E of them.
-        evaluations: Of f and all g on all rows.
-        sizes: Of the number of rows of each function.
-    """
+    """Number of releases of a client: reports and gradients on drawn rows, evaluations of all rows, and sizes."""
 
     reports: int = 0
     steps: int = 0

@@ -80,7 +80,7 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
     """A ``TorchOracle`` whose rows are clipped one by one, with noise on all sums.
 
     ``taken`` is the number of rows that each client draws, or None for Poisson sampling. ``clips`` are the clipping
-    norms of a row's values and of its gradient. For the other arguments see ``TorchOracle`` and ``NoisyOracle``.
+    norms of a row's values and of its gradient. See also ``TorchOracle`` and ``NoisyOracle``.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
     def direction(
         self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> Arrays:
-        """Compute Σ_i r_i u_i; every participant computes and is charged, whatever its weight."""
+        """Compute Σ_i r_i u_i; every participant computes and is charged, also with weight 0."""
         directions = self.directions(params, draws, kept, decision, switches, step_size)
         weights: Any = decision.weights
         return {name: np.tensordot(weights, parts, axes=1).astype(parts.dtype) for name, parts in directions.items()}

@@ -1,7 +1,7 @@
-"""The words that some settings may be. Nothing is imported here: help texts need them at once."""
+"""Accepted values of some settings. This module imports nothing, so that help texts appear at once."""
 
 ANSWERS = ("auto", "average", "last", "best")
-"""Which iterate is wanted: whatever is best, the mean of the feasible ones, the last, or the best by its reports."""
+"""Which iterate to return: chosen during training, the mean of the feasible ones, the last, or the best by reports."""
 CRITERIA = ("softmax", "max", "mean", "pooled")
 """What the switch compares with its threshold."""
 ALPHA_SCALES = ("raw", "spread", "change")

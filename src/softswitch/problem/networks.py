@@ -126,43 +126,38 @@ def predict_class(values: Float[Array, "rows classes"]) -> Int[Array, " rows"]:
 def class_miss_rates(classes: int) -> Rate:
     """Return one constraint per class: the share of its rows that are predicted as another class."""
 
-    def weights(batch: Batch) -> list[Array]:
-        return [batch["weight"] * (batch["y"] == label) for label in range(classes)]
+    def of_each_class(rate: Callable[[Array], Array], batch: Batch) -> Array:
+        return jnp.stack([rate(batch["weight"] * (batch["y"] == label)) for label in range(classes)])
 
-    def constraint(params: Network, batch: Batch) -> Array:
-        wrong = predict_class(apply_network(params, batch["x"])) != batch["y"]
-        return jnp.stack([event_rate(wrong, of_class) for of_class in weights(batch)])
-
-    def surrogate(params: Network, batch: Batch) -> Array:
-        margin, wrong = _margins(params, batch)
-        return jnp.stack([nearest_error_loss(margin, wrong, of_class) for of_class in weights(batch)])
-
-    return Rate(constraint, surrogate)
+    return _class_rate(of_each_class)
 
 
 @lru_cache
 def class_error_rate() -> Rate:
     """Return the share of all rows that are misclassified, as a constraint."""
+    return _class_rate(lambda rate, batch: rate(batch["weight"]))
+
+
+def _class_rate(apply: Callable[[Callable[[Array], Array], Batch], Array]) -> Rate:
+    """Return a rate of misclassified rows; ``apply`` calls a function of row weights for some of the rows."""
 
     def constraint(params: Network, batch: Batch) -> Array:
-        return event_rate(predict_class(apply_network(params, batch["x"])) != batch["y"], batch["weight"])
+        wrong = predict_class(apply_network(params, batch["x"])) != batch["y"]
+        return apply(lambda weights: event_rate(wrong, weights), batch)
 
     def surrogate(params: Network, batch: Batch) -> Array:
-        return nearest_error_loss(*_margins(params, batch), batch["weight"])
+        """Use how far each row's class is ahead of the best other class."""
+        values = apply_network(params, batch["x"])
+        is_label = jax.nn.one_hot(batch["y"], values.shape[1], dtype=bool)
+        margin = _take_label(values, batch) - jnp.where(is_label, -jnp.inf, values).max(axis=1)
+        wrong = predict_class(values) != batch["y"]
+        return apply(lambda weights: nearest_error_loss(margin, wrong, weights), batch)
 
     return Rate(constraint, surrogate)
 
 
 def _take_label(values: Float[Array, "rows classes"], batch: Batch) -> Float[Array, " rows"]:
     return jnp.take_along_axis(values, batch["y"][:, None].astype(int), axis=1)[:, 0]
-
-
-def _margins(params: Network, batch: Batch) -> tuple[Float[Array, " rows"], Array]:
-    """Return how far each row's class is ahead of the best other class, and which rows are misclassified."""
-    values = apply_network(params, batch["x"])
-    is_label = jax.nn.one_hot(batch["y"], values.shape[1], dtype=bool)
-    best_other = jnp.where(is_label, -jnp.inf, values).max(axis=1)
-    return _take_label(values, batch) - best_other, predict_class(values) != batch["y"]
 
 
 class LabelScale(NamedTuple):

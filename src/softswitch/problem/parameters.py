@@ -63,14 +63,13 @@ def takes_key(function: Callable[..., Any]) -> bool:
     An argument of that name with another default, in the function or by ``functools.partial``, does not count.
     """
     try:
-        arguments = inspect.signature(function, follow_wrapped=False).parameters
+        arguments = list(inspect.signature(function, follow_wrapped=False).parameters.values())
     except (TypeError, ValueError):  # a built-in without a signature
         return False
-    if "key" not in arguments or "key" in list(arguments)[:2]:
+    key = next((argument for argument in arguments[2:] if argument.name == "key"), None)
+    if key is None or key.kind not in (key.POSITIONAL_OR_KEYWORD, key.KEYWORD_ONLY):
         return False
-    key = arguments["key"]
-    accepts_keyword = key.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return accepts_keyword and (key.default is inspect.Parameter.empty or key.default is None)
+    return key.default is key.empty or key.default is None
 
 
 def call_with_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> Any:

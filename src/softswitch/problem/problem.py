@@ -170,10 +170,7 @@ def _trace_constraint(function: Callable[..., Any], params: Params, batch: Batch
 def _trace(
     function: Callable[..., Any], params: Params, batch: Batch, name: str, accepted: str
 ) -> tuple[Any, tuple[int, ...]]:
-    """Return the function's program without a key, and the shape of its output.
-
-    A function that takes a key is also traced with one.
-    """
+    """Return the function's program without a key, and its output's shape; also try it with a key if it takes one."""
     try:
         if takes_key(function):
             key = jax.eval_shape(lambda: jax.random.key(0))

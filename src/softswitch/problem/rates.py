@@ -35,10 +35,8 @@ from softswitch.support import checks
 Score = Callable[[Params, Batch], Any]
 NEIGHBOURHOOD = 0.1
 """Length scale beyond the nearest wrong row over which rows count, relative to the mean distance of wrong rows."""
-GAP_TEMPERATURE = 0.1
-"""Temperature of the sigmoid that replaces a decision in a gap, in log-odds."""
-FAR_WEIGHT = 0.001
-"""Weight of the unscaled sigmoid, which gives rows far from the threshold a gradient."""
+GAP_TEMPERATURE, FAR_WEIGHT = 0.1, 0.001
+"""Temperature of the sigmoid that replaces a decision in a gap, and weight of one without it, for far rows."""
 MAX_EXACT_PRODUCT = 2.0**31
 """Products of integers below this are exact."""
 
@@ -100,19 +98,13 @@ def _error_rate(score: Score, label: int | None) -> Rate:
     return Rate(constraint, surrogate)
 
 
-def nearest_error_loss(
-    margin: Float[Array, " rows"], wrong: Bool[Array, " rows"], weights: Float[Array, " rows"]
-) -> Float[Array, ""]:
+def nearest_error_loss(margin: Array, wrong: Bool[Array, " rows"], weights: Array) -> Float[Array, ""]:
     """Return the mean distance of the wrong rows nearest to the threshold: the surrogate of an error rate.
 
     A rate just above its bound becomes feasible when the nearest wrong row crosses the threshold, and the gradient of
     that row's score points there. Rows at a similar distance count too, relative to the mean distance of wrong rows,
-    so that the scale of the scores does not matter. If no row is wrong, all rows are used.
-
-    Args:
-        margin: Signed distance of each row's score to the threshold; positive if correct.
-        wrong: Which rows are misclassified.
-        weights: Row weights; rows of weight 0 do not count.
+    so that the scale of the scores does not matter. If no row is wrong, all rows are used. The ``margin`` of a row is
+    the signed distance of its score to the threshold, positive if correct.
     """
     rows = jnp.where((wrong & (weights > 0)).any(), weights * wrong, weights)
     distance = jnp.abs(stop_gradient(margin))
@@ -161,9 +153,7 @@ def _gap(score: Score, label: int | None) -> Rate:
     return Rate(_ExactGap(statistics, gap_from_sums, gaps=True, exact=exact), surrogate)
 
 
-def _exact_gap(
-    events: Bool[Array, " rows"], weights: Float[Array, " rows"], protected: Bool[Array, " rows"]
-) -> Float[Array, ""]:
+def _exact_gap(events: Array, weights: Array, protected: Bool[Array, " rows"]) -> Float[Array, ""]:
     """Return |k/n − l/m| of k events among n protected rows and l among m others, or −∞ if a group has no rows.
 
     If all rows weigh the same it is |k·m − l·n|/(n·m), computed with integers and rounded down.
