@@ -21,17 +21,11 @@ _BLOCK_BYTES = 1 << 26
 
 
 class Rows(NamedTuple):
-    """Rows as the compiled engine uses them, sorted by client, and by stratum within a client.
-
-    Attributes:
-        columns: Data by name, one row per sample.
-        offsets: First row of each client's stratum; clients × strata.
-        counts: Number of rows of each client's stratum; clients × strata.
-    """
+    """Rows as the compiled engine uses them, sorted by client, and by stratum within a client."""
 
     columns: dict[str, jax.Array]
-    offsets: jax.Array
-    counts: jax.Array
+    offsets: jax.Array  # first row of each client's stratum; clients × strata
+    counts: jax.Array  # number of rows of each client's stratum; clients × strata
 
     @property
     def sizes(self) -> jax.Array:
@@ -63,12 +57,6 @@ class ClientData:
 
     Create it with ``from_arrays`` or ``from_list``. Rows keep their dtype as far as JAX does (float64 needs
     ``jax_enable_x64``).
-
-    Args:
-        columns: Data by name, one row per sample.
-        client: Client label of each row.
-        strata: As for ``from_arrays``.
-        names: Client labels in the order of their indices. Default: the sorted values of ``client``.
 
     Attributes:
         rows: The flat store.

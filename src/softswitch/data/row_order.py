@@ -15,15 +15,12 @@ Codes = Callable[[slice], np.ndarray]
 
 
 class RowOrder(NamedTuple):
-    """Labels of the clients and of the strata, row counts (clients × strata), and the position of each sorted row.
-
-    The order is None if the rows are sorted.
-    """
+    """The labels of clients and strata, and the order of their rows."""
 
     names: tuple[Any, ...]
     strata: tuple[Any, ...]
-    sizes: np.ndarray
-    order: np.ndarray | None
+    sizes: np.ndarray  # number of rows, clients × strata
+    order: np.ndarray | None  # position of each row; None if the rows are sorted
 
 
 def order_rows(

@@ -15,11 +15,7 @@ class RowSource(Protocol):
     """A source of rows for ``StreamedData``. It may be called from another thread, one call at a time."""
 
     def take(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """Return the columns of these rows, by name, in the given order.
-
-        Args:
-            rows: Row numbers. Rows are numbered client by client, and stratum by stratum within a client.
-        """
+        """Return the columns of these rows. Rows are numbered by client, and by stratum within a client."""
 
 
 class ArrayRows:

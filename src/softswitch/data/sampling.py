@@ -84,20 +84,15 @@ def sample_clients(bits: UInt32[Array, " words"], clients: int, size: int) -> In
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Batching:
-    """How a client draws a batch.
+    """How a client draws a batch, with or without replacement.
 
-    Attributes:
-        draws: Number of rows from each stratum; None for all local rows.
-        replace: Whether to draw with replacement. None: with replacement, except that a client with no more rows than
-            draws takes each row once.
-        width: Number of rows of a batch; for all local rows the size of the largest client.
-        equal: Whether all rows of a batch always weigh the same.
+    If ``replace`` is None, a client with no more rows than draws takes each row once, and others draw with replacement.
     """
 
-    draws: tuple[int, ...] | None
+    draws: tuple[int, ...] | None  # number of rows from each stratum; None for all local rows
     replace: bool | None
-    width: int
-    equal: bool
+    width: int  # number of rows of a batch; for all local rows the size of the largest client
+    equal: bool  # whether all rows of a batch always weigh the same
 
     def bit_count(self, clients: int, times: int) -> int:
         """Return how many random words ``draw`` uses."""

@@ -52,11 +52,7 @@ def unflatten_by_path(arrays: Mapping[str, Any], like: Any) -> Any:
 
 
 def encode_structure(tree: Any) -> Any:
-    """Return the structure of nested dicts, lists and tuples as JSON, with the path of each array in its place.
-
-    Raises:
-        TypeError: The tree has nodes of other types. ``unflatten_by_path`` can restore these.
-    """
+    """Return nested dicts, lists and tuples as JSON, with paths for arrays; raise TypeError for other nodes."""
 
     def encode(node: Any, path: str) -> Any:
         if node is None:

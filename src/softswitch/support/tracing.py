@@ -76,9 +76,8 @@ def trace_once(function: Callable[..., T], *examples: Any) -> tuple[Callable[...
 def function_digest(*functions: Any) -> str:
     """Return a digest of functions: their code, defaults, and the values that they refer to.
 
-    References are followed through functions, methods, partials, containers, dataclasses, modules with weights, and
-    objects without a repr of their class. Arrays count with their values, other objects with their repr. The code of
-    other modules does not count.
+    References are followed, except to the code of other modules. Arrays count with their values, objects with their
+    attributes or their repr.
     """
     digest = hashlib.sha256()
     seen: dict[int, Any] = {}
