@@ -16,27 +16,17 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from softswitch.results.certificate import Verdict
 from softswitch.results.descriptions import read_description
 from softswitch.results.folder import Run
-from softswitch.results.report.clients import MAX_CLIENTS, WORST_CLIENTS, ClientResult, ClientVerdict, sort_worst_first
+from softswitch.results.report.clients import MAX_CLIENTS, WORST_CLIENTS, ClientResult, sort_worst_first
 from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend
 from softswitch.support.text import format_number
 
 AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
-CSS_VARIABLES = {  # the page's CSS variable for each colour of the figures
-    BLUE: "first",
-    GREY: "quiet",
-    GREEN: "third",
-    PURPLE: "fourth",
-    VERMILLION: "bad",
-    AMBER: "unsure",
-    DEEP_GREEN: "good",
-    FAINT: "faint",
-    BLACK: "text",
-    "#b0b0b0": "line",
-    "#cccccc": "line",
-}
-COLOURS = {ClientVerdict.VIOLATES: VERMILLION, ClientVerdict.UNDECIDED: AMBER, ClientVerdict.MEETS: DEEP_GREEN}
+FIGURE_COLOURS = (BLUE, GREY, GREEN, PURPLE, VERMILLION, AMBER, DEEP_GREEN, FAINT, BLACK, "#b0b0b0", "#cccccc")
+CSS_VARIABLES = ["first", "quiet", "third", "fourth", "bad", "unsure", "good", "faint", "text", "line", "line"]
+COLOURS = {Verdict.VIOLATES: VERMILLION, Verdict.UNDECIDED: AMBER, Verdict.MEETS: DEEP_GREEN}
 GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')  # matplotlib's ids, which are the same in every figure
 COORDINATES, LONG_DECIMALS = re.compile(r' (?:d|x|y|transform)="[^"]*"'), re.compile(r"(\d+\.\d\d)\d+")
 MAX_POINTS = 500  # longer curves are thinned to about this many points
@@ -62,7 +52,7 @@ def render_svg(figure: Figure, key: str, tips: Mapping[str, str] | None = None) 
     text = GENERATED_IDS.sub("", text)
     for gid, tip in (tips or {}).items():
         text = text.replace(f'<g id="{gid}">', f"<g><title>{escape(tip)}</title>")
-    for colour, name in CSS_VARIABLES.items():
+    for colour, name in zip(FIGURE_COLOURS, CSS_VARIABLES, strict=True):
         text = re.sub(rf"{colour}(?![0-9a-f])", f"var(--{name})", text, flags=re.IGNORECASE)
     text = COORDINATES.sub(lambda match: LONG_DECIMALS.sub(r"\1", match[0]), text)
     return re.sub(r'<svg([^>]*?) width="[^"]*"( height="[^"]*")?', r"<svg\1", text, count=1)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from softswitch.results.certificate import Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.folder import Run
 from softswitch.results.json_numbers import nan_if_none
 from softswitch.support.text import MISSING, format_number, format_percent, join_first
 
 MARKS = {"good": "✔", "unsure": "?", "bad": "✘"}
+CLIENT_MARKS = {Verdict.VIOLATES: "✘", Verdict.UNDECIDED: "?", Verdict.MEETS: "✔"}  # in the order of importance
 MAX_NAMES = 3  # number of clients that a summary names
 MAX_CLIENTS, WORST_CLIENTS = 50, 20  # more clients than the first number are summarised, with only the worst few shown
 Write = Callable[[float | None], str]
@@ -30,22 +31,11 @@ METRICS: dict[str, tuple[str, Write]] = {  # metrics of clients on held-out rows
 BASELINES = {"constant": "constant", "unconstrained": "no constraint"}  # shown below the metrics of the answer
 
 
-class ClientVerdict(StrEnum):
-    """The verdict on a client, in the order of importance."""
-
-    VIOLATES = "violates"
-    UNDECIDED = "undecided"
-    MEETS = "meets"
-
-
-CLIENT_MARKS = {ClientVerdict.VIOLATES: "✘", ClientVerdict.UNDECIDED: "?", ClientVerdict.MEETS: "✔"}
-
-
 class ClientResult(NamedTuple):
     """The outcome of one client: the largest constraint on training rows, and its limits on held-out rows if any."""
 
     name: str
-    verdict: ClientVerdict
+    verdict: Verdict
     reason: str
     constraint: float
     estimate: float = math.nan
@@ -77,18 +67,18 @@ def summarise_clients(run: Run) -> list[ClientResult]:
     def summarise(name: str, constraint: float) -> ClientResult:
         if not certified:
             meets = constraint <= run.about["tolerance"]
-            verdict = ClientVerdict.MEETS if meets else ClientVerdict.VIOLATES
+            verdict = Verdict.MEETS if meets else Verdict.VIOLATES
             return ClientResult(name, verdict, "on training rows", constraint)
         if name not in certified:
-            return ClientResult(name, ClientVerdict.UNDECIDED, "no held-out rows", constraint)
+            return ClientResult(name, Verdict.UNDECIDED, "no held-out rows", constraint)
         judged, more = certified[name]["verdict"], certified[name].get("rows_needed")
         sides = ("estimate", "lower", "upper")
         limits = [[nan_if_none(interval[side]) for side in sides] for interval in certified[name]["constraints"]]
         estimate, lower, upper = max(limits, key=lambda limit: math.inf if math.isnan(limit[2]) else limit[2])
         lower = max(lower, 0.0) if is_nonnegative and math.isfinite(lower) else lower
-        verdict = ClientVerdict(judged) if judged in ("meets", "violates") else ClientVerdict.UNDECIDED
+        verdict = Verdict(judged) if judged in (Verdict.MEETS, Verdict.VIOLATES) else Verdict.UNDECIDED
         reason = "no relevant held-out rows" if judged == "unknown" else ""
-        if not reason and verdict is ClientVerdict.UNDECIDED and more is not None:
+        if not reason and verdict is Verdict.UNDECIDED and more is not None:
             reason = f"about {more:,} more rows" if more else "depends on other clients"
         return ClientResult(name, verdict, reason, constraint, estimate, lower, upper, more)
 
@@ -100,7 +90,7 @@ def sort_worst_first(clients: list[ClientResult]) -> list[int]:
 
     def key(i: int) -> tuple[float, ...]:
         levels = (clients[i].estimate, clients[i].upper, clients[i].constraint)
-        rank = list(ClientVerdict).index(clients[i].verdict)
+        rank = list(CLIENT_MARKS).index(clients[i].verdict)
         return (rank, *(math.inf if math.isnan(level) else -level for level in levels))
 
     return sorted(range(len(clients)), key=key)
@@ -130,9 +120,9 @@ def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
     verdicts = {client.verdict for client in clients}
     is_certified = about.get("certification") is None or about["certification"]["certified"]
     level, headline = "good", f"Certified{approximate}"
-    if ClientVerdict.VIOLATES in verdicts:
+    if Verdict.VIOLATES in verdicts:
         level, headline = "bad", "Violated"
-    elif not is_certified or ClientVerdict.UNDECIDED in verdicts:
+    elif not is_certified or Verdict.UNDECIDED in verdicts:
         level, headline = "bad" if violating else "unsure", "Not certified"
     elif violating:
         level, headline = "bad", "Certified, but violated on training rows"
@@ -144,7 +134,7 @@ def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
 def _count_verdicts(clients: list[ClientResult]) -> str:
     """Return a text such as "3 of 4 meet, 1 undecided (other: about 120 more rows needed)"."""
     ordered = [clients[i] for i in sort_worst_first(clients)]
-    violating, undecided, meeting = ([c for c in ordered if c.verdict is verdict] for verdict in ClientVerdict)
+    violating, undecided, meeting = ([c for c in ordered if c.verdict is verdict] for verdict in CLIENT_MARKS)
     parts = [f"{len(meeting):,} of {len(clients):,} meet{'s' * (len(meeting) == len(clients) == 1)}"]
     if len(meeting) == len(clients) > 1:
         parts = [f"All {len(meeting):,} meet"]
@@ -179,7 +169,7 @@ class ClientTable(NamedTuple):
     """The table of clients; with very many, also all rows and verdicts for the search, and deciles."""
 
     head: list[Cell]
-    verdicts: list[ClientVerdict]
+    verdicts: list[Verdict]
     rows: list[list[Cell]]
     every: list[list[str]]
     marks: str
@@ -192,7 +182,7 @@ def build_client_table(run: Run, clients: list[ClientResult], kind: ConstraintDe
     order, is_large = sort_worst_first(clients), len(clients) > MAX_CLIENTS
     rows = [[Cell(clients[i].name), *(column[i] for column in columns.values())] for i in order]
     shown = WORST_CLIENTS if is_large else len(rows)
-    ranks = [list(ClientVerdict).index(clients[i].verdict) for i in order]
+    ranks = [list(CLIENT_MARKS).index(clients[i].verdict) for i in order]
     return ClientTable(
         head=[Cell(noun), *(Cell(*heading) for heading in columns)],
         verdicts=[clients[i].verdict for i in order[:shown]],

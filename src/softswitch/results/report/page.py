@@ -14,12 +14,12 @@ import numpy as np
 
 from softswitch.results import folder as run_folder
 from softswitch.results.baseline import CONSTANT
-from softswitch.results.certificate import Certificate
+from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.events import count_events
 from softswitch.results.folder import Run, has_frontier, write_result
 from softswitch.results.report import charts
-from softswitch.results.report.clients import METRICS, ClientVerdict, build_client_table, judge_run, summarise_clients
+from softswitch.results.report.clients import METRICS, build_client_table, judge_run, summarise_clients
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
@@ -144,7 +144,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "events": count_events(run.events),
         "restarts": [str(restart) for restart in run.restarts],
         "clients": build_client_table(run, clients, kind, noun),
-        "is_wider": any(c.verdict is ClientVerdict.MEETS and c.upper > about["tolerance"] for c in clients),
+        "is_wider": any(c.verdict is Verdict.MEETS and c.upper > about["tolerance"] for c in clients),
         "method": shorten_numbers(about["method"]),
         "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
         "frontier": _describe_frontier(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
@@ -185,7 +185,7 @@ def _compare_runs(runs: list[Run]) -> dict[str, list[Any]]:
     rows = []
     for i, run in enumerate(runs):
         write, clients = read_description(run.about).write, summarise_clients(run)
-        meeting = sum(client.verdict is ClientVerdict.MEETS for client in clients)
+        meeting = sum(client.verdict is Verdict.MEETS for client in clients)
         cells = [run.name, judge_run(run, clients).headline, f"{meeting:,} of {len(clients):,}"]
         cells += [write(run.about["worst_constraint"]), write(run.about["tolerance"])]
         cells += [format_number(run.about["worst_objective"]), f"{run.about['rounds']:,}"]
