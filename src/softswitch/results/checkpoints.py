@@ -130,15 +130,10 @@ class Checkpoints:
     def latest(
         self, identity: Mapping[str, str], like: Callable[[], tuple[Any, Any]], best: Params | None = None
     ) -> Snapshot | None:
-        """Return the newest intact checkpoint, or None if there is none.
+        """Return the newest intact checkpoint; None if there is none. One of another run or version raises ValueError.
 
-        Args:
-            identity: What the run depends on, by name.
-            like: Returns a state and a record of the structure to restore. Called only if there is a checkpoint.
-            best: Parameters of the structure of the best answer so far, for an auto-tuned run; else None.
-
-        Raises:
-            ValueError: The checkpoint is of another run, or of another version of softswitch.
+        If there is one, ``like`` returns a state and a record of the structure to restore. ``best`` has the structure
+        of the best answer so far of an auto-tuned run.
         """
         for file, metadata, arrays in self._intact():
             _check_identity(file, _read_identity(file, metadata), identity)

@@ -9,21 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ConstraintDescription:
-    """Names and units of a constraint and its objective.
-
-    Attributes:
-        constraint: Name of the constraint, used as a column heading.
-        objective: Name of the objective, used as a column heading.
-        is_share: Whether values of the constraint are shares, written in percent.
-        is_nonnegative: Whether the constraint is never below 0.
-        cost: Client metric that a tighter bound makes worse, such as "false_alarm_rate"; None if there is none.
-    """
+    """Names and units of a constraint and its objective. The names are column headings."""
 
     constraint: str = "constraint"
     objective: str = "objective"
-    is_share: bool = False
-    is_nonnegative: bool = False
-    cost: str | None = None
+    is_share: bool = False  # whether values of the constraint are shares, written in percent
+    is_nonnegative: bool = False  # whether the constraint is never below 0
+    cost: str | None = None  # the client metric that a tighter bound makes worse, such as "false_alarm_rate"
 
     def write(self, value: float | None) -> str:
         """Return a value of the constraint as text."""

@@ -177,13 +177,9 @@ class History:
 
     @classmethod
     def from_records(cls, oracle: Any, records: Sequence[Record], rounds: int, first: int = 0) -> History:
-        """Concatenate chunks of records.
+        """Concatenate chunks of records, the first of which begins with round ``first``, and keep some ``rounds``.
 
-        Args:
-            oracle: The clients, which know the ``cost`` of a round.
-            records: Chunks of rounds, in order. The last may be longer than needed.
-            rounds: Number of rounds to keep.
-            first: Number of the first round.
+        ``oracle`` is an ``Oracle``, or has its ``cost``.
         """
         joined: Any = join(records, rounds)
         costs = oracle.cost(None if joined.rows is None else joined.rows.astype(np.int64))
@@ -210,11 +206,7 @@ class History:
         )
 
     def since(self, first: int) -> History:
-        """Return the reports, criterion and switch of the rounds from ``first`` on, without evaluations.
-
-        Args:
-            first: The first round to keep, counted from 0.
-        """
+        """Return the reports, criterion and switch of the rounds from ``first`` on, without evaluations."""
         names = (*_REPORTED, "value_evaluations", "gradient_evaluations")
         kept = {name: getattr(self, name)[first:] for name in names}
         return History(**kept, full_rounds=self.full_rounds[:0], full=ClientSummary(*(part[:0] for part in self.full)))
@@ -233,11 +225,7 @@ class History:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> History:
-        """Restore a history from ``to_arrays``.
-
-        Args:
-            arrays: The output of ``to_arrays``.
-        """
+        """Restore a history from ``to_arrays``."""
         parts: dict[str, Any] = {}
         for name, array in arrays.items():
             *path, last = name.split(".", 2)  # the name of a metric may have dots

@@ -185,7 +185,16 @@ def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
     """Return the status of a finished run, given its answer's values at every client."""
     history, smallest = end.history, float(end.state.best.criterion)
     if end.diverged_at >= 0:
-        return Status(StatusCode.DIVERGED, _describe_divergence(end), end.diverged_at, end.culprit, smallest)
+        cause = "the server's step is not finite"
+        if end.culprit is not None:
+            cause = f"client {end.culprit!r} reported a value that is not finite"
+        elif end.vanished:
+            cause = "no client has an objective, or none has a constraint: all are −∞, also on all data"
+        advice = "Lower step_size, or check that client's values"
+        if not end.diverged_at:
+            advice = "Check objective and constraint at the start"
+        message = f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
+        return Status(StatusCode.DIVERGED, message, end.diverged_at, end.culprit, smallest)
     answer = _Answer(end.names, end.method, evaluation)
     if end.stopped:
         message = f"stopped after {len(history)} rounds, {history.feasible_rounds} of them feasible; {answer}"
@@ -246,18 +255,6 @@ class _Answer:
             return largest
         unknown = f"nothing is known of {join_first(list(map(repr, self.unknown)))}, which counts as a violation"
         return unknown if len(self.unknown) == self.clients else f"{largest}; {unknown}"
-
-
-def _describe_divergence(end: RunEnd) -> str:
-    cause = "the server's step is not finite"
-    if end.culprit is not None:
-        cause = f"client {end.culprit!r} reported a value that is not finite"
-    elif end.vanished:
-        cause = "no client has an objective, or none has a constraint: all are −∞, also on all data"
-    advice = "Lower step_size, or check that client's values"
-    if not end.diverged_at:
-        advice = "Check objective and constraint at the start"
-    return f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
 
 
 def _describe_void_rounds(end: RunEnd) -> str:
