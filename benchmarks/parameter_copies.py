@@ -18,7 +18,8 @@ import optax
 import softswitch as ss
 from benchmarks import flat
 from softswitch.engine import compiled
-from softswitch.methods.round import start
+from softswitch.engine.server_step import Setup
+from softswitch.methods.state import first_state
 
 OPTIMIZERS = {"SGD": optax.sgd, "Adam": optax.adam}
 CLIENTS, ROWS = 4, 2
@@ -54,10 +55,10 @@ def copies(problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, l
     oracle = flat.federation_of(
         problem, clients, local_steps=local_steps, client_batch_size=1
     ).oracle.without_evaluation()
-    parts = compiled.Pieces(oracle, method, None)
+    parts = Setup(oracle, method, None)
     asked = (parts, compiled.Program(100, False, False), compiled.Span(0, 100, 0, 1), jax.random.key(0))
-    state = jax.eval_shape(lambda: start(problem.start, method, 1))
-    needed: Any = compiled.run_chunk.lower(*asked, state).compile().memory_analysis()
+    state = jax.eval_shape(lambda: first_state(problem.start, method, (), 0, 1))
+    needed: Any = compiled.CompiledEngine.run_chunk.lower(*asked, state).compile().memory_analysis()
     rows = sum(column.nbytes for column in clients.rows.columns.values())
     found = {
         "kept": needed.argument_size_in_bytes - rows,

@@ -28,7 +28,7 @@ from softswitch_experiments.leaderboard.cell import Cell, TaskUnits
 from softswitch_experiments.leaderboard.methods import DEFAULT, METHODS
 from softswitch_experiments.leaderboard.tasks import MAIN, TASKS
 
-CORRECTED, MEANS = forecasts.SHARES, (0.5, 0.8, 0.9, 0.95)
+CORRECTED, MEANS = forecasts.DECAY_RATES, (0.5, 0.8, 0.9, 0.95)
 ROUNDS, BATCH, FIRST_SEED, BUDGET = 200, 4, 100, 0.33
 
 
@@ -40,7 +40,9 @@ def with_means(
     tells = (jnp.isfinite(told) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(own)
     miss, lag = (jnp.where(tells, at[:, None], 0) - jnp.where(tells, own, 0) for at in (earlier, told))
     tested = tells & (mask & (ages == 1))[:, None, None]
-    missed = forecasts.OF_LATE * before.missed + (1 - forecasts.OF_LATE) * jnp.where(tested, miss**2, 0).sum(axis=0)
+    missed = forecasts.ERROR_DECAY * before.missed + (1 - forecasts.ERROR_DECAY) * jnp.where(tested, miss**2, 0).sum(
+        axis=0
+    )
     share = jnp.asarray((*CORRECTED, *MEANS), own.dtype)[:, None] ** ages.astype(own.dtype)[:, None, None]
     off = jnp.concatenate([miss[:, : len(CORRECTED)], lag[:, len(CORRECTED) :]], axis=1)
     now = jnp.where(mask[:, None, None], told[:, None] - share * off, own).astype(own.dtype)
@@ -55,12 +57,12 @@ def kept_too() -> Iterator[None]:
     shares: Any = forecasts
     used: Any = remembering
     before = used.corrected
-    shares.SHARES, used.corrected = (*CORRECTED, *MEANS), with_means
+    shares.DECAY_RATES, used.corrected = (*CORRECTED, *MEANS), with_means
     jax.clear_caches()
     try:
         yield
     finally:
-        shares.SHARES, used.corrected = CORRECTED, before
+        shares.DECAY_RATES, used.corrected = CORRECTED, before
         jax.clear_caches()
 
 
@@ -76,9 +78,9 @@ def on_regression(seeds: int) -> Table:
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             options: dict[str, Any] = {"rounds": ROUNDS, "batch_size": BATCH, "eval_every": 0, "progress": False}
             run = flat.solve(problem, clients, method, participation=share, memory=memory, seed=seed, **options)
-            assert run.state.memory is not None
+            assert "memory" in run.state.parts
             truth, _ = ss.evaluate(problem, clients, run.last)
-            squares.append(np.square(np.asarray(run.state.memory.objective) - truth).mean())
+            squares.append(np.square(np.asarray(run.state.parts["memory"].objective) - truth).mean())
         return f"{np.sqrt(np.mean(squares)):.3f}"
 
     for falls, first in ((True, 0.2), (True, 0.05), (False, 0.2), (False, 0.05), (False, 0.01)):

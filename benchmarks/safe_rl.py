@@ -41,7 +41,7 @@ def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
     asked = request_of(carts, (RULE,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER))
     state = engine.start(policy, RULE, carts.oracle, None)
-    go = partial(engine.run_chunk, asked.parts(RULE), asked.program(1))
+    go = partial(engine.CompiledEngine.run_chunk, asked.setup(RULE), asked.program(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):
         _, record = jax.block_until_ready(go(asked.span(k), jax.random.key(0), state))

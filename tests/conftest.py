@@ -43,7 +43,8 @@ INNER = (
     "softswitch.oracles.gradient",
     "softswitch.oracles.losses",
     "softswitch.oracles.evaluation",
-    "softswitch.methods.round",
+    "softswitch.methods.state",
+    "softswitch.engine.server_step",
     "softswitch.engine.compiled",
     "softswitch_experiments.tasks.neyman_pearson",
 )

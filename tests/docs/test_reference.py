@@ -26,7 +26,7 @@ ANYTHING = {
     "Method.decide state": "the same",
     "Method.begin return": "the same",
     "Direction.init return": "what a way to make directions remembers is its own affair",
-    "Direction.made state": "the same",
+    "Direction.transform state": "the same",
     "AtClients.init return": "what clients keep is a method's own affair",
     "AtClients.shift own": "the same",
     "AtClients.after own": "the same",

@@ -131,8 +131,8 @@ def work():
         problem = ss.Problem(least_squares, two_constraints, jnp.zeros(20))
         how, settings = Sampling(batch_size=16), RunSettings(rounds=5, eval_every=0)
         asked = request(problem, clients, (RULE,), how, settings, compute=ss.Compute(devices=devices))
-        arguments = (asked.parts(RULE), asked.program(5), asked.span(0), jax.random.key(0), asked.first_state(RULE))
-        program = compiled.run_chunk.lower(*arguments).compile()
+        arguments = (asked.setup(RULE), asked.program(5), asked.span(0), jax.random.key(0), asked.first_state(RULE))
+        program = compiled.CompiledEngine.run_chunk.lower(*arguments).compile()
         counted[devices] = {
             "flops": program.cost_analysis()["flops"],
             "sums": len(re.findall(r" all-reduce\(", program.as_text())),

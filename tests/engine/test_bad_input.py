@@ -30,8 +30,8 @@ def no_compute(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("work began before the input was refused")
 
-    monkeypatch.setattr(engine, "run_chunk", refuse)
-    monkeypatch.setattr(engine, "run_chunk_of_many", refuse)
+    monkeypatch.setattr(engine.CompiledEngine, "run_chunk", refuse)
+    monkeypatch.setattr(engine, "run_many", refuse)
 
 
 def refused(error, message):

@@ -14,8 +14,7 @@ from benchmarks import flat
 from compilations import COMPILATIONS
 from problems import LEVEL, NumpyTwin, client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engine import compiled, solve
-from softswitch.engine.restart_decisions import numbers_of, with_numbers
-from softswitch.engine.restarts import Cycles
+from softswitch.engine.restarts import LocalRestarts, numbers_of, with_numbers
 from softswitch.methods import Reports
 from softswitch.methods.schedules import FallingStep
 
@@ -155,7 +154,7 @@ def test_few_take_part_and_are_remembered(clients):
     options = {"participation": 0.5, "rounds": 100}
     left_out = chosen(clients, **options)
     same_bits(left_out, chosen(clients, memory=ss.Memory(smoothing=0.0), **options))
-    assert left_out.state.memory is not None
+    assert "memory" in left_out.state.parts
     assert left_out.status.code is ss.StatusCode.FEASIBLE
     check_cycles(left_out)
 
@@ -444,7 +443,7 @@ def test_only_the_first_cycle_takes_over_what_a_warm_start_keeps(clients):
         with pytest.raises(SeenError) as seen:
             chosen(clients, rounds=100, warm_start=first)
     request, method = seen.value.args
-    cycles = Cycles(request, request.choice, method, 0)
+    cycles = LocalRestarts(request, request.choice, method, 0)
     begun = cycles.begin()
     for kept, one in zip(
         jax.tree.leaves((first.state.optimizer, first.state.method, first.state.average)),

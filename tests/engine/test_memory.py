@@ -20,9 +20,14 @@ from problems import NumpyTwin, client_data, least_squares, regression, softplus
 from softswitch import theory
 from softswitch.flower import messages as wire
 from softswitch.methods import Reports
-from softswitch.methods.client_selection import ask, order_of_pass, rounds_a_pass, stand_for, turn
-from softswitch.methods.memory import Places, decide, hear, nothing_remembered
-from softswitch.methods.round import surviving_weights
+from softswitch.methods.client_selection import (
+    clients_in_turn,
+    order_of_pass,
+    represented_clients,
+    rounds_per_pass,
+    select_clients,
+)
+from softswitch.methods.memory import ClientMemory, Places, Remembered
 from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch_experiments.tasks.fair_classification import adult
@@ -39,51 +44,54 @@ def reports(f, g, mask=None):
     )
 
 
-def remembering(f, g, heard_at=None):
-    nothing = nothing_remembered(len(f), 1, None, jnp.float32)
+def remembering(f, g, reported_at=None):
+    nothing = Remembered.empty(len(f), 1, None, jnp.float32)
     every = jnp.arange(len(f), dtype=jnp.int32)
-    told = hear(ss.Memory(), nothing, jnp.int32(0), every, reports(f, g))
-    if heard_at is None:
+    told = nothing.hear(0.0, jnp.int32(0), every, reports(f, g))
+    if reported_at is None:
         return told
-    when = jnp.asarray(heard_at, jnp.int32)
-    return told._replace(heard_at=when, asked_at=when)
+    when = jnp.asarray(reported_at, jnp.int32)
+    return told._replace(reported_at=when, selected_at=when)
+
+
+def decide(method, state, remembered, clients, told, pooled):
+    wrapped = ClientMemory(ss.Memory()).wrap(method.decide, {"memory": remembered}, clients)
+    return wrapped(state, told)
 
 
 def turns(key, rounds, n, places):
     """Whose turn it is in each of the rounds."""
-    length = rounds_a_pass(n, places)
-    return np.asarray(jax.vmap(lambda k: turn(order_of_pass(key, k // length, n), k, places))(jnp.arange(rounds)))
+    length = rounds_per_pass(n, places)
+    return np.asarray(
+        jax.vmap(lambda k: clients_in_turn(order_of_pass(key, k // length, n), k, places))(jnp.arange(rounds))
+    )
 
 
 def test_last_values_and_running_means_by_hand():
-    memory = ss.Memory(smoothing=0.75)
-    one = hear(
-        memory, nothing_remembered(3, 1, None, jnp.float32), jnp.int32(4), jnp.array([2, 0]), reports([8, 4], [1, 2])
-    )
+    nothing = Remembered.empty(3, 1, None, jnp.float32)
+    one = nothing.hear(0.75, jnp.int32(4), jnp.array([2, 0]), reports([8, 4], [1, 2]))
     np.testing.assert_array_equal(one.objective, [4, -np.inf, 8])
-    np.testing.assert_array_equal(one.heard_at, [4, -1, 4])
-    two = hear(
-        memory, one._replace(travelled=jnp.float32(0.5)), jnp.int32(6), jnp.array([2, 1]), reports([4, 1], [1, -np.inf])
-    )
+    np.testing.assert_array_equal(one.reported_at, [4, -1, 4])
+    further = one._replace(travelled=jnp.float32(0.5))
+    two = further.hear(0.75, jnp.int32(6), jnp.array([2, 1]), reports([4, 1], [1, -np.inf]))
     np.testing.assert_array_equal(two.objective, [4, 1, 7], err_msg="0.75·8 + 0.25·4; a first report counts whole")
     np.testing.assert_array_equal(two.constraint[:, 0], [2, -np.inf, 1], err_msg="what a client does not have")
-    np.testing.assert_array_equal(two.heard_at, [4, 6, 6])
+    np.testing.assert_array_equal(two.reported_at, [4, 6, 6])
     np.testing.assert_array_equal(two.times, [1, 1, 2])
     np.testing.assert_array_equal(two.travelled_at, [0, 0.5, 0.5])
-    lost = hear(memory, two, jnp.int32(7), jnp.array([0, 1]), reports([99, 5], [99, 9], [False, True]))
+    lost = two.hear(0.75, jnp.int32(7), jnp.array([0, 1]), reports([99, 5], [99, 9], [False, True]))
     np.testing.assert_array_equal(lost.objective, [4, 0.75 * 1 + 0.25 * 5, 7], err_msg="a client that was lost stays")
-    assert lost.heard_at.tolist() == [4, 7, 6]
+    assert lost.reported_at.tolist() == [4, 7, 6]
     assert lost.constraint[1, 0] == 9, "what it did not have before is not blended"
 
 
 def test_a_batch_that_lacks_a_class_does_not_erase_what_is_remembered():
-    memory = ss.Memory(smoothing=0.75)
     known = remembering([4, 8], [2, 1])
-    lacking = hear(memory, known, jnp.int32(1), jnp.array([0, 1]), reports([-np.inf, 4], [3, -np.inf]))
+    lacking = known.hear(0.75, jnp.int32(1), jnp.array([0, 1]), reports([-np.inf, 4], [3, -np.inf]))
     np.testing.assert_array_equal(lacking.objective, [4, 0.75 * 8 + 0.25 * 4])
     np.testing.assert_array_equal(lacking.constraint[:, 0], [0.75 * 2 + 0.25 * 3, 1])
-    np.testing.assert_array_equal(lacking.heard_at, [1, 1])
-    diverged = hear(memory, known, jnp.int32(1), jnp.array([0, 1]), reports([np.nan, 4], [3, 1]))
+    np.testing.assert_array_equal(lacking.reported_at, [1, 1])
+    diverged = known.hear(0.75, jnp.int32(1), jnp.array([0, 1]), reports([np.nan, 4], [3, 1]))
     assert np.isnan(diverged.objective[0])
 
 
@@ -106,20 +114,20 @@ def test_who_is_asked(n, data):
     """As many as there are places, nobody twice: the worst, of whom the unheard come first, and those in turn."""
     m = data.draw(st.integers(1, n))
     places = ss.Memory(worst_share=data.draw(st.floats(0, 1))).places(m)
-    assert places.all == m
-    assert places.by_turns >= 1
+    assert places.total == m
+    assert places.in_turn >= 1
     values = st.lists(st.one_of(st.floats(-5, 5, width=32), st.just(-np.inf)), min_size=n, max_size=n)
     f, g = data.draw(values), data.draw(values)
-    heard_at = data.draw(st.lists(st.sampled_from([-1, 3]), min_size=n, max_size=n))
-    remembered = remembering(f, g, heard_at)
+    reported_at = data.draw(st.lists(st.sampled_from([-1, 3]), min_size=n, max_size=n))
+    remembered = remembering(f, g, reported_at)
     in_turn = jnp.asarray(turns(jax.random.key(0), 3, n, places)[2])
-    chosen = np.asarray(ask(remembered, in_turn, places, jnp.int32(4))).tolist()
+    chosen = np.asarray(select_clients(remembered, in_turn, places, jnp.int32(4))).tolist()
     assert len(set(chosen)) == m
-    urgency = np.where(np.asarray(heard_at) < 0, np.inf, g)
+    urgency = np.where(np.asarray(reported_at) < 0, np.inf, g)
     worst = chosen[: places.by_constraint] if m < n else chosen
     for i in set(range(n)) - set(worst):
         assert all(urgency[i] <= urgency[j] for j in worst) or m == n
-    due = np.asarray(in_turn)[: places.by_turns]
+    due = np.asarray(in_turn)[: places.in_turn]
     assert set(due.tolist()) <= set(chosen)
 
 
@@ -128,18 +136,18 @@ def test_who_rests_or_never_answers_waits_for_its_turn():
     remembered = remembering([0.0] * 5, [0.0, 0.1, 0.2, 0.3, 0.4], [-1, 3, 3, 3, 3])
     places, in_turn = Places(1, 0, 1), jnp.array([2, 1])
 
-    def by_need(asked_at, rest):
-        told = remembered._replace(asked_at=jnp.asarray(asked_at, jnp.int32))
-        return int(ask(told, in_turn, places, jnp.int32(10), rest)[0])
+    def by_need(selected_at, rest):
+        told = remembered._replace(selected_at=jnp.asarray(selected_at, jnp.int32))
+        return int(select_clients(told, in_turn, places, jnp.int32(10), rest)[0])
 
     assert by_need([9, 3, 3, 3, 9], 0) == 4  # the worst again and again
     assert by_need([9, 3, 3, 3, 9], 1) == 3  # unless it rests
     assert by_need([9, 3, 3, 9, 8], 1) == 4
     assert by_need([9, 3, 3, 3, 8], 2) == 3
     assert by_need([-1, 3, 3, 3, 9], 0) == 0  # never asked: it comes first
-    left_out = remembered._replace(heard_at=jnp.array([-2, 3, 3, 3, 3], jnp.int32))
-    assert left_out.unheard.tolist() == [False] * 5
-    assert int(ask(left_out, in_turn, places, jnp.int32(10), 0)[0]) == 4
+    left_out = remembered._replace(reported_at=jnp.array([-2, 3, 3, 3, 3], jnp.int32))
+    assert left_out.awaited.tolist() == [False] * 5
+    assert int(select_clients(left_out, in_turn, places, jnp.int32(10), 0)[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -155,12 +163,12 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
     n, places = 12, Places(1, 1, 3)
     remembered = remembering(np.arange(n), -np.arange(n))
     passes = 400
-    whose = turns(jax.random.key(0), passes * rounds_a_pass(n, places), n, places)
-    counts = stand_for(places, n, jnp.float32)
+    whose = turns(jax.random.key(0), passes * rounds_per_pass(n, places), n, places)
+    counts = represented_clients(places, n, jnp.float32)
     np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
 
     def weights(in_turn):
-        asked = ask(remembered, in_turn, places, jnp.int32(1))
+        asked = select_clients(remembered, in_turn, places, jnp.int32(1))
         told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
         decision, _ = decide(method, method.init(1), remembered, asked, told, None)
         return jnp.zeros(n).at[asked].set(decision.weights)
@@ -172,11 +180,12 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
     asked = reports(np.zeros(5), np.zeros(5))._replace(stand_for=counts)
     weighed, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
     np.testing.assert_allclose(weighed.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are those of the asked")
-    left = surviving_weights(method, method.init(1), asked, weighed, jnp.array([True, False, True, False, False]))
+    survivors = asked._replace(mask=jnp.array([True, False, True, False, False]), bit=weighed.feasible)
+    left = method.decide(method.init(1), survivors)[0].weights
     np.testing.assert_allclose(
         left, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="so also of those who are left"
     )
-    assert stand_for(Places(1, 1, 1), 3, jnp.float32) is None, "everyone is asked: the plain method"
+    assert represented_clients(Places(1, 1, 1), 3, jnp.float32) is None, "everyone is asked: the plain method"
 
 
 @pytest.mark.parametrize(("n", "m", "share"), [(20, 3, 2 / 3), (47, 5, 0.8), (7, 7, 0.5), (30, 4, 0.0), (9, 8, 1.0)])
@@ -187,7 +196,7 @@ def test_nobody_waits_longer_than_is_said(n, m, share):
     assert all(len(set(row)) == len(row) for row in whose.tolist())
     limit = memory.longest_wait(n, m)
     for client in range(n):
-        when = [-1, *np.flatnonzero((whose[:, : places.by_turns] == client).any(axis=1)).tolist()] if m < n else [0, 1]
+        when = [-1, *np.flatnonzero((whose[:, : places.in_turn] == client).any(axis=1)).tolist()] if m < n else [0, 1]
         assert max(later - earlier for earlier, later in pairwise(when)) <= limit
 
 
@@ -298,7 +307,7 @@ def test_flowers_grid_takes_the_compiled_course(method, share):
     np.testing.assert_allclose(compiled.last, grid.last, atol=1e-6)
     np.testing.assert_array_equal(compiled.history.unheard, grid.history.unheard)
     np.testing.assert_array_equal(compiled.history.oldest, grid.history.oldest)
-    np.testing.assert_array_equal(compiled.state.memory.times, grid.state.memory.times)
+    np.testing.assert_array_equal(compiled.state.parts["memory"].times, grid.state.parts["memory"].times)
 
 
 def test_rounds_before_everyone_was_heard_are_marked_and_not_averaged():
@@ -337,7 +346,7 @@ def test_a_pooled_constraint_is_remembered_by_its_sums():
     method = ss.SoftmaxSGM(alpha=1.0, criterion="pooled", step_size=0.01, tolerance=0.05, optimizer=optax.adam)
     options = {"rounds": 20, "batch_size": 64, "eval_every": 0}
     kept = flat.solve(task.problem, task.train, method, memory=ss.Memory(), participation=0.5, **options)
-    assert kept.state.memory.sums.shape == (6, 4)
+    assert kept.state.parts["memory"].sums.shape == (6, 4)
     plain, same = (flat.solve(task.problem, task.train, method, memory=m, **options) for m in (None, ss.Memory()))
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
 
@@ -376,7 +385,9 @@ def test_over_flower_a_pooled_constraint_is_remembered_as_in_the_compiled_engine
     np.testing.assert_array_equal(compiled.history.feasible, grid.history.feasible)
     np.testing.assert_allclose(compiled.history.criterion, grid.history.criterion, atol=1e-5)
     np.testing.assert_allclose(compiled.last["a"], grid.last["a"], atol=1e-5)
-    np.testing.assert_allclose(compiled.state.memory.sums, grid.state.memory.sums, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        compiled.state.parts["memory"].sums, grid.state.parts["memory"].sums, rtol=1e-4, atol=1e-4
+    )
 
 
 def pooled_clients(clients=6, **changes):
@@ -417,7 +428,7 @@ def test_over_flower_remembered_sums_outlive_a_kill_and_a_new_client(tmp_path):
         return strategy.result
 
     def die(chunk):
-        assert chunk.state.memory.sums.shape == ((6 if chunk.round > 5 else 5), 2)
+        assert chunk.state.parts["memory"].sums.shape == ((6 if chunk.round > 5 else 5), 2)
         if chunk.round == 9:
             raise RuntimeError("the server dies")
 
@@ -427,9 +438,9 @@ def test_over_flower_remembered_sums_outlive_a_kill_and_a_new_client(tmp_path):
     again = run(ss.Checkpoints(tmp_path, every=0))
     np.testing.assert_array_equal(again.params["a"], whole.params["a"])
     np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
-    np.testing.assert_array_equal(again.state.memory.sums, whole.state.memory.sums)
+    np.testing.assert_array_equal(again.state.parts["memory"].sums, whole.state.parts["memory"].sums)
     assert whole.history.unheard[-1] == 0
-    np.testing.assert_allclose(again.state.memory.sums[:, 1], pooled_task()[1].sizes, rtol=1e-6)
+    np.testing.assert_allclose(again.state.parts["memory"].sums[:, 1], pooled_task()[1].sizes, rtol=1e-6)
 
 
 def test_over_flower_the_remembered_sums_are_those_of_accepted_reports():
@@ -442,7 +453,7 @@ def test_over_flower_the_remembered_sums_are_those_of_accepted_reports():
 
     def between(chunk):
         nonlocal before, kept_through_losses
-        told, kept = chunk.history.per_client, chunk.state.memory
+        told, kept = chunk.history.per_client, chunk.state.parts["memory"]
         reported = told.clients[0][np.isfinite(told.objective[0])]
         sums = np.zeros((6, 2))
         sums[: len(kept.sums)] = kept.sums
@@ -460,7 +471,7 @@ def test_over_flower_the_remembered_sums_are_those_of_accepted_reports():
     strategy = remembering_strategy(value, callbacks=[between], patience=10**6)
     strategy.start(grid, first, 60)
     assert kept_through_losses > 10
-    assert (strategy.result.state.memory.times > 5).all()
+    assert (strategy.result.state.parts["memory"].times > 5).all()
 
 
 def test_over_flower_the_number_of_statistics_is_agreed_on_beforehand(caplog):
@@ -479,7 +490,7 @@ def test_over_flower_sums_that_cannot_be_put_together_void_the_round():
     strategy = remembering_strategy(lambda sums: np.nan, patience=3)
     strategy.start(fl.InProcessGrid(app, 6), first, 10)
     assert strategy.result.history.void.tolist() == [True] * 3
-    assert not strategy.result.state.memory.heard.any(), "a void round is not remembered"
+    assert not strategy.result.state.parts["memory"].known.any(), "a void round is not remembered"
 
 
 def test_checkpoints_keep_it(tmp_path):
@@ -489,7 +500,7 @@ def test_checkpoints_keep_it(tmp_path):
     flat.solve(PROBLEM, clients, RULE, rounds=300, checkpoints=ss.Checkpoints(tmp_path), **options)
     on = flat.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **options)
     np.testing.assert_array_equal(on.params, whole.params)
-    np.testing.assert_array_equal(on.state.memory.objective, whole.state.memory.objective)
+    np.testing.assert_array_equal(on.state.parts["memory"].objective, whole.state.parts["memory"].objective)
     np.testing.assert_array_equal(on.history.oldest, whole.history.oldest)
     for other in (ss.Memory(smoothing=0.6), None):
         changed = {**options, "memory": other}
@@ -563,10 +574,10 @@ def test_a_thousand_rounds_with_clients_that_come_and_go():
         for client, objective in zip(told.clients[0], told.objective[0], strict=True):
             if np.isfinite(objective):  # also of one that was lost after its report; of nobody in a void round
                 accepted[int(client)] = float(objective)
-        kept = chunk.state.memory
+        kept = chunk.state.parts["memory"]
         for client, value in accepted.items():
             assert float(kept.objective[client]) == value
-        assert np.isfinite(np.asarray(kept.objective)[np.asarray(kept.heard)]).all()
+        assert np.isfinite(np.asarray(kept.objective)[np.asarray(kept.known)]).all()
         grid.faults.clear()
         for node in range(6):
             if chance.random() < 0.3:
@@ -592,5 +603,5 @@ def test_a_thousand_rounds_with_clients_that_come_and_go():
         logging.getLogger("flwr").setLevel(level)
     result = strategy.result
     assert np.isfinite(result.last["w"]).all()
-    assert (result.state.memory.times > 100).all()
+    assert (result.state.parts["memory"].times > 100).all()
     assert result.history.unheard[-1] == 0

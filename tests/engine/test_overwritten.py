@@ -9,7 +9,8 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.engine import compiled
-from softswitch.methods.round import start
+from softswitch.engine.server_step import Setup
+from softswitch.methods.state import first_state
 from softswitch.oracles.federation import make_federation
 
 WIDTH = 300
@@ -38,8 +39,10 @@ def test_a_round_needs_few_copies_of_the_parameters(optimizer, at_most):
     """Counted by the compiler: what goes in, comes out and lies between, without the rows."""
     method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
     oracle = make_federation(PROBLEM, CLIENTS).oracle.without_evaluation()
-    asked = (compiled.Pieces(oracle, method, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
-    lowered = compiled.run_chunk.lower(*asked, jax.random.key(0), start(PROBLEM.start, method, 1))
+    asked = (Setup(oracle, method, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
+    lowered = compiled.CompiledEngine.run_chunk.lower(
+        *asked, jax.random.key(0), first_state(PROBLEM.start, method, (), 0, 1)
+    )
     needed = lowered.compile().memory_analysis()
     copies = needed.argument_size_in_bytes - CLIENTS.rows.columns["x"].nbytes + needed.temp_size_in_bytes
     copies += needed.output_size_in_bytes - needed.alias_size_in_bytes

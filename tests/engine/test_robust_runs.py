@@ -76,7 +76,7 @@ def test_the_honest_are_not_suspected(batch_size):
     data = breast_cancer(10, seed=1)
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
     result = flat.solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=batch_size)
-    known = result.state.consistency
+    known = result.state.parts["consistency"]
     if batch_size is None:  # convex, and reports of all rows: nobody can report to be better off where it is hurt
         assert np.asarray(known.denied).sum() == 0
         assert np.asarray(known.hurt).sum() > 100
@@ -105,7 +105,7 @@ def test_both_engines_take_the_same_course(x64, local_steps, participation):
     here, there = (flat.solve(problem, clients, method, engine=engine, **how) for engine in ("compiled", "grid"))
     np.testing.assert_array_equal(here.history.feasible, there.history.feasible)
     np.testing.assert_allclose(here.params, there.params, rtol=1e-9, atol=1e-12)
-    known = (jax.tree.leaves(result.state.consistency) for result in (here, there))
+    known = (jax.tree.leaves(result.state.parts["consistency"]) for result in (here, there))
     for ours, theirs in zip(*known, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-12)
 
@@ -137,7 +137,7 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
                 break
             held |= weights > 1 / 3
         u = w - centres if feasible else np.ones((6, 3))
-        w = w - 0.1 * np.asarray(robust.combined(jnp.asarray(u), jnp.asarray(weights)))
+        w = w - 0.1 * np.asarray(robust.combine(jnp.asarray(u), jnp.asarray(weights)))
         switched.append(feasible)
     np.testing.assert_array_equal(result.history.feasible, switched)
     assert 0 < sum(switched) < 25
@@ -150,7 +150,7 @@ def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
     hostile = with_attack(few, [few.names[LIAR]], "adaptive-inner-product")
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
     result = flat.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
-    assert result.state.memory is not None  # chosen by itself, where few take part and some may lie
+    assert "memory" in result.state.parts  # chosen by itself, where few take part and some may lie
     asked = (result.history.per_client.clients == LIAR).sum(axis=1)
     in_turn = ROUNDS * 2 / 10  # two of the five places go by turns
     assert asked.sum() <= ROUNDS / 2 + in_turn + 5  # by need in every other round at most
@@ -183,7 +183,7 @@ def test_resumed_in_the_middle_with_the_same_bits(tmp_path):
     flat.solve(data.problem, data.train, method, rounds=30, batch_size=None, checkpoints=kept)
     resumed = flat.solve(data.problem, data.train, method, rounds=60, batch_size=None, checkpoints=kept)
     np.testing.assert_array_equal(whole.last, resumed.last)
-    np.testing.assert_array_equal(whole.state.consistency.hurt, resumed.state.consistency.hurt)
+    np.testing.assert_array_equal(whole.state.parts["consistency"].hurt, resumed.state.parts["consistency"].hurt)
 
 
 def test_bad_input_is_refused_by_its_name(federation):

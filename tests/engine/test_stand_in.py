@@ -12,8 +12,7 @@ from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
 from softswitch.certification.optimality import lower_bound
 from softswitch.engine.auto_tuning import FARTHER
-from softswitch.engine.restart_decisions import next_threshold
-from softswitch.engine.restarts import Cycles
+from softswitch.engine.restarts import LocalRestarts, next_threshold
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.options import Sampling
@@ -280,13 +279,13 @@ def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(client
 
 def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, monkeypatch):
     begun = []
-    plain = Cycles._cold
+    plain = LocalRestarts._state_at
 
     def watching(self, origin, done):
         begun.append(origin.words)
         return plain(self, origin, done)
 
-    monkeypatch.setattr(Cycles, "_cold", watching)
+    monkeypatch.setattr(LocalRestarts, "_state_at", watching)
     result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5), rounds=300)
     assert begun[:2] == ["the start", "the start"]
     assert begun[2] == result.restarts[1].answer

@@ -183,19 +183,19 @@ def test_a_client_that_blocks_is_looked_at_by_itself():
 def test_the_next_rows_are_asked_for_before_a_result_is_waited_for(monkeypatch):
     _, streamed = both()
     asked, waits = [], []
-    ask, waited = streamed_rounds._Reader.ask, streamed_rounds._waited
+    request, evaluated = streamed_rounds._Reader.request, streamed_rounds._add_evaluation
 
     def note(self, first, count):
         asked.append((first, count))
-        ask(self, first, count)
+        request(self, first, count)
 
-    def look(record, count):
+    def look(*arguments):
         waits.append(asked[-1])
-        return waited(record, count)
+        return evaluated(*arguments)
 
     monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 8)  # of two stretches: also over the edge of a chunk
-    monkeypatch.setattr(streamed_rounds._Reader, "ask", note)
-    monkeypatch.setattr(streamed_rounds, "_waited", look)
+    monkeypatch.setattr(streamed_rounds._Reader, "request", note)
+    monkeypatch.setattr(streamed_rounds, "_add_evaluation", look)
     flat.solve(problem(), streamed, RULE, rounds=23, batch_size=8, eval_every=5)
     stretches = sorted(set(asked))
     assert [first for first, _ in stretches] == [0, *np.cumsum([count for _, count in stretches])[:-1]]

@@ -255,7 +255,7 @@ def test_small_batches_are_remembered_with_the_servers_steps():
         with torch.no_grad():
             module.weight.copy_(torch.from_numpy(np.array(result.last["weight"])))
             truth = [float(loss(module, own.tensors)) for own in for_torch(x, y).values()]
-        return np.sqrt(np.mean((result.state.memory.objective - np.asarray(truth)) ** 2)), result
+        return np.sqrt(np.mean((result.state.parts["memory"].objective - np.asarray(truth)) ** 2)), result
 
     (corrected, twice), (mean, once) = error(ss.Memory(corrected=True)), error(ss.Memory(smoothing=0.8))
     assert corrected < 0.6 * mean
@@ -265,7 +265,7 @@ def test_small_batches_are_remembered_with_the_servers_steps():
     loaders = {name: DataLoader(own, batch_size=4, shuffle=True) for name, own in for_torch(x, y).items()}
     for clients, more in ((for_torch(x, y), few), (loaders, {})):
         result = flat.solve_torch(line(torch.float32), loss, level, clients, chosen, rounds=2, **more)
-        assert result.state.memory.forecasts is not None
+        assert result.state.parts["memory"].forecasts is not None
         federation = flat.torch_federation(line(torch.float32), loss, level, clients, **more)
         draws = federation.oracle.draw(jax.random.key(1))
         first, again = (federation.oracle.report(federation.start, draws)[0].objective for _ in range(2))
@@ -274,7 +274,7 @@ def test_small_batches_are_remembered_with_the_servers_steps():
         flat.solve_torch(net(), objective, misses, images(), **IMAGES | {"memory": ss.Memory(corrected=True)})
     robust = ss.Automatic(tolerance=0.05, robust=1)
     liars = flat.solve_torch(line(torch.float32), loss, level, for_torch(x, y), robust, rounds=2, **few)
-    assert liars.state.memory.forecasts is None
+    assert liars.state.parts["memory"].forecasts is None
 
 
 def test_running_means_go_on_with_a_checkpoint(tmp_path):

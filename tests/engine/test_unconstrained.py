@@ -11,7 +11,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import baselines as unconstrained
-from softswitch.engine.compiled import run_chunk
+from softswitch.engine.compiled import CompiledEngine
 from softswitch.problem.networks import constant_network, init_network, scores
 from softswitch.results.baseline import CONSTANT, START, UNCONSTRAINED_MEAN, UNCONSTRAINED_WORST
 from softswitch.tables.constraints import build_problem
@@ -81,9 +81,9 @@ def test_a_run_that_chose_for_itself_compiles_nothing_more_for_them():
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     kept = {"held_out": clients, "record_clients": True}
     result = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=300, **kept)
-    before = run_chunk._cache_size()
+    before = CompiledEngine.run_chunk._cache_size()
     told = ss.add_baselines(result, problem, clients, held_out=clients)
-    assert run_chunk._cache_size() == before
+    assert CompiledEngine.run_chunk._cache_size() == before
     assert named(told)[UNCONSTRAINED_WORST].objective < result.worst_objective
     assert named(told)[UNCONSTRAINED_MEAN].mean_objective < result.as_baseline.mean_objective
 

@@ -110,7 +110,7 @@ def test_what_is_told_is_not_chosen():
     assert (result.method.alpha, result.method.local_step_size, result.method.switch_at) == (7.0, 0.03, 0.08)
     assert result.method.alpha_scale == "raw"
     assert result.selected.startswith("last iterate") or result.selected == "the start"
-    assert result.state.memory is None
+    assert "memory" not in result.state.parts
     with pytest.raises(ValueError, match="constraint_alpha and alpha_scale need an alpha"):
         fl.SwitchingStrategy(ss.Automatic(tolerance=0.1, constraint_alpha=1.0))
 
@@ -139,10 +139,10 @@ def test_the_server_remembers_where_not_everyone_takes_part(make, smoothing, cor
     strategy = fl.SwitchingStrategy(RULE, participation=0.5)
     strategy.start(grid, zeros(), 60)
     assert strategy._run.server.smoothing == smoothing
-    assert (strategy.result.state.memory.forecasts is not None) == corrected
+    assert (strategy.result.state.parts["memory"].forecasts is not None) == corrected
     assert strategy.result.history.unheard[0] == 0  # they told of the start
     assert strategy.result.history.per_client.clients.shape == (60, 4)
-    assert run(grid, 10, participation=0.5, memory=None).state.memory is None
+    assert "memory" not in run(grid, 10, participation=0.5, memory=None).state.parts
 
 
 def test_what_was_chosen_by_clients_that_are_gone_stays(tmp_path):

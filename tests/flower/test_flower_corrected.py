@@ -30,8 +30,8 @@ def same(wanted, found, tolerance):
     """Two runs took the same course, and remember the same."""
     np.testing.assert_array_equal(found.history.feasible, wanted.history.feasible)
     np.testing.assert_allclose(found.last, wanted.last, atol=tolerance)
-    ours, theirs = found.state.memory, wanted.state.memory
-    np.testing.assert_array_equal(ours.heard_at, theirs.heard_at)
+    ours, theirs = found.state.parts["memory"], wanted.state.parts["memory"]
+    np.testing.assert_array_equal(ours.reported_at, theirs.reported_at)
     np.testing.assert_allclose(ours.forecasts.estimates, theirs.forecasts.estimates, atol=tolerance)
     np.testing.assert_allclose(ours.forecasts.missed, theirs.forecasts.missed, atol=tolerance)
 
@@ -136,7 +136,7 @@ def test_what_is_remembered_is_what_a_plain_loop_makes_of_both_reports(make):
 
     def between(chunk):
         nonlocal missed, iterates
-        k, history, kept = chunk.round - 1, chunk.history, chunk.state.memory
+        k, history, kept = chunk.round - 1, chunk.history, chunk.state.parts["memory"]
         if not history.void[0]:
             foreseen = OF_LATE * missed
             for i, fate in zip(history.per_client.clients[0], history.per_client.outcomes[0], strict=True):
@@ -151,8 +151,8 @@ def test_what_is_remembered_is_what_a_plain_loop_makes_of_both_reports(make):
                 heard[i] = k
             missed = foreseen
             iterates = [iterates[1], {name: np.asarray(chunk.state.params[name])}]
-        met = len(kept.heard_at)
-        np.testing.assert_array_equal(kept.heard_at, heard[:met])
+        met = len(kept.reported_at)
+        np.testing.assert_array_equal(kept.reported_at, heard[:met])
         np.testing.assert_allclose(kept.forecasts.estimates, estimates[:met], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(kept.forecasts.missed, missed, rtol=1e-4, atol=1e-5)
         best = missed.argmin(axis=0)
@@ -202,7 +202,9 @@ def test_with_everyone_nothing_more_is_sent_and_a_resumed_run_goes_on(tmp_path):
     first = 12 - len(grid.reports) // MANY
     assert grid.sent_both == [(first, i) for i in range(MANY)]
     np.testing.assert_array_equal(again.params["w"], whole.params["w"])
-    np.testing.assert_array_equal(again.state.memory.forecasts.estimates, whole.state.memory.forecasts.estimates)
+    np.testing.assert_array_equal(
+        again.state.parts["memory"].forecasts.estimates, whole.state.parts["memory"].forecasts.estimates
+    )
 
 
 def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
@@ -229,8 +231,8 @@ def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
     liar = [told.outcomes[k][told.clients[k].tolist().index(0)] for k in range(len(bad) + 2)]
     assert liar == [ClientOutcome.COUNTED, *[ClientOutcome.BAD_REPORT] * len(bad), ClientOutcome.COUNTED]
     assert caplog.text.count("the reply of client 'site 0' is rejected") == len(bad)
-    assert np.isfinite(strategy.result.state.memory.forecasts.estimates).all()
-    assert strategy.result.state.memory.times.tolist() == [2, len(bad) + 2, len(bad) + 2]
+    assert np.isfinite(strategy.result.state.parts["memory"].forecasts.estimates).all()
+    assert strategy.result.state.parts["memory"].times.tolist() == [2, len(bad) + 2, len(bad) + 2]
 
 
 class Once:
@@ -279,7 +281,7 @@ def test_who_reports_once_is_refused_at_the_start_and_heard_anew_later(tmp_path)
     assert not any(wire.PREVIOUS_VALUES in reply.content for reply in newcomer)
     told = strategy.result.history.per_client
     last = told.objective[-1][told.clients[-1].tolist().index(2)]
-    np.testing.assert_array_equal(strategy.result.state.memory.forecasts.estimates[2, :, 0], last)
+    np.testing.assert_array_equal(strategy.result.state.parts["memory"].forecasts.estimates[2, :, 0], last)
 
 
 def test_a_server_that_tells_no_digest_is_refused():
@@ -309,9 +311,9 @@ def test_a_run_that_chooses_for_itself_corrects_where_reports_are_of_some_rows(t
         return strategy.result
 
     result = run(60, checkpoints=ss.Checkpoints(tmp_path, every=0))
-    assert (result.state.memory is not None) == corrected
+    assert ("memory" in result.state.parts) == corrected
     if corrected:
-        assert result.state.memory.forecasts is not None
-        assert run(2, ss.Automatic(tolerance=0.1, robust=1)).state.memory is None
+        assert result.state.parts["memory"].forecasts is not None
+        assert "memory" not in run(2, ss.Automatic(tolerance=0.1, robust=1)).state.parts
         app = quadratics(MANY, batch_size=None)
-        assert run(70, checkpoints=ss.Checkpoints(tmp_path, every=0)).state.memory.forecasts is not None
+        assert run(70, checkpoints=ss.Checkpoints(tmp_path, every=0)).state.parts["memory"].forecasts is not None

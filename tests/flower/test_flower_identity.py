@@ -234,8 +234,8 @@ def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participatio
     assert "SITE 1" in result.explain()
     assert ("excluded", "site 1") in kinds(events)
     assert kinds(events, "resumed", "finished") == [("resumed", None), ("finished", None)]
-    memory = result.state.memory
-    assert memory is None or len(memory.heard_at) == 3
+    memory = result.state.parts["memory"]
+    assert memory is None or len(memory.reported_at) == 3
 
 
 def test_a_name_to_leave_out_that_nobody_has_is_told(caplog):

@@ -8,7 +8,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.methods.drift_correction import OF_LATE, SHARES, corrected, known, nothing_foreseen
+from softswitch.methods.drift_correction import DECAY_RATES, ERROR_DECAY, Forecasts
 from softswitch.oracles.federation import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
@@ -21,8 +21,8 @@ def test_estimates_are_those_of_a_plain_loop():
     """Three clients with two values each, two of them asked a round, one lost in round 4, one without its second."""
     rng = np.random.default_rng(0)
     n, v = 3, 2
-    ours = nothing_foreseen(n, v, jnp.float32)
-    plain, missed, heard = np.full((n, len(SHARES), v), -np.inf), np.zeros((len(SHARES), v)), np.full(n, -1)
+    ours = Forecasts.empty(n, v, jnp.float32)
+    plain, missed, heard = np.full((n, len(DECAY_RATES), v), -np.inf), np.zeros((len(DECAY_RATES), v)), np.full(n, -1)
     for k in range(12):
         asked = np.array([k % 3, (k + 1) % 3])
         told, earlier = rng.normal(size=(2, 2, v))
@@ -31,17 +31,17 @@ def test_estimates_are_those_of_a_plain_loop():
             told[asked == 0, 0] = earlier[asked == 0, 0] = -np.inf
         mask = np.array([True, k != 4])
         ages = k - heard[asked]
-        ours, believed = corrected(ours, *(jnp.asarray(x) for x in (asked, mask, ages, told, earlier)))
-        new_missed = OF_LATE * missed
+        ours, believed = ours.correct(*(jnp.asarray(x) for x in (asked, mask, ages, told, earlier)))
+        new_missed = ERROR_DECAY * missed
         for place, client in enumerate(asked):
             if not mask[place]:
                 continue
-            for j, share in enumerate(SHARES):
+            for j, share in enumerate(DECAY_RATES):
                 for column in range(v):
                     old, now, then = plain[client, j, column], told[place, column], earlier[place, column]
                     if np.isfinite([old, now, then]).all():
                         if ages[place] == 1:
-                            new_missed[j, column] += (1 - OF_LATE) * (then - old) ** 2
+                            new_missed[j, column] += (1 - ERROR_DECAY) * (then - old) ** 2
                         plain[client, j, column] = now + share ** ages[place] * (old - then)
                     elif not (np.isfinite(old) and np.isneginf(now)):
                         plain[client, j, column] = now
@@ -60,17 +60,17 @@ def test_the_share_that_foresees_best_is_believed():
     everyone, mask, ages = jnp.arange(4), jnp.ones(4, bool), jnp.ones(4, jnp.int32)
 
     def best(value_noise, change_noise):
-        state, truth = known(jnp.zeros((4, 1))), np.zeros((4, 1))
+        state, truth = Forecasts.empty(4, 1, jnp.float32).with_values(jnp.zeros((4, 1)), mask), np.zeros((4, 1))
         for _ in range(150):
             then = truth + value_noise * rng.normal(size=(4, 1))
             now = then + change_noise * rng.normal(size=(4, 1))
-            state, believed = corrected(state, everyone, mask, ages, jnp.asarray(now), jnp.asarray(then))
+            state, believed = state.correct(everyone, mask, ages, jnp.asarray(now), jnp.asarray(then))
         return int(state.missed[:, 0].argmin()), np.abs(np.asarray(believed)).mean()
 
     still, error = best(1.0, 0.0)
     assert still == 0
     assert error < 0.3, "a running mean of some fifty reports"
-    assert best(0.05, 1.0)[0] == len(SHARES) - 1
+    assert best(0.05, 1.0)[0] == len(DECAY_RATES) - 1
 
 
 def run(memory, method=RULE, **more):
@@ -97,7 +97,7 @@ def test_noisy_reports_are_foreseen_better_than_by_running_means():
         squares = []
         for seed in range(5):
             result = run(memory, falling, rounds=200, batch_size=4, seed=seed)
-            squares.append(np.square(result.state.memory.objective - judge(result.last).objective).mean())
+            squares.append(np.square(result.state.parts["memory"].objective - judge(result.last).objective).mean())
         return np.sqrt(np.mean(squares))
 
     foreseen = error(ss.Memory(corrected=True))
@@ -112,12 +112,14 @@ def test_few_clients_a_round_and_a_resumed_run(tmp_path):
     run(**options, rounds=25, checkpoints=ss.Checkpoints(tmp_path))
     on = run(**options, checkpoints=ss.Checkpoints(tmp_path))
     np.testing.assert_array_equal(on.params, whole.params)
-    np.testing.assert_array_equal(on.state.memory.forecasts.estimates, whole.state.memory.forecasts.estimates)
-    assert np.isfinite(whole.state.memory.objective).all()
+    np.testing.assert_array_equal(
+        on.state.parts["memory"].forecasts.estimates, whole.state.parts["memory"].forecasts.estimates
+    )
+    assert np.isfinite(whole.state.parts["memory"].objective).all()
 
 
 def test_what_does_not_go_with_it_is_refused():
-    with pytest.raises(ValueError, match=r"smoothing must be 0 where memory is corrected.*0\.5"):
+    with pytest.raises(ValueError, match=r"smoothing must be 0 for a corrected memory.*0\.5"):
         ss.Memory(corrected=True, smoothing=0.5)
     with pytest.raises(TypeError, match="corrected"):
         ss.Memory(corrected="yes")

@@ -1,51 +1,48 @@
-"""The compiled engine: whole chunks of rounds as one program, with nothing of Python in between."""
+"""The compiled engine: whole chunks of rounds as one program, without Python between them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from softswitch.engine.client_updates import pointing
-from softswitch.engine.server_round import RoundView, applied, asked, believed_overview, decided, informed
-from softswitch.methods import robust, round
+from softswitch.engine.server_step import Evaluated, Setup, decide, run_round, select_by_memory, summarize
 from softswitch.methods.base import Method
-from softswitch.methods.memory import Memory, Places, Remembered, nothing_remembered
+from softswitch.methods.memory import Memory, Places
 from softswitch.methods.messages import Reports
+from softswitch.methods.state import State, active_parts, first_state
 from softswitch.methods.weighting import maximum
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.problem.domains import Domain
-from softswitch.problem.parameters import float_dtype
 from softswitch.results.history import Record
-from softswitch.support.arrays import delay_until, fingerprint
-from softswitch.support.tracing import program_digest, trace_once
+from softswitch.support.arrays import fingerprint
+from softswitch.support.tracing import program_digest
 
 CHUNK_ROUNDS = 250
-"""A chunk is at most so many rounds,"""
+"""Maximum number of rounds in a chunk."""
 CHUNK_WORDS = 2**21
-"""and draws at most so many random numbers at once: with more than a cache holds each costs three times as much;"""
+"""Maximum number of random words drawn at once on a CPU: more than a cache holds cost three times as much each."""
 FAST_CHUNK_WORDS = 2**28
-"""on an accelerator so many, too many at once: there each round of a chunk that large draws its own."""
-
-OVERWRITES = True
-"""Whether ``run_chunk`` overwrites the state that it is given."""
+"""The same on an accelerator."""
+NOISE_SAMPLES = 32
+"""Number of reports from which the noise of the sampled constraint is estimated."""
 
 
 class Span(NamedTuple):
-    """The numbers of a run beside the rule's. All are traced: another value compiles nothing.
+    """The numbers of a chunk. All are traced: another value compiles nothing.
 
     Attributes:
-        first: the chunk's first round.
-        last: the round after the run's last.
-        averaging_from: the first round that may join the average.
-        eval_every: how many rounds from one evaluation on all data to the next, where rounds look at all.
+        first: The chunk's first round.
+        last: The round after the run's last.
+        averaging_from: The first round that may join the average.
+        eval_every: Number of rounds between evaluations on all data, if there are any.
     """
 
     first: Int[Array, ""] | int
@@ -55,137 +52,141 @@ class Span(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is compiled into a chunk beside the clients, the rule and the domain.
+    """What is compiled into a chunk besides the setup.
 
     Attributes:
-        length: how many rounds it is at most.
-        record_clients: whether what every participant reported is kept.
-        looks: whether some rounds look at all data.
-        places: who gets the places of a round, where the server remembers its clients; else None.
+        length: Maximum number of rounds.
+        record_clients: Whether every participant's report is recorded.
+        evaluates: Whether some rounds evaluate all data.
+        places: How the places of a round are assigned, if the server has a memory; else None.
     """
 
     length: int
     record_clients: bool
-    looks: bool
+    evaluates: bool
     places: Places | None = None
 
 
-class Pieces(NamedTuple):
-    """All that a run asks for, as a compiled program takes it: its arrays are traced.
+@runtime_checkable
+class Engine(Protocol):
+    """What moves data through the rounds; the mathematics of a round is in ``server_step``.
 
-    Attributes:
-        oracle: the clients.
-        method: the method.
-        domain: Θ, or None.
-        memory: how the server remembers; None: not at all.
+    ``overwrites_state`` says whether ``run_chunk`` overwrites the state that it is given.
     """
 
-    oracle: Oracle
-    method: Method
-    domain: Domain | None
-    memory: Memory | None = None
+    overwrites_state: bool
+
+    def chunk_length(self, oracle: Any) -> int:
+        """Return the number of rounds between two looks at callbacks, checkpoints and the clock."""
+
+    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
+        """Return the state before round 0."""
+
+    def copy_state(self, state: State) -> State:
+        """Return a state that ``run_chunk`` may overwrite."""
+
+    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
+        """Run the rounds of a chunk, but none from ``span.last`` on."""
+
+    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
+        """Return the participants of round k and their reports at some parameters."""
+
+    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
+        """Return the norm of round k's direction with local steps of size 0."""
+
+    def constraint_noise(self, oracle: Any, params: Any, key: Array, first: Any) -> Any:
+        """Return the standard deviation of the sampled worst constraint at some parameters."""
+
+    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
+        """Return a state and a record of the shapes of a run."""
+
+    def identity(
+        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
+    ) -> dict[str, str]:
+        """Return what the clients compute and on which data, as text by name."""
 
 
-def play(
-    parts: Pieces, program: Program, span: Span, key: Array, state: round.State, k: Array, draws: Any
-) -> tuple[round.State, Record]:
-    """One round: report, decide, update, apply."""
-    oracle, method = parts.oracle, parts.method
-    reports, kept = oracle.report(state.params, draws)
-    told = informed(method, state, key, k, draws.clients, reports, lambda params: oracle.report(params, draws)[0])
-    by = decided(method, parts.memory, program.places, state, k, draws.clients, told, oracle.pool)
-    pointed = pointing(oracle, method, state, key, k, draws, kept, by)
-    full, held_out = ClientSummary.missing(), None
-    if program.looks:
-        full, held_out = _look_at_all(oracle, method, span, state.params, k, reports)
-        state = state._replace(diverged_at=delay_until(state.diverged_at, (full, held_out), state.params))
-    rows = oracle.count_rows(draws)
-    twice = 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32) if told.earlier is not None else None
-    seen = RoundView(full, held_out, rows, twice)
-    return applied(method, parts.domain, span.averaging_from, state, k, by, pointed, seen, program.record_clients)
+def run_rounds(
+    setup: Setup, program: Program, span: Span, key: Array, state: State, drawn: Any = None
+) -> tuple[State, Record]:
+    """Run up to ``program.length`` rounds from ``span.first`` on, but none from ``span.last`` on.
 
-
-def _look_at_all(
-    oracle: Oracle, method: Method, span: Span, params: Any, k: Array, reports: Reports
-) -> tuple[ClientSummary, ClientSummary | None]:
-    """The worst and the mean client on all training and held-out data, in the rounds that look; NaN in the others."""
-
-    def look() -> tuple[ClientSummary, ClientSummary | None]:
-        held_out = oracle.evaluate_held_out(params)
-        of_all = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
-        return believed_overview(method, *of_all), None if held_out is None else believed_overview(method, *held_out)
-
-    seen, shapes = trace_once(look)
-    return lax.cond(
-        k % span.eval_every == 0,
-        seen,
-        lambda: jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), shapes),
-    )
-
-
-def chunk(
-    parts: Pieces, program: Program, span: Span, key: Array, state: round.State, drawn: Any = None
-) -> tuple[round.State, Record]:
-    """Up to so many rounds from ``span.first`` on, but none from ``span.last`` on; their records are zeros.
-
-    Round k's random numbers come from the run's key and k, all rounds' at once where they are few: that is far cheaper
-    than one by one. Where all rounds were ``drawn`` already, since their rows had to be read first, nothing is drawn.
+    The random numbers of round k depend on the run's key and k. Those of all rounds are drawn at once if they are few,
+    which is far cheaper. If the rounds are ``drawn`` already, because their rows had to be read first, none are.
     """
-    oracle, places = parts.oracle, program.places
+    oracle: Any = setup.oracle
+    places = program.places
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
     draw = oracle.draw if places is None else oracle.draw_randomness
-    together = drawn is not None or program.length * _words(oracle) <= CHUNK_WORDS
-    chances: Any = drawn
-    if drawn is None and together:
+    at_once = drawn is not None or program.length * _count_words(oracle) <= CHUNK_WORDS
+    randomness: Any = drawn
+    if drawn is None and at_once:
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
-        chances = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.draw_randomness)(keys)
+        randomness = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.draw_randomness)(keys)
+    evaluate = partial(_evaluate_some, oracle, setup.method, span.eval_every) if program.evaluates else _evaluate_none
+    one_round = jax.jit(
+        partial(run_round, setup, places, span.averaging_from, program.record_clients, evaluate, key), inline=True
+    )
 
-    def one(state: round.State, i: Any) -> tuple[round.State, Record]:
-        k, chance = jax.tree.map(lambda all_rounds: all_rounds[i], (rounds, chances))
-        draws = chance = chance if together else draw(jax.random.fold_in(key, k))
+    def prepare(state: State, i: Any) -> tuple[State, Array, Any]:
+        k, chosen = jax.tree.map(lambda leaf: leaf[i], (rounds, randomness))
+        chosen = chosen if at_once else draw(jax.random.fold_in(key, k))
         if places is not None:
-            assert parts.memory is not None
-            state, clients = asked(state, key, k, places, parts.memory.rest_for(parts.method))
-            draws = oracle.draw_for(clients, chance) if drawn is None else chance
-        return play(parts, program, span, key, state, k, draws)
+            assert setup.memory is not None
+            state, clients = select_by_memory(state, key, k, places, setup.memory.rest_for(setup.method))
+            chosen = oracle.draw_for(clients, chosen) if drawn is None else chosen
+        return state, k, chosen
 
-    def step(i: Any, so_far: tuple[round.State, Record]) -> tuple[round.State, Record]:
-        state, records = so_far
-        state, record = play_one(state, i)
-        return state, jax.tree.map(lambda all_rounds, this: all_rounds.at[i].set(this), records, record)
+    def step(i: Any, carry: tuple[State, Record]) -> tuple[State, Record]:
+        state, records = carry
+        state, record = one_round(*prepare(state, i))
+        return state, jax.tree.map(lambda every, this: every.at[i].set(this), records, record)
 
-    play_one, (_, shapes) = trace_once(one, state, jnp.int32(0))
+    shapes = one_round.eval_shape(*jax.eval_shape(prepare, state, jnp.int32(0)))[1]
     records = jax.tree.map(lambda leaf: jnp.zeros((program.length, *leaf.shape), leaf.dtype), shapes)
     # The number of rounds is traced: rounds beyond the last are not computed, and another number compiles nothing.
-    to_play = jnp.minimum(program.length, span.last - span.first).astype(jnp.int32)
-    played: tuple[round.State, Record] = lax.fori_loop(jnp.int32(0), to_play, step, (state, records))
+    count = jnp.minimum(program.length, span.last - span.first).astype(jnp.int32)
+    played: tuple[State, Record] = lax.fori_loop(jnp.int32(0), count, step, (state, records))
     return played
 
 
-run_chunk = partial(jax.jit, static_argnames="program", donate_argnames="state")(chunk)
-"""A chunk of one run, compiled. The state is overwritten: whoever wants to keep it gives a copy (``apart``)."""
+def _evaluate_none(params: Any, k: Array, reports: Reports) -> Evaluated:
+    return Evaluated(ClientSummary.missing())
 
 
-@jax.jit
-def apart(state: round.State) -> round.State:
-    """A copy of the state in which no two arrays are the same, compiled."""
-    return jax.tree.map(jnp.copy, state)
+def _evaluate_some(oracle: Any, method: Method, eval_every: Any, params: Any, k: Array, reports: Reports) -> Evaluated:
+    """Summarise the clients on all training and held-out data in every ``eval_every``-th round."""
+
+    @partial(jax.jit, inline=True)
+    def evaluate() -> Evaluated:
+        held_out = oracle.evaluate_held_out(params)
+        full = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
+        return Evaluated(summarize(method, *full), None if held_out is None else summarize(method, *held_out))
+
+    shapes = evaluate.eval_shape()
+    missing = jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), shapes)
+    evaluated: Evaluated = lax.cond(k % eval_every == 0, evaluate, lambda: missing)
+    return evaluated
 
 
 @partial(jax.jit, static_argnames="program")
-def run_chunk_of_many(
-    parts: Pieces, program: Program, span: Span, keys: Array, states: round.State
-) -> tuple[round.State, Record]:
-    """A chunk of many runs at once, compiled: seeds × rules. ``parts.rule`` holds all rules' numbers.
+def run_many(setup: Setup, program: Program, span: Span, keys: Array, states: State) -> tuple[State, Record]:
+    """Run a chunk of many runs, seeds × methods; the numbers of all methods are stacked in ``setup.method``.
 
-    Rules are the inner axis, so that all rules share a seed's draws.
+    Methods are the inner axis, so that they share the draws of a seed.
     """
 
-    def one(method: Method, key: Array, state: round.State) -> tuple[round.State, Record]:
-        return chunk(parts._replace(method=method), program, span, key, state)
+    def one(method: Method, key: Array, state: State) -> tuple[State, Record]:
+        return run_rounds(setup._replace(method=method), program, span, key, state)
 
-    over_rules = jax.vmap(one, in_axes=(0, None, 0))
-    return jax.vmap(over_rules, in_axes=(None, 0, 0))(parts.method, keys, states)
+    over_methods = jax.vmap(one, in_axes=(0, None, 0))
+    return jax.vmap(over_methods, in_axes=(None, 0, 0))(setup.method, keys, states)
+
+
+def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
+    """Return the number of rounds to compile into one program: fewer if a round is large."""
+    limit = CHUNK_WORDS if jax.default_backend() == "cpu" else FAST_CHUNK_WORDS
+    return max(1, min(CHUNK_ROUNDS, limit // max(1, seeds * _count_words(oracle))))
 
 
 @jax.jit
@@ -193,86 +194,101 @@ def _draw(oracle: Oracle, key: Array) -> Any:
     return oracle.draw(key)
 
 
-def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
-    """How many rounds to compile into one program: fewer where a round is large, so that no chunk takes long."""
-    at_most = CHUNK_WORDS if jax.default_backend() == "cpu" else FAST_CHUNK_WORDS
-    return max(1, min(CHUNK_ROUNDS, at_most // max(1, seeds * _words(oracle))))
-
-
-def _words(oracle: Oracle) -> int:
-    """How many random numbers a round draws."""
+def _count_words(oracle: Oracle) -> int:
+    """Return the number of random words of a round."""
     return sum(leaf.size for leaf in jax.tree.leaves(_draw.eval_shape(oracle, jax.random.key(0))))
 
 
 @jax.jit
-def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> round.State:
-    """The state before round 0, compiled; no two of its arrays are the same, nor one of ``params``."""
-    nothing = None if memory is None else _nothing_remembered(params, oracle, memory)
-    fresh = round.start(params, method, oracle.constraints, nothing, clients=oracle.client_count)
-    return jax.tree.map(jnp.copy, fresh)
-
-
-def _nothing_remembered(params: Any, oracle: Oracle, memory: Memory) -> Remembered:
-    sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
+def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> State:
+    """Return the state before round 0; no two of its arrays share memory."""
+    sums = None
+    if memory is not None:
+        sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
     statistics = None if sums is None else sums.shape[1]
-    return nothing_remembered(
-        oracle.client_count, oracle.constraints, statistics, float_dtype(params), corrected=memory.corrected
+    parts = active_parts(method, memory)
+    return jax.tree.map(
+        jnp.copy, first_state(params, method, parts, oracle.client_count, oracle.constraints, statistics)
     )
 
 
 @jax.jit
-def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Any]:
-    """The participants of round k and what they report at the given parameters, compiled."""
+def copy_state(state: State) -> State:
+    """Return a copy of the state in which no two arrays share memory."""
+    return jax.tree.map(jnp.copy, state)
+
+
+@jax.jit
+def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Reports]:
+    """Return the participants of round k and their reports at some parameters."""
     draws = oracle.draw(jax.random.fold_in(key, k))
     return draws.clients, oracle.report(params, draws)[0]
 
 
 @jax.jit
-def direction_size(parts: Pieces, key: Array, k: Array, state: round.State) -> Float[Array, ""]:
-    """The length of round k's direction at a state, were clients to stay where they are, compiled."""
-    return direction_size_of(parts, state, parts.oracle.draw(jax.random.fold_in(key, k)))
+def direction_norm(setup: Setup, key: Array, k: Array, state: State) -> Float[Array, ""]:
+    """Return the norm of round k's direction with local steps of size 0."""
+    oracle: Any = setup.oracle
+    return norm_of_draws(setup, state, oracle.draw(jax.random.fold_in(key, k)))
 
 
-def direction_size_of(parts: Pieces, state: round.State, draws: Any) -> Float[Array, ""]:
-    """The same for a round that was drawn already."""
-    oracle, method = parts.oracle, parts.method
+def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
+    """Return the norm of the direction of a round that was drawn already."""
+    oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)
-    decision, _ = robust.decide(method, state.method, reports)
-    return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, method.switches, 0.0))
+    decision = decide(setup._replace(memory=None), state, jnp.int32(0), draws.clients, reports).decision
+    return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, setup.method.switches, 0.0))
 
 
 @jax.jit
-def scatter(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Array, ""]:
-    """How much the sampled G differs between 32 reports at the same parameters: its standard deviation, compiled.
+def constraint_noise(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Array, ""]:
+    """Return the standard deviation of the sampled worst constraint, without reports that have no constraint."""
 
-    Reports in which nobody has a constraint are left out.
-    """
-
-    def once(k: Array) -> Array:
+    def sample(k: Array) -> Array:
         reports, _ = oracle.report(params, oracle.draw(jax.random.fold_in(key, k)))
         return maximum(reports.constraint, reports.mask[:, None])
 
-    sampled = lax.map(once, first + jnp.arange(32, dtype=jnp.int32))
+    sampled = lax.map(sample, first + jnp.arange(NOISE_SAMPLES, dtype=jnp.int32))
     return sampled.std(where=~jnp.isneginf(sampled))
 
 
-def like_records(parts: Pieces, program: Program, span: Span, key: Array, state: round.State) -> tuple[Any, Any]:
-    """A state and a record of the shapes that a run has; nothing is computed."""
-    return state, jax.eval_shape(lambda: chunk(parts, program, span, key, state))[1]
+def sample_noise(engine: Engine, oracle: Any, params: Any, key: Array, first: Any) -> float:
+    """Return the same from single reports, for engines that do not compile them."""
+    sampled = np.empty(NOISE_SAMPLES)
+    for i in range(NOISE_SAMPLES):
+        reports = engine.report(oracle, params, key, int(first) + i)[1]
+        sampled[i] = maximum(jnp.asarray(reports.constraint), jnp.asarray(reports.mask)[:, None])
+    return float(sampled[~np.isneginf(sampled)].std())
 
 
-def depends_on(
-    oracle: Oracle, parts: Pieces, program: Program, span: Span, key: Array, state: round.State
-) -> dict[str, str]:
-    """What the clients of a run compute and on which data, as text by name: digests of data and of one round."""
+class CompiledEngine:
+    """Chunks of rounds on one device."""
 
-    def one_round(*arguments: Any) -> Any:
-        return chunk(arguments[0], program, *arguments[1:])
+    overwrites_state = True
+    run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
+    start = staticmethod(start)
+    copy_state = staticmethod(copy_state)
+    report = staticmethod(report)
+    direction_norm = staticmethod(direction_norm)
+    constraint_noise = staticmethod(constraint_noise)
 
-    clients: Any = parts.oracle
-    if hasattr(clients, "slice_size"):  # depends on the device's memory; a checkpoint may move to another device
-        parts = parts._replace(oracle=replace(clients, slice_size=clients.participants))
-    return {
-        "clients": fingerprint(oracle),
-        "program": program_digest(one_round, parts, span, key, state),
-    }
+    def chunk_length(self, oracle: Any) -> int:
+        """Return the number of rounds to compile into one program."""
+        return chunk_length(oracle)
+
+    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
+        """Return a state and a record of the shapes of a run; nothing is computed."""
+        return state, jax.eval_shape(lambda: run_rounds(setup, program, span, key, state))[1]
+
+    def identity(
+        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
+    ) -> dict[str, str]:
+        """Return digests of the data and of the program of a round."""
+
+        def one_chunk(setup: Setup, *arguments: Any) -> Any:
+            return run_rounds(setup, program, *arguments)
+
+        clients: Any = setup.oracle
+        if hasattr(clients, "slice_size"):  # depends on the device's memory; a checkpoint may move to another device
+            setup = setup._replace(oracle=replace(clients, slice_size=clients.participants))
+        return {"clients": fingerprint(oracle), "program": program_digest(one_chunk, setup, span, key, state)}

@@ -121,7 +121,7 @@ def _one_kind(share: Share, methods: Sequence[Method], watch: Callable[[int], No
     began = time.perf_counter()
     for first in range(0, request.rounds, length):
         program = request.program(length)
-        states, record = compiled.run_chunk_of_many(request.parts(stacked), program, request.span(first), keys, states)
+        states, record = compiled.run_many(request.setup(stacked), program, request.span(first), keys, states)
         records.append(jax.tree.map(np.asarray, record))
         watch(min(first + length, request.rounds))
     seconds = (time.perf_counter() - began) / (len(methods) * len(seeds))

@@ -7,23 +7,24 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
-from types import ModuleType
 from typing import Any, cast
 
 import jax
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine import compiled, stepwise
-from softswitch.engine import out_of_core as streamed_rounds
-from softswitch.engine import sharded as mesh_engine
 from softswitch.engine.auto_tuning import Choice
 from softswitch.engine.client_updates import check_exchanges
+from softswitch.engine.compiled import CompiledEngine, Engine, Program, Span
+from softswitch.engine.out_of_core import OutOfCoreEngine
+from softswitch.engine.server_step import Setup
+from softswitch.engine.sharded import ShardedEngine, release
+from softswitch.engine.stepwise import StepwiseEngine
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import check_size
 from softswitch.methods.memory import Memory
 from softswitch.methods.robust import check_robust
-from softswitch.methods.round import State, check_optimizer, first_to_average
+from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.federation import Federation, make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle
@@ -160,7 +161,7 @@ class RunSettings:
     @property
     def averaging_from(self) -> int:
         """The first round that may join the average."""
-        return first_to_average(self.rounds, self.average_last)
+        return first_averaged_round(self.rounds, self.average_last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,28 +212,28 @@ class Request:
         """Θ, as a compiled program takes it."""
         return as_pytree(self.federation.domain)
 
-    @property
-    def engine(self) -> ModuleType:
-        """What plays the rounds: compiled stretches, the same with rows read for each, or rounds one by one."""
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that runs the rounds of these clients."""
         if self.oracle.is_sharded:
-            return mesh_engine
+            return ShardedEngine()
         if isinstance(self.oracle, OutOfCoreOracle):
-            return streamed_rounds
-        return compiled if self.oracle.is_compiled else stepwise
+            return OutOfCoreEngine()
+        return CompiledEngine() if self.oracle.is_compiled else StepwiseEngine()
 
-    def span(self, first: int) -> compiled.Span:
+    def span(self, first: int) -> Span:
         """The traced numbers of the chunk that begins with round ``first``."""
-        return compiled.Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
+        return Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
 
-    def parts(self, method: Method) -> compiled.Pieces:
+    def setup(self, method: Method) -> Setup:
         """What is asked for, as a compiled program takes it."""
-        return compiled.Pieces(self.oracle_in_rounds, method, self.domain, self.settings.memory)
+        return Setup(self.oracle_in_rounds, method, self.domain, self.settings.memory)
 
-    def program(self, length: int) -> compiled.Program:
+    def program(self, length: int) -> Program:
         """What is compiled into a chunk of so many rounds."""
         memory = self.settings.memory
         places = None if memory is None else memory.places(self.oracle.participants)
-        return compiled.Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
+        return Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
 
     def first_state(self, method: Method) -> State:
         """The state before round 0."""
@@ -251,8 +252,8 @@ class Request:
         How long it is and how often it looks at all data is not part of it: a run can be made longer.
         """
         oracle, state = self.on_one_device or self.oracle, self.first_state(method)
-        asked = self.parts(method)._replace(oracle=oracle.without_evaluation())
-        program = self.program(1)._replace(looks=False)
+        asked = self.setup(method)._replace(oracle=oracle.without_evaluation())
+        program = self.program(1)._replace(evaluates=False)
         return {
             **({} if self.privacy is None else {"privacy": self.privacy}),
             "method": strip_addresses(str(method)),
@@ -263,7 +264,7 @@ class Request:
             **_static_settings(oracle),
             "numbers": fingerprint((method, self.domain, self.settings.memory)),
             "start": fingerprint(state),
-            **self.engine.depends_on(oracle, asked, program, self.span(0), jax.random.key(seed), state),
+            **self.engine.identity(oracle, asked, program, self.span(0), jax.random.key(seed), state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }
@@ -310,7 +311,7 @@ def request(
         every = rounds_between_looks(settings.rounds, evaluated, training)
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
-    begin = problem.start if divided is None else mesh_engine.free(problem.start)
+    begin = problem.start if divided is None else release(problem.start)
     federation = Federation(divided or oracle, begin, clients.names, problem.domain)
     made = request_of(federation, methods, _with(settings, every), warm_start=warm_start, choice=choice)
     return replace(made, on_one_device=on_one_device)

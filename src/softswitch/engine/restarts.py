@@ -1,254 +1,396 @@
-"""A run that chooses for itself goes in cycles: each begins from the best answer so far, and its step falls to 0.
+"""Restarts of an automatic run: each begins at the best answer so far, and its step size decays to 0.
 
-After a cycle its last iterate, the average of the feasible ones in its second half and the best by its reports are
-judged on all training data. The best of them and of what there was before is where the next cycle begins. A cycle that
-gained much, or the second in a row that gained, is followed by one with twice its step, one that gained nothing by one
-with a third of it; each has √2 times the rounds of the one before. Where reports are noisy, the threshold moves by how
-far they were off at its end. Where the constraint moves in jumps there are many places that small steps do not lead
-away from, and large ones miss some: the first cycle has a far larger step, the second begins at the start as well, with
-the usual one, and the better of both goes on.
+After a restart its last iterate, its average and its best iterate by the reports are evaluated on all training data.
+The best of them and of the answer before is where the next restart begins. A restart with a large gain, or the second
+in a row with a gain, is followed by one with twice its step size, one without a gain by one with a third of it. Each
+has √2 times the rounds of the one before. With noisy reports the threshold moves by the error of the reports.
+
+A constraint that moves in jumps has many places from which small steps do not lead away, and large ones miss some. The
+first restart then has a far larger step size, the second begins at the start too, with the usual one, and the better
+of both continues.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.engine import compiled
-from softswitch.engine.auto_tuning import FARTHER, MOMENTUM, Choice
+from softswitch.engine.auto_tuning import FARTHER, LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, Choice
+from softswitch.engine.compiled import Span
 from softswitch.engine.request import Request
-from softswitch.engine.restart_decisions import (
-    MUCH_SMALLER,
-    Found,
-    candidates,
-    diverges,
-    momentum_of,
-    next_factor,
-    next_length,
-    next_threshold,
-    numbers_of,
-    rounds_done,
-    with_numbers,
-)
 from softswitch.methods.base import Method
-from softswitch.methods.consistency import elsewhere
-from softswitch.methods.memory import all_known
-from softswitch.methods.round import State, first_to_average
 from softswitch.methods.schedules import FallingStep
-from softswitch.problem.parameters import Params
+from softswitch.methods.state import State, first_averaged_round
+from softswitch.methods.trimming import mean_within, worst_but
+from softswitch.oracles.base import Evaluation
+from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import History
 from softswitch.results.restart import Restart
 
-NOTHING, NOTHING_OF_START, CYCLES_OF_NOTHING, FEWEST_CYCLES = 3e-4, 2e-5, 3, 5
-"""A run may end where its last cycles together gained less than these shares of F and of F at the start."""
-ROOM, ROOM_FOR_NOISE, TAIL = 1e-3, 0.2, 0.1
-"""Where reports are noisy: how far below the tolerance to aim, as shares of it and of what reports are off by; and over
-which last part of a cycle that is measured."""
-
-
+LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
+"""Factors on the step size: after a large gain or two gains, after none, and after a value that was not finite."""
+GAIN, LARGE_GAIN = 1e-3, 0.2
+"""Relative decreases of F, or of G while it is above the tolerance, that count as a gain and as a large one."""
+MAX_DIVERGED = 6
+"""Number of diverged restarts in a row that end the run."""
+NO_GAIN, NO_GAIN_OF_START, NO_GAIN_RESTARTS, MIN_RESTARTS = 3e-4, 2e-5, 3, 5
+"""A run may end if its last restarts together gained less than these shares of F and of F at the start."""
+MARGIN, NOISE_MARGIN, TAIL = 1e-3, 0.2, 0.1
+"""With noisy reports: the margin below the tolerance, as shares of it and of the reports' error, which is measured over
+this last share of a restart."""
 NEAR_STEP = 1 / FARTHER
-"""What the step of a second cycle that begins at the start is multiplied by."""
+"""Factor on the step size of a second restart that begins at the start."""
 
 
-class Cycles:
-    """The cycles of one run.
+class Answer(NamedTuple):
+    """An iterate and its values on all training data.
 
     Attributes:
-        method: the method of the present cycle.
-        end: the round after its last.
-        averaging_from: the first round that may join its average.
-        past: the cycles that are over.
-        best: the best answer so far.
-        start: where it began.
+        params: The iterate.
+        objective: F.
+        constraint: G by the method's criterion.
+        description: Which iterate it is.
+        score: What the method minimises: F, or the mean over clients.
+        values: The values at every client, if they are known.
     """
 
-    def __init__(self, request: Request, choice: Choice, asked: Method, seed: int) -> None:
-        self._request, self._choice, self._asked = request, choice, asked
-        self._key = jax.random.key(seed)
+    params: Params
+    objective: float
+    constraint: float
+    description: str
+    score: float
+    values: Evaluation | None = None
+
+    @classmethod
+    def of(cls, params: Params, description: str, values: Evaluation, method: Method) -> Answer:
+        """Return the answer with these values at the clients."""
+        level = worst_but(values.constraint, method.robust)
+        if method.switches_on == "mean":
+            level = mean_within(values.constraint, method.robust)
+        elif method.switches_on == "pooled" and values.pooled is not None:
+            level = values.pooled.max()
+        worst = score = worst_but(values.objective, method.robust)
+        if method.aims_at == "mean":
+            score = mean_within(values.objective, method.robust)
+        return cls(params, worst, float(level), description, score, values)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether F and G are finite."""
+        return math.isfinite(self.objective) and math.isfinite(self.constraint)
+
+    def rank(self, tolerance: float) -> tuple[float, float]:
+        """Return a sort key: the excess over the tolerance, then the score."""
+        excess = max(0.0, self.constraint - tolerance)
+        return (excess, self.score if excess == 0 else 0.0)
+
+
+class Restarts:
+    """What restarts have in common, in one process and over Flower.
+
+    Attributes:
+        method: The method of the current restart.
+        end: The round after its last.
+        averaging_from: The first round that may join its average.
+        past: The finished restarts.
+    """
+
+    def __init__(self, choice: Choice, requested: Method) -> None:
+        self._choice, self._requested = choice, requested
         self.past: list[Restart] = []
-        self._first = request.first_state(choice.template(asked))
-        # Later cycles begin from an answer to which the moments and the average of a run before do not belong.
-        cold = replace(request, warm_start=None)
-        self._later = self._first if request.warm_start is None else cold.first_state(choice.template(asked))
-        self.best = self._judged(self._first.params, "the start")
-        self.start = self.best
         self.method, self.end, self.averaging_from = self.template, 0, 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
 
     @property
+    def template(self) -> Method:
+        """The method of the first restart, before anything is known of the clients."""
+        return self._choice.template(self._requested)
+
+    @property
+    def tolerance(self) -> float:
+        """ε."""
+        return float(self._requested.tolerance)
+
+    @property
     def done(self) -> int:
-        """How many rounds the cycles that are over took."""
-        return rounds_done(self.past)
-
-    def ended(self, state: State, done: int) -> bool:
-        """Whether the present cycle has run its rounds, or diverged, and waits to be closed."""
-        return self.done < done and (done >= self.end or int(state.diverged_at) >= 0)
+        """Number of rounds of the finished restarts."""
+        return self.past[-1].end if self.past else 0
 
     @property
-    def hopeless(self) -> bool:
-        """Whether there is nothing to begin from, or nothing stays finite and nothing was found."""
-        return not self.start.finite or (diverges(self.past) and self.best.words == self.start.words)
+    def has_diverged(self) -> bool:
+        """Whether the last restarts all ended with a value that was not finite."""
+        last = self.past[-MAX_DIVERGED:]
+        return len(last) == MAX_DIVERGED and all(restart.diverged for restart in last)
+
+    def _next_length(self) -> int:
+        return self._choice.next_length(self.done, len(self.past))
+
+    def _next_step(self, first: float, average_last: float) -> FallingStep:
+        """Set the momentum and the rounds of the next restart, and return its step size."""
+        length, done = self._next_length(), self.done
+        self._momentum = LONG_MOMENTUM if length >= LONG_CYCLE and len(self.past) % 2 else MOMENTUM
+        self.end, self.averaging_from = done + length, done + first_averaged_round(length, average_last)
+        return FallingStep(first=first, rounds=length, begin=done)
+
+    def _next_threshold(self, start: float, params: Params, *, above: bool) -> float:
+        return next_threshold(
+            self.tolerance, start, self.past, self._shift, params, above=above, jumps=self._choice.jumps
+        )
+
+    def _finish(self, end: int, best: Answer, *, better: bool, diverged: bool, evaluated: int = 0) -> Restart:
+        """Add the current restart to the finished ones."""
+        step: Any = self.method.step_size
+        restart = Restart(
+            begin=self.done,
+            end=end,
+            step_size=float(step.first),
+            momentum=self._momentum,
+            threshold=float(self.method.switch_at),
+            objective=best.objective,
+            constraint=best.constraint,
+            answer=best.description,
+            better=better,
+            diverged=diverged,
+            aim=best.score,
+            judged=evaluated,
+        )
+        self.past.append(restart)
+        return restart
+
+
+class LocalRestarts(Restarts):
+    """The restarts of a run in this process.
+
+    Attributes:
+        best: The best answer so far.
+        start: The start of the run.
+    """
+
+    def __init__(self, request: Request, choice: Choice, requested: Method, seed: int) -> None:
+        super().__init__(choice, requested)
+        self._request, self._key = request, jax.random.key(seed)
+        self._first = request.first_state(self.template)
+        # Later restarts begin at an answer to which the moments and the average of a previous run do not belong.
+        cold = replace(request, warm_start=None)
+        self._later = self._first if request.warm_start is None else cold.first_state(self.template)
+        self.start = self.best = self._evaluate(self._first.params, "the start")
 
     @property
-    def over(self) -> bool:
+    def is_hopeless(self) -> bool:
+        """Whether the start is not finite, or no restart stays finite and none found an answer."""
+        return not self.start.is_finite or (self.has_diverged and self.best.description == self.start.description)
+
+    @property
+    def is_over(self) -> bool:
         """Whether all rounds are run, or nothing more is gained."""
         choice, done = self._choice, self.done
-        if done >= choice.rounds or self.hopeless or diverges(self.past):
+        if done >= choice.rounds or self.is_hopeless or self.has_diverged:
             return done > 0
-        if not (choice.may_end and choice.exact) or len(self.past) < FEWEST_CYCLES or not self._feasible(self.best):
+        if not (choice.may_end and choice.exact) or len(self.past) < MIN_RESTARTS or not self._is_feasible(self.best):
             return False
-        before = self.past[-1 - CYCLES_OF_NOTHING]
-        if before.constraint > self._asked.tolerance:
+        before = self.past[-1 - NO_GAIN_RESTARTS]
+        if before.constraint > self.tolerance:
             return False
-        little = NOTHING * abs(self.best.aim) + NOTHING_OF_START * abs(self.start.aim)
-        return before.aim - self.best.aim <= little
+        little = NO_GAIN * abs(self.best.score) + NO_GAIN_OF_START * abs(self.start.score)
+        return before.aim - self.best.score <= little
 
-    @property
-    def template(self) -> Method:
-        """The method of the first cycle, before anything is known of the clients."""
-        return self._choice.template(self._asked)
+    def has_ended(self, state: State, done: int) -> bool:
+        """Return whether the current restart has run its rounds, or diverged, and is not closed yet."""
+        return self.done < done and (done >= self.end or int(state.diverged_at) >= 0)
 
-    def span(self, of_run: compiled.Span) -> compiled.Span:
-        """The traced numbers of a chunk within the present cycle."""
-        return of_run._replace(last=self.end, averaging_from=self.averaging_from)
+    def span(self, span: Span) -> Span:
+        """Return the numbers of a chunk within the current restart."""
+        return span._replace(last=self.end, averaging_from=self.averaging_from)
 
     def begin(self, after: State | None = None) -> State:
-        """Choose the next cycle; the state to begin it with.
-
-        Args:
-            after: the state that the cycle before left, if there was one.
-        """
-        choice, done = self._choice, self.done
-        length = next_length(choice, self.past)
+        """Choose the next restart, and return its first state; ``after`` is that of the one before."""
+        request, choice, done = self._request, self._choice, self.done
         first = self.past[-1].step_size * self._factor if self.past else choice.first_step
-        step = FallingStep(first=first, rounds=length, begin=done)
-        self._momentum = momentum_of(length, self.past)
-        threshold = next_threshold(
-            float(self._asked.tolerance),
-            self.start.constraint,
-            self.past,
-            self._shift,
-            self.best.params,
-            above=not choice.exact,
-            jumps=choice.jumps,
-        )
-        origin = self.start if self._begins_anew else self.best
-        state, self.method = self._cold(origin, done), choice.method(self._asked, step, self._momentum, threshold)
-        if self._request.oracle.local_steps > 1 and self._asked.local_step_size is None:
-            size = float(
-                self._request.engine.direction_size(self._request.parts(self.method), self._key, jnp.int32(done), state)
-            )
-            by_clients = self._request.oracle.local_steps * (size if size > 0 else 1.0)
-            self.method = replace(self.method, local_step_size=replace(step, first=first / by_clients))
-        self.end = done + length
-        self.averaging_from = done + first_to_average(length, self._request.settings.average_last)
-        if after is not None and after.consistency is not None:
-            state = state._replace(consistency=elsewhere(after.consistency))
-        return state if after is None or not self._asked.goes_on else state._replace(method=after.method)
+        step = self._next_step(first, request.settings.average_last)
+        threshold = self._next_threshold(self.start.constraint, self.best.params, above=not choice.exact)
+        state = self._state_at(self.start if self._begins_at_start else self.best, done)
+        self.method = choice.method(self._requested, step, self._momentum, threshold)
+        if request.oracle.local_steps > 1 and self._requested.local_step_size is None:
+            norm = request.engine.direction_norm(request.setup(self.method), self._key, jnp.int32(done), state)
+            scale = request.oracle.local_steps * (float(norm) if float(norm) > 0 else 1.0)
+            self.method = replace(self.method, local_step_size=replace(step, first=first / scale))
+        if after is not None and "consistency" in after.parts:
+            state = state.with_part("consistency", after.parts["consistency"].without_predictions())
+        return state if after is None or not self._requested.goes_on else state._replace(method=after.method)
 
     def close(self, state: State, done: int, history: History) -> State:
-        """Judge what the cycle that ends here found, and keep it where it is better; the state it leaves.
+        """Evaluate the answers of the current restart, and return the state with the best answer so far.
 
         Args:
-            state: at its end.
-            done: how many rounds the run has done.
-            history: of the cycle's rounds.
+            state: The state at its end.
+            done: Number of rounds of the run.
+            history: The restart's rounds.
         """
-        begin = self.done
-        diverged, tolerance = int(state.diverged_at) >= 0, float(self._asked.tolerance)
+        diverged, tolerance = int(state.diverged_at) >= 0, self.tolerance
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
-        wanted = self._request.settings.answer
-        every = candidates(state, begin, done, self.averaging_from, wanted, warm, frugal=self._choice.frugal)
-        found = {name: self._judged(*one) for name, one in every.items() if not (diverged and name == "last")}
-        better = [one for one in found.values() if one.finite and one.rank(tolerance) < self.best.rank(tolerance)]
+        wanted, frugal = self._request.settings.answer, self._choice.frugal
+        found = candidates(state, self.done, done, self.averaging_from, wanted, warm, frugal=frugal)
+        answers = {name: self._evaluate(*one) for name, one in found.items() if not (diverged and name == "last")}
+        better = [one for one in answers.values() if one.is_finite and one.rank(tolerance) < self.best.rank(tolerance)]
         self._shift = 0.0
         if not (diverged or self._choice.exact):
-            self._shift = self._off(found.get("last") or self._judged(state.params, ""), history)
-        before = self.best
-        self.best = min([self.best, *better], key=lambda one: one.rank(tolerance))
-        again = bool(self.past) and self._factor >= 1
-        second = self._begins_anew
+            self._shift = self._threshold_error(answers.get("last") or self._evaluate(state.params, ""), history)
+        before, self.best = self.best, min([self.best, *better], key=lambda one: one.rank(tolerance))
+        again, began_at_start = bool(self.past) and self._factor >= 1, self._begins_at_start
         self._factor = MUCH_SMALLER if diverged else next_factor(before, self.best, tolerance, again=again)
-        if second and self.best is before:
+        if began_at_start and self.best is before:
             self._factor = 1 / NEAR_STEP
-        step: Any = self.method.step_size
-        self.past.append(
-            Restart(
-                begin=begin,
-                end=done,
-                step_size=float(step.first),
-                momentum=self._momentum,
-                threshold=float(self.method.switch_at),
-                objective=self.best.objective,
-                constraint=self.best.constraint,
-                answer=self.best.words,
-                better=bool(better),
-                diverged=diverged,
-                aim=self.best.aim,
-                judged=len(found),
-            )
-        )
-        if self._begins_anew:
+        self._finish(done, self.best, better=bool(better), diverged=diverged, evaluated=len(answers))
+        if self._begins_at_start:
             self._factor = NEAR_STEP
-        if diverged and self.hopeless:
+        if diverged and self.is_hopeless:
             return state
-        score = jnp.asarray(self.best.objective if self._feasible(self.best) else jnp.inf, state.best.score.dtype)
-        return state._replace(
-            params=self.best.params,
-            best=state.best._replace(params=self.best.params, score=score),
-            diverged_at=jnp.int32(-1),
-        )
+        score = jnp.asarray(self.best.objective if self._is_feasible(self.best) else jnp.inf, state.best.score.dtype)
+        best = state.best._replace(params=self.best.params, score=score)
+        return state._replace(params=self.best.params, best=best, diverged_at=jnp.int32(-1))
 
-    def _off(self, last: Found, history: History) -> float:
-        """How far the threshold is off where it should be: reports at a cycle's end lie off what is true there."""
-        tolerance, tail = float(self._asked.tolerance), history.criterion[-max(3, round(TAIL * len(history))) :]
+    def _threshold_error(self, last: Answer, history: History) -> float:
+        """Return how far the threshold should move: by the error of the reports at the end of a restart."""
+        tail = history.criterion[-max(3, round(TAIL * len(history))) :]
         bias = float(np.median(tail)) - last.constraint
-        aim = tolerance + bias - ROOM * abs(tolerance) - ROOM_FOR_NOISE * abs(bias) - float(self.method.switch_at)
-        return aim if math.isfinite(aim) else 0.0
+        margin = MARGIN * abs(self.tolerance) + NOISE_MARGIN * abs(bias)
+        error = self.tolerance + bias - margin - float(self.method.switch_at)
+        return error if math.isfinite(error) else 0.0
 
-    def journal(self) -> tuple[Params, str]:
-        """What a checkpoint keeps of the cycles so far."""
-        told = {
-            "past": [cycle.to_dict() for cycle in self.past],
-            "best": [self.best.objective, self.best.constraint, self.best.words, self.best.aim],
+    def to_checkpoint(self) -> tuple[Params, str]:
+        """Return the best answer, and the rest as JSON."""
+        best = self.best
+        values = {
+            "past": [restart.to_dict() for restart in self.past],
+            "best": [best.objective, best.constraint, best.description, best.score],
             "next": [self._factor, self._shift, self._momentum],
             "now": [self.end, self.averaging_from, numbers_of(self.method)],
         }
-        return self.best.params, json.dumps(told)
+        return best.params, json.dumps(values)
 
-    def go_on(self, params: Params, journal: str) -> None:
-        """Take up the cycles that a checkpoint has kept: nothing is chosen again."""
-        told = json.loads(journal)
-        self.past = [Restart.from_dict(one) for one in told["past"]]
-        self.best = Found(jax.tree.map(jnp.asarray, params), *told["best"])
-        self._factor, self._shift, self._momentum = told["next"]
-        self.end, self.averaging_from, numbers = told["now"]
+    def resume(self, params: Params, checkpoint: str) -> None:
+        """Continue from a checkpoint."""
+        values = json.loads(checkpoint)
+        self.past = [Restart.from_dict(one) for one in values["past"]]
+        self.best = Answer(jax.tree.map(jnp.asarray, params), *values["best"])
+        self._factor, self._shift, self._momentum = values["next"]
+        self.end, self.averaging_from, numbers = values["now"]
         self.method = with_numbers(self.method, numbers)
 
-    def _judged(self, params: Params, words: str) -> Found:
-        return Found.of(params, words, self._request.oracle.evaluate_params(params), self._asked)
+    def _evaluate(self, params: Params, description: str) -> Answer:
+        return Answer.of(params, description, self._request.oracle.evaluate_params(params), self._requested)
 
-    def _feasible(self, found: Found) -> bool:
-        return found.constraint <= self._asked.tolerance
+    def _is_feasible(self, answer: Answer) -> bool:
+        return answer.constraint <= self._requested.tolerance
 
     @property
-    def _begins_anew(self) -> bool:
-        """Whether the present cycle is the second of a run whose constraint moves in jumps: it begins at the start."""
+    def _begins_at_start(self) -> bool:
+        """Whether the current restart is the second of a run whose constraint moves in jumps."""
         return self._choice.jumps and len(self.past) == 1 and self._request.warm_start is None
 
-    def _cold(self, origin: Found, done: int) -> State:
-        """A state that begins at an answer, the best so far, and remembers how good that is at every client."""
+    def _state_at(self, origin: Answer, done: int) -> State:
+        """Return a first state at an answer, with the answer's values in the memory."""
         state = (self._later if self.past else self._first)._replace(params=origin.params)
-        if state.before is not None:
-            state = state._replace(before=origin.params)
-        if state.memory is None or state.memory.sums is not None:
+        if "previous" in state.parts:
+            state = state.with_part("previous", origin.params)
+        memory = state.parts.get("memory")
+        if memory is None or memory.sums is not None:
             return state
-        judged = origin.judged or self._request.oracle.evaluate_params(origin.params)
-        known = all_known(state.memory, jnp.asarray(judged.objective), jnp.asarray(judged.constraint), done)
-        return state._replace(memory=known)
+        values = origin.values or self._request.oracle.evaluate_params(origin.params)
+        objective, constraint = jnp.asarray(values.objective), jnp.asarray(values.constraint)
+        everyone = jnp.ones(objective.shape, bool)
+        return state.with_part("memory", memory.with_values(objective, constraint, everyone, done))
+
+
+def next_factor(before: Answer, after: Answer, tolerance: float, *, again: bool = False) -> float:
+    """Return the factor on the next step size; ``again``: the restart before this one had a gain too."""
+    if not (before.is_finite and after.is_finite):
+        return 1.0
+    above, still_above = (max(0.0, answer.constraint - tolerance) for answer in (before, after))
+    gain = (above - still_above) / above if above > 0 else (before.score - after.score) / max(abs(after.score), 1e-300)
+    if gain > LARGE_GAIN and (above == 0 or still_above > 0):
+        return LARGER
+    if gain <= GAIN:
+        return SMALLER
+    return LARGER if again and above == 0 else 1.0
+
+
+def next_threshold(
+    tolerance: float,
+    start: float,
+    past: Sequence[Restart],
+    shift: float,
+    params: Params,
+    *,
+    above: bool,
+    jumps: bool = False,
+) -> float:
+    """Return λ of the next restart: the tolerance at first, then the last one's, moved.
+
+    Args:
+        tolerance: ε.
+        start: G at the start.
+        past: The finished restarts.
+        shift: How far λ moves.
+        params: An iterate, for its precision: reports and evaluations may differ by rounding.
+        above: Whether λ may be above the tolerance.
+        jumps: Whether the constraint moves in jumps, as rates do: one that equals the tolerance then meets it.
+    """
+    scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
+    rounding = 0.0 if jumps else 64 * float(jnp.finfo(float_dtype(params)).eps) * scale
+    if not past:
+        return tolerance - rounding
+    room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))
+    return min(max(past[-1].threshold + shift, tolerance - room), tolerance + (room if above else 0.0) - rounding)
+
+
+def candidates(
+    state: State, begin: int, done: int, averaging_from: int, wanted: str, more: str = "", *, frugal: bool = False
+) -> dict[str, tuple[Params, str]]:
+    """Return the iterates of a restart that may be the answer, by kind, each with a description.
+
+    Args:
+        state: The state at its end.
+        begin: Its first round.
+        done: The round after its last.
+        averaging_from: The first round that could join its average.
+        wanted: The kind that is wanted; "auto" for any.
+        more: Added to the description of the average.
+        frugal: Whether to save evaluations: the best by noisy reports is left out unless it is wanted.
+    """
+    rounds = f"of rounds {begin} to {done - 1}"
+    every = {"last": (state.params, f"last iterate {rounds}")}
+    if count := int(state.average.rounds):
+        mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
+        first = max(begin, averaging_from)
+        every["average"] = (mean, f"mean of the {count} feasible iterates from round {first} on{more}")
+    if frugal and wanted == "auto":
+        return every
+    if np.isfinite(state.best.score):
+        every["best"] = (state.best.params, f"best feasible iterate by its reports {rounds}")
+    elif np.isfinite(state.best.criterion):
+        every["best"] = (state.best.params, f"iterate with the smallest criterion {rounds}")
+    return {name: one for name, one in every.items() if wanted in ("auto", name)}
+
+
+def numbers_of(method: Method) -> list[Any]:
+    """Return the numbers of a method for a checkpoint."""
+    return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(method)]
+
+
+def with_numbers(method: Method, numbers: Sequence[Any]) -> Method:
+    """Return the method with the numbers of a checkpoint."""
+    leaves, structure = jax.tree.flatten(method)
+    typed = [
+        np.asarray(number, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf)(number)
+        for leaf, number in zip(leaves, numbers, strict=True)
+    ]
+    restored: Method = jax.tree.unflatten(structure, typed)
+    return restored

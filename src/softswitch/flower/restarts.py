@@ -17,25 +17,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.engine.auto_tuning import MOMENTUM, SHORTEST_CYCLE, first_choice
-from softswitch.engine.restart_decisions import (
+from softswitch.engine.auto_tuning import SHORTEST_CYCLE, first_choice
+from softswitch.engine.restarts import (
     MUCH_SMALLER,
-    Found,
+    Answer,
+    Restarts,
     candidates,
-    diverges,
-    momentum_of,
     next_factor,
-    next_length,
-    next_threshold,
     numbers_of,
-    rounds_done,
     with_numbers,
 )
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.server_state import ServerState
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
-from softswitch.methods.round import first_to_average
 from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
@@ -70,21 +65,16 @@ class _Evaluated(NamedTuple):
         constraint = np.pad(self.constraint, ((0, more), (0, 0)), constant_values=np.nan)
         return self._replace(objective=objective, constraint=constraint)
 
-    def over(self, clients: np.ndarray, method: Method) -> Found:
+    def over(self, clients: np.ndarray, method: Method) -> Answer:
         """Return F and G over some clients; NaN over none."""
         if not clients.any():
-            return Found(self.params, math.nan, math.nan, self.description, math.nan)
+            return Answer(self.params, math.nan, math.nan, self.description, math.nan)
         values = Evaluation(self.objective[clients], self.constraint[clients], self.pooled)
-        return Found.of(self.params, self.description, values, method)
+        return Answer.of(self.params, self.description, values, method)
 
 
-class RemoteRestarts:
-    """The restart cycles of one run.
-
-    Attributes:
-        past: The cycles that have ended.
-        end: The round after the last of the present cycle.
-    """
+class RemoteRestarts(Restarts):
+    """The restarts of a run over Flower."""
 
     def __init__(
         self,
@@ -95,23 +85,14 @@ class RemoteRestarts:
         settings: StrategySettings,
         exact: bool,
     ) -> None:
-        self._requested, self._server, self._clients, self._settings = requested, server, clients, settings
-        self._choice = first_choice(
-            server.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate
-        )
-        self.past: list[Restart] = []
-        self.end = 0
-        self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
+        choice = first_choice(server.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate)
+        super().__init__(choice, requested)
+        self._server, self._clients, self._settings = server, clients, settings
         self._exact = exact
         self._direction_size, self._measures_size = math.nan, False
         self._start_constraint = math.nan
         no_values = np.zeros(0), np.zeros((0, server.constraints))
         self._best = _Evaluated(server.state.params, "the start", *no_values, None)
-
-    @property
-    def done(self) -> int:
-        """The number of rounds of the cycles that have ended."""
-        return rounds_done(self.past)
 
     def start(self) -> None:
         """Evaluate the start at all clients, and begin the first cycle."""
@@ -124,22 +105,21 @@ class RemoteRestarts:
     def _begin(self) -> None:
         """Begin the next cycle at the best answer so far."""
         choice, settings, done = self._choice, self._settings, self.done
-        length = next_length(choice, self.past)
-        self._momentum = momentum_of(length, self.past)
-        first = choice.first_step * math.sqrt(max(1.0, SHORTEST_CYCLE / length))
+        first = choice.first_step * math.sqrt(max(1.0, SHORTEST_CYCLE / self._next_length()))
         if self.past:
             first = self.past[-1].step_size * self._factor
-        step = FallingStep(first=first, rounds=length, begin=done)
+        step = local = self._next_step(first, settings.average_share(automatic=True))
         has_local_steps = settings.local_steps > 1
-        local = step
         if has_local_steps:  # a local path is as long as the server's step
             scale = FIRST_LOCAL if math.isnan(self._direction_size) else 1 / self._direction_size
             local = replace(step, first=first / settings.local_steps * scale)
-        method = choice.method(self._requested, step, self._momentum, self._next_threshold(), local)
-        self.end, self._measures_size = done + length, has_local_steps
-        averaging_from = done + first_to_average(length, settings.average_share(automatic=True))
+        start = self._start_constraint if math.isfinite(self._start_constraint) else self.tolerance
+        # Never above the tolerance: there are too few restarts to recover from answers that violate it.
+        threshold = self._next_threshold(start, self._best.params, above=False)
+        method = self.method = choice.method(self._requested, step, self._momentum, threshold, local)
+        self._measures_size = has_local_steps
         best = self._best
-        self._server.begin_cycle(best.params, method, averaging_from, (best.objective, best.constraint))
+        self._server.begin_cycle(best.params, method, self.averaging_from, (best.objective, best.constraint))
         logger.info("rounds %d to %d use %s", done, self.end - 1, method)
 
     def after_round(self, *, may_begin: bool) -> None:
@@ -154,11 +134,11 @@ class RemoteRestarts:
 
     @property
     def _is_over(self) -> bool:
-        return self.done >= self._choice.rounds or diverges(self.past)
+        return self.done >= self._choice.rounds or self.has_diverged
 
     def close(self) -> None:
         """Evaluate the candidates of the present cycle, and leave the best answer so far in the server's state."""
-        server, begin, tolerance = self._server, self.done, float(self._requested.tolerance)
+        server, begin, tolerance = self._server, self.done, self.tolerance
         diverged = server.has_diverged
         evaluated = [] if diverged else [self._evaluate(*candidate) for candidate in self._candidates(begin)]
         before, self._best = self._best, self._select_best(evaluated)
@@ -170,24 +150,10 @@ class RemoteRestarts:
             last = evaluated[0].over(evaluated[0].reported, self._requested)
             shift = THRESHOLD_GAIN * (tolerance - last.constraint)
             self._shift = shift if math.isfinite(shift) else 0.0
-        best, step = self._best.over(self._best.reported, self._requested), server.method.step_size
-        assert isinstance(step, FallingStep)
-        cycle = Restart(
-            begin=begin,
-            end=server.done,
-            step_size=float(step.first),
-            momentum=self._momentum,
-            threshold=float(server.method.switch_at),
-            objective=best.objective,
-            constraint=best.constraint,
-            answer=best.words,
-            better=self._best is not before,
-            diverged=diverged,
-            aim=best.aim,
-        )
-        self.past.append(cycle)
-        logger.info("%s", cycle)
-        if not (diverged and diverges(self.past)):
+        best, self.method = self._best.over(self._best.reported, self._requested), server.method
+        restart = self._finish(server.done, best, better=self._best is not before, diverged=diverged)
+        logger.info("%s", restart)
+        if not (diverged and self.has_diverged):
             server.end_cycle(self._best.params, best.objective if best.constraint <= tolerance else math.inf)
 
     def to_checkpoint(self) -> tuple[Params, str]:
@@ -253,16 +219,9 @@ class RemoteRestarts:
             wide, reported, common = [before, *wide], [self._best, *reported], common & before.reported
         elif not common.any():
             return reported[-1]
-        tolerance = float(self._requested.tolerance)
+        tolerance = self.tolerance
         ranks = [one.over(common, self._requested).rank(tolerance) for one in wide]
         return reported[min(range(len(reported)), key=lambda i: (not np.isfinite(ranks[i]).all(), ranks[i]))]
-
-    def _next_threshold(self) -> float:
-        tolerance = float(self._requested.tolerance)
-        start = self._start_constraint if math.isfinite(self._start_constraint) else tolerance
-        # Never above the tolerance: there are too few cycles to recover from answers that violate it.
-        jumps = self._choice.jumps
-        return next_threshold(tolerance, start, self.past, self._shift, self._best.params, above=False, jumps=jumps)
 
     def _adapt_local_step(self, size: float | None) -> None:
         """Set the clients' step by the norm of the cycle's first direction; lower it after rejected directions."""

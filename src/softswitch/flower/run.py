@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 
 from softswitch.engine.auto_tuning import SMOOTHING, first_choice
 from softswitch.engine.defaults import is_automatic
-from softswitch.engine.restart_decisions import numbers_of, with_numbers
+from softswitch.engine.restarts import numbers_of, with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import ClientParams, PreviousParams
 from softswitch.flower.exchange import PollingGrid
@@ -32,7 +32,7 @@ from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.memory import Memory
-from softswitch.methods.round import State, check_optimizer
+from softswitch.methods.state import State, check_optimizer
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, check_start
 from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
@@ -391,19 +391,15 @@ def _first_params(initial_arrays: ArrayRecord) -> Params:
 
 def _state_of(state: State, included: list[int]) -> State:
     """Return the state with the memory and the consistency of some clients only."""
-    memory, consistency = state.memory, state.consistency
+    memory, consistency = state.parts.get("memory"), state.parts.get("consistency")
     if memory is not None:
-        known = [index for index in included if index < len(memory.heard_at)]
-        if len(known) < len(memory.heard_at):
-            at = jnp.asarray(known, jnp.int32)
-            forecasts = None if memory.forecasts is None else memory.forecasts.of(at)
-            order, pass_number = jnp.arange(len(known), dtype=jnp.int32), jnp.int32(-1)
-            kept = take_clients(memory._replace(forecasts=None), at)
-            memory = kept._replace(forecasts=forecasts, order=order, pass_number=pass_number)
+        known = [index for index in included if index < len(memory.reported_at)]
+        if len(known) < len(memory.reported_at):
+            state = state.with_part("memory", memory.of(jnp.asarray(known, jnp.int32)))
     if consistency is not None:
         at = jnp.asarray([index for index in included if index < len(consistency.value)], jnp.int32)
-        consistency = take_clients(consistency, at)
-    return state._replace(memory=memory, consistency=consistency)
+        state = state.with_part("consistency", take_clients(consistency, at))
+    return state
 
 
 def _history_of(history: History, included: list[int]) -> History:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,40 +14,28 @@ import optax
 from jax import tree_util
 
 from softswitch.data.sampling import client_bit_count, sample_clients
+from softswitch.engine.server_step import Cost, Evaluated, Setup, apply, decide, surviving_weights
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
 from softswitch.flower.replies import no_reports, pool_statistics
 from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
-from softswitch.methods import robust
 from softswitch.methods.base import Method
-from softswitch.methods.client_selection import ask, order_of_pass, rounds_a_pass, stand_for, turn
+from softswitch.methods.client_selection import (
+    clients_in_turn,
+    order_of_pass,
+    represented_clients,
+    rounds_per_pass,
+    select_clients,
+)
 from softswitch.methods.compression import Compression
 from softswitch.methods.compressors import in_two_parts
-from softswitch.methods.consistency import compared, elsewhere
-from softswitch.methods.consistency import widened as widen_consistency
-from softswitch.methods.memory import (
-    LEFT_OUT,
-    Memory,
-    Places,
-    Remembered,
-    as_remembered,
-    decide,
-    hear,
-    nothing_remembered,
-    widened,
-)
-from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.round import (
-    State,
-    advance,
-    first_to_average,
-    sound,
-    start,
-    surviving_weights,
-)
-from softswitch.methods.weight_cap import capped
+from softswitch.methods.memory import Memory, Places, Remembered
+from softswitch.methods.messages import Reports
+from softswitch.methods.parts import Round, Update
+from softswitch.methods.robust import combine
+from softswitch.methods.state import State, active_parts, first_averaged_round, first_state
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import as_pytree
 from softswitch.problem.parameters import Params, float_dtype
@@ -56,16 +44,9 @@ from softswitch.results.history import ClientOutcome, Record, RecordedClients
 from softswitch.support.arrays import take_clients
 from softswitch.support.tracing import program_digest
 
-_decide = jax.jit(robust.decide)
-_cap_weights = jax.jit(capped)
-_trim = jax.jit(robust.trimmed)
-_combine = jax.jit(robust.combined)
-_compare = jax.jit(compared)
-_hear = jax.jit(hear)
-_decide_by_memory = jax.jit(decide)
-_as_remembered = jax.jit(as_remembered)
-_advance = jax.jit(advance)
-_start = jax.jit(start, static_argnums=2, static_argnames="clients")
+_decide = jax.jit(decide)
+_apply = partial(jax.jit, static_argnames="record_clients")(apply)
+_combine = jax.jit(combine)
 _surviving_weights = jax.jit(surviving_weights)
 
 
@@ -79,9 +60,27 @@ def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
 def _choose_by_memory(
     key: jax.Array, k: Any, memory: Remembered, connected: jax.Array, places: Places, rest: Any
 ) -> jax.Array:
-    order = order_of_pass(key, k // rounds_a_pass(len(connected), places), len(connected))
+    order = order_of_pass(key, k // rounds_per_pass(len(connected), places), len(connected))
     available = take_clients(memory._replace(forecasts=None), connected)
-    return connected[ask(available, turn(order, k, places), places, k, rest)]
+    return connected[select_clients(available, clients_in_turn(order, k, places), places, k, rest)]
+
+
+class _PoolingFailed(Exception):  # noqa: N818
+    """The pooled constraint has no value."""
+
+
+class _Pool:
+    """The pooled constraint of the clients, which is not compiled."""
+
+    def __init__(self, pooled: Any, dtype: Any) -> None:
+        self._pooled, self._dtype = pooled, dtype
+
+    def pool(self, sums: jax.Array) -> jax.Array:
+        """Return the constraint of summed statistics."""
+        value = pool_statistics(self._pooled, np.asarray(sums)[None])
+        if value is None:
+            raise _PoolingFailed
+        return jnp.asarray(value, self._dtype)
 
 
 class ServerState:
@@ -109,24 +108,20 @@ class ServerState:
         self.method = method
         self.constraints = constraints
         self.rounds = rounds
-        self.averaging_from = first_to_average(rounds, settings.average_share(automatic=False))
+        self.averaging_from = first_averaged_round(rounds, settings.average_share(automatic=False))
         self._participation = settings.participation
         self._local_steps = settings.local_steps
         self._key = jax.random.key(settings.seed)
-        self._domain = as_pytree(settings.domain)
         self._min_clients = settings.min_clients
-        self._max_weight = None if settings.secure is None else settings.secure.max_weight
         self._pooled = settings.pooled
         self.dtype = np.dtype(float_dtype(params))
         assert not isinstance(settings.memory, str)
         self._memory: Memory | None = settings.memory
-        remembered = None
-        if self._memory is not None:
-            corrected = self._memory.corrected
-            remembered = nothing_remembered(0, constraints, statistics, self.dtype, corrected=corrected)
-        self.state: State = self._first_state(params, self.method, remembered)
+        self._statistics = statistics
+        max_weight = None if settings.secure is None else settings.secure.max_weight
+        self._setup = Setup(None, method, as_pytree(settings.domain), self._memory, max_weight)
+        self.state: State = self._first_state(params, method)
         self.direction_size: float | None = None
-        self._updated_memory: Remembered | None = None  # between the two exchanges of a round
         self._stand_for: jax.Array | None = None
         self.record: Record | None = None
         self.done = 0
@@ -139,8 +134,14 @@ class ServerState:
         """The compression of messages, if any."""
         return self.method.at_clients if isinstance(self.method.at_clients, Compression) else None
 
-    def _first_state(self, params: Params, method: Method, memory: Remembered | None) -> State:
-        return _start(params, method, self.constraints, memory)._replace(at_clients=None)  # clients keep it
+    @property
+    def setup(self) -> Setup:
+        """What the server computes."""
+        return self._setup._replace(method=self.method, memory=self._memory)
+
+    def _first_state(self, params: Params, method: Method) -> State:
+        parts = [part for part in active_parts(method, self._memory) if part.name != "at_clients"]  # clients keep it
+        return first_state(params, method, parts, 0, self.constraints, self._statistics)
 
     @property
     def has_diverged(self) -> bool:
@@ -158,23 +159,21 @@ class ServerState:
 
     def like(self) -> tuple[State, Record]:
         """Return a state and a record with the structure of this run's."""
-        traffic = None if self.compression is None else (0, 0)
-        record = _record(
-            [0], np.zeros(1, int), self._void_reports, None, ClientSummary.missing(), (0, 0), traffic=traffic
-        )
-        return self.state, _add_state(record, self.state, 0)
+        return self.state, self._void_record([0], np.zeros(1, int), ClientSummary.missing(), (0, 0), None, None)
 
     def program(self) -> str:
         """Return a digest of the server's computation in a round, with all constants of the method."""
 
-        def one_round(method: Method, domain: Any, state: State, k: Any, reports: Reports) -> Any:
-            decision, method_state = robust.decide(method, state.method, reports)
-            return (
-                advance(state, method, domain, k, 0, reports, decision, method_state, state.params),
-                method.local_step_size_at(k, self._local_steps),
-            )
+        def one_round(setup: Setup, state: State, k: Any, reports: Reports) -> Any:
+            played = decide(setup, state, k, jnp.zeros(1, jnp.int32), reports)
+            nothing = Evaluated(ClientSummary.missing())
+            state, _ = apply(setup, 0, state, played, Update(state.params), nothing, Cost(), record_clients=False)
+            return state, setup.method.local_step_size_at(k, self._local_steps)
 
-        return program_digest(one_round, self.method, self._domain, self.state, jnp.int32(0), self._void_reports)
+        setup = self.setup._replace(memory=None, weight_cap=None)
+        state = self._first_state(self.state.params, self.method)
+        parts = {name: part for name, part in state.parts.items() if name == "direction"}
+        return program_digest(one_round, setup, state._replace(parts=parts), jnp.int32(0), self._void_reports)
 
     @property
     def has_bad_updates(self) -> bool:
@@ -204,12 +203,13 @@ class ServerState:
 
         ``values`` are f_i and g_i at the parameters, NaN for a client that did not report them.
         """
-        memory = self.state.memory
-        if memory is not None and memory.sums is None:
-            memory = _with_values(memory, self.done, *values)
-        state = self._first_state(params, method, memory)
-        if self.state.consistency is not None:
-            state = state._replace(consistency=elsewhere(self.state.consistency))
+        state = self._first_state(params, method)
+        memory, consistency = (self.state.parts.get(name) for name in ("memory", "consistency"))
+        if memory is not None:
+            known = memory if memory.sums is not None else _with_values(memory, self.done, *values)
+            state = state.with_part("memory", known)
+        if consistency is not None:
+            state = state.with_part("consistency", consistency.without_predictions())
         if self.done and method.goes_on:
             state = state._replace(method=self.state.method)
         self.state, self.method, self.averaging_from = state, method, averaging_from
@@ -230,21 +230,10 @@ class ServerState:
 
     def forget(self, clients: list[int]) -> None:
         """Forget what is remembered of some clients."""
-        memory = self.state.memory
-        known = [] if memory is None else [index for index in clients if index < len(memory.heard_at)]
-        if memory is None or not known:
-            return
-        statistics = None if memory.sums is None else memory.sums.shape[1]
-        nothing = nothing_remembered(len(known), memory.constraint.shape[1], statistics, memory.objective.dtype)
-        at = jnp.asarray(known, jnp.int32)
-        fields = ("objective", "constraint", "asked_at", "times", "travelled_at")
-        changes = {name: getattr(memory, name).at[at].set(getattr(nothing, name)) for name in fields}
-        changes["heard_at"] = memory.heard_at.at[at].set(LEFT_OUT)  # averaging does not wait for it
-        if memory.sums is not None:
-            changes["sums"] = memory.sums.at[at].set(0)
-        if memory.forecasts is not None:
-            changes["forecasts"] = memory.forecasts.without(at)
-        self.state = self.state._replace(memory=memory._replace(**changes))
+        memory = self.state.parts.get("memory")
+        known = [] if memory is None else [index for index in clients if index < len(memory.reported_at)]
+        if memory is not None and known:
+            self.state = self.state.with_part("memory", memory.forget(jnp.asarray(known, jnp.int32)))
 
     def sample(self, connected: list[int], known: int) -> list[int]:
         """Return the clients of this round, out of the connected ones; by need if the server has memory.
@@ -254,54 +243,43 @@ class ServerState:
         """
         if not connected:
             return []
-        consistency = self.state.consistency
-        if consistency is not None and len(consistency.value) < known:
-            self.state = self.state._replace(consistency=widen_consistency(consistency, known))
+        for name in ("consistency", "memory"):
+            part = self.state.parts.get(name)
+            if part is not None and len(part.times) < known:
+                self.state = self.state.with_part(name, part.widen(known))
         size = min(len(connected), max(self._min_clients, round(self._participation * len(connected))))
         k = jnp.int32(self.done)
         if self._memory is None:
             return [connected[i] for i in np.asarray(_choose(self._key, k, len(connected), size))]
-        assert self.state.memory is not None
-        if len(self.state.memory.heard_at) < known:
-            self.state = self.state._replace(memory=widened(self.state.memory, known))
         places, rest = self._memory.places(size), self._memory.rest_for(self.method)
-        self._stand_for = stand_for(places, len(connected), self.dtype)
-        indices = jnp.asarray(connected, jnp.int32)
-        return np.asarray(_choose_by_memory(self._key, k, self.state.memory, indices, places, rest)).tolist()
+        self._stand_for = represented_clients(places, len(connected), self.dtype)
+        indices, memory = jnp.asarray(connected, jnp.int32), self.state.parts["memory"]
+        return np.asarray(_choose_by_memory(self._key, k, memory, indices, places, rest)).tolist()
 
-    def decide(self, clients: list[int], reports: Reports) -> tuple[Decision, Any] | None:
-        """Return the method's decision and its state after it; None if too few clients reported."""
-        self._updated_memory = None
+    def decide(self, clients: list[int], reports: Reports) -> Round | None:
+        """Return the round after the method's decision; None if too few clients reported."""
         if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
             return None
-        if self._memory is None:
-            return self._cap(reports, *_decide(self.method, self.state.method, reports))
-        reports = reports._replace(stand_for=self._stand_for)
-        indices, k = jnp.asarray(clients, jnp.int32), jnp.int32(self.done)
-        memory = _hear(self._memory, self.state.memory, k, indices, reports)
-        pooled = None
-        if self._pooled is not None and memory.sums is not None:
-            value = pool_statistics(self._pooled, np.asarray(memory.sums))
-            if value is None:
-                return None
-            pooled = jnp.asarray(value, self.dtype)
-        self._updated_memory = memory
-        decision = _decide_by_memory(self.method, self.state.method, memory, indices, reports, pooled)
-        return self._cap(_as_remembered(memory, indices, reports)._replace(pooled=pooled), *decision)
-
-    def _cap(self, reports: Reports, decision: Decision, method_state: Any) -> tuple[Decision, Any]:
-        """Cap the weights, as secure aggregation demands."""
-        if self._max_weight is None:
-            return decision, method_state
-        limit = jnp.asarray(self._max_weight, decision.weights.dtype)
-        return _cap_weights(self.method, self.state.method, reports, decision, limit), method_state
+        if self._memory is not None:
+            reports = reports._replace(stand_for=self._stand_for)
+        arguments = (
+            self.state,
+            jnp.int32(self.done),
+            jnp.asarray(clients, jnp.int32),
+            jax.tree.map(jnp.asarray, reports),
+        )
+        if self._memory is None or self._pooled is None:
+            return _decide(self.setup, *arguments)
+        try:
+            return decide(self.setup._replace(oracle=cast(Any, _Pool(self._pooled, self.dtype))), *arguments)
+        except _PoolingFailed:
+            return None
 
     def apply(
         self,
         clients: list[int],
         outcomes: np.ndarray,
-        reports: Reports,
-        decided: tuple[Decision, Any] | None,
+        played: Round | None,
         directions: Mapping[int, Arrays] | SecureMean,
         full: ClientSummary,
         rows: tuple[int, int],
@@ -310,40 +288,30 @@ class ServerState:
     ) -> Record:
         """End the round: step along the directions that arrived, or change nothing if too few did.
 
-        ``outcomes`` are changed to void if the round is. ``decided`` is what ``decide`` returned. Directions are by
+        ``outcomes`` are changed to void if the round is. ``played`` is what ``decide`` returned. Directions are by
         place in ``clients``. ``rows`` counts those of reports and of gradients, ``traffic`` the bytes up and down.
         """
-        trusted = reports if self.method.robust is None else _trim(reports, self.method.robust)
-        direction, stacked = None, None
-        if decided is not None:
-            direction, stacked = self._aggregate(clients, reports, decided[0], directions)
-        size = None if direction is None else float(optax.tree.norm(direction))
-        if decided is None or direction is None:
+        update = None if played is None else self._aggregate(played, directions)
+        size, change, state = None, None, self.state
+        if played is None or update is None:
             outcomes[outcomes == ClientOutcome.COUNTED] = ClientOutcome.VOID
-            void = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
-            record = _record(clients, outcomes, void, None, full, rows, traffic=traffic, epsilon=epsilon)
-            state, change = self.state, None
+            record = self._void_record(clients, outcomes, full, rows, traffic, epsilon)
         else:
-            decision, method_state = decided
-            state = _advance(
-                self.state,
-                self.method,
-                self._domain,
-                jnp.int32(self.done),
+            size = float(optax.tree.norm(update.direction))
+            state, of_round = _apply(
+                self.setup,
                 self.averaging_from,
-                trusted,
-                decision,
-                method_state,
-                direction,
-                self._updated_memory,
+                self.state,
+                played,
+                update,
+                Evaluated(full),
+                Cost(),
+                record_clients=True,
             )
-            if stacked is not None and not isinstance(directions, SecureMean):
-                state = self._compare_reports(state, clients, reports, decision, list(directions), stacked)
             state, change = self._round_as_clients(state)
-            record = _record(clients, outcomes, reports, decision, full, rows, trusted, traffic, epsilon)
-        record = _add_state(record, state, self.done)
+            record = self._complete(of_round, np.asarray(played.reports.mask), outcomes, rows, traffic, epsilon)
         history = record if self.record is None else _concatenate(self.record, record)
-        void_in_a_row = self.void_in_a_row + 1 if direction is None else 0
+        void_in_a_row = self.void_in_a_row + 1 if update is None else 0
         # One assignment: after Ctrl-C a round is either done or not.
         self.state, self.record, self.done, self.void_in_a_row = state, history, self.done + 1, void_in_a_row
         self.direction_size, self.change = size, change
@@ -362,29 +330,23 @@ class ServerState:
         params = codes.apply_change(before, codes.decode(compression.changes, code, wire.array_specs(before)))
         return after._replace(params=jax.tree.map(jnp.asarray, params)), code
 
-    def _aggregate(
-        self, clients: list[int], reports: Reports, decision: Decision, directions: Mapping[int, Arrays] | SecureMean
-    ) -> tuple[Params | None, Params | None]:
-        """Return Σ r_i u_i over the arrived directions, with weights for these clients; None if too few arrived.
-
-        A robust method combines them otherwise; the second value are then all directions, stacked.
-        """
+    def _aggregate(self, played: Round, directions: Mapping[int, Arrays] | SecureMean) -> Update | None:
+        """Return Σ r_i u_i over the arrived directions, with weights for these clients; None if too few arrived."""
         arrived = directions.places if isinstance(directions, SecureMean) else list(directions)
         if len(arrived) < self._min_clients:
-            return None, None
+            return None
         if isinstance(directions, SecureMean):
-            return self._as_params(directions.mean), None
+            return Update(self._as_params(directions.mean))
+        reports, given = played.reports, played.decision.weights
         survived = np.zeros(len(reports.mask), bool)
         survived[arrived] = True
-        given = decision.weights
         if not survived[np.asarray(reports.mask)].all():
-            if self._updated_memory is not None:
-                indices = jnp.asarray(clients, jnp.int32)
-                reports = _as_remembered(self._updated_memory, indices, reports)._replace(stand_for=self._stand_for)
-            given = _surviving_weights(self.method, self.state.method, reports, decision, jnp.asarray(survived))
+            if "memory" in played.parts:
+                reports = played.parts["memory"].values_of(played.clients, reports)
+            given = _surviving_weights(self.setup, self.state, played, reports, jnp.asarray(survived))
         weights = np.asarray(given, np.float64)
         if not weights.any():
-            return None, None
+            return None
         if self.method.robust is not None:
             stacked = {
                 name: np.zeros((len(weights), *leaf.shape), leaf.dtype) for name, leaf in self.state.params.items()
@@ -392,118 +354,81 @@ class ServerState:
             for place, direction in directions.items():
                 for name, part in direction.items():
                     stacked[name][place] = part
-            return _combine(stacked, jnp.asarray(weights, self.dtype)), stacked
+            combined = _combine(stacked, jnp.asarray(weights, self.dtype))
+            return Update(combined, directions=stacked, returned=jnp.asarray(survived))
         total = {name: np.zeros(leaf.shape) for name, leaf in self.state.params.items()}
         for place, direction in directions.items():
             for name, part in direction.items():
                 total[name] += weights[place] * part
-        return self._as_params(total), None
+        return Update(self._as_params(total))
 
     def _as_params(self, arrays: Mapping[str, np.ndarray]) -> Params:
         params: Params = tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), arrays, self.state.params)
         return params
 
-    def _compare_reports(
+    def _void_record(
         self,
-        after: State,
         clients: list[int],
-        reports: Reports,
-        decision: Decision,
-        arrived: list[int],
-        stacked: Params,
-    ) -> State:
-        """Return the state with the agreement of reports and directions."""
-        has_returned = np.zeros(len(clients), bool)
-        has_returned[arrived] = True
-        step = tree_util.tree_map(jnp.subtract, after.params, self.state.params)
-        consistency = _compare(
-            self.state.consistency,
-            jnp.int32(self.done),
-            jnp.asarray(clients, jnp.int32),
-            reports,
-            decision.local_loss,
-            stacked,
-            jnp.asarray(has_returned),
-            step,
+        outcomes: np.ndarray,
+        full: ClientSummary,
+        rows: tuple[int, int],
+        traffic: tuple[int, int] | None,
+        epsilon: np.ndarray | None,
+    ) -> Record:
+        """Return the record of a round in which nothing changed."""
+        reports = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
+        nothing: Any = np.asarray(-np.inf, self.dtype)
+        indices: Any = np.asarray(clients, np.int32)
+        recorded = RecordedClients(indices, reports.objective, reports.constraint, {})
+        false, zero, none = (cast(Any, value) for value in (np.asarray(False), np.int32(0), np.int32(-1)))
+        record = Record(nothing, nothing, nothing, false, none, full, None, zero, None, recorded)
+        if (memory := self.state.parts.get("memory")) is not None:
+            at = np.asarray(memory.reported_at)
+            oldest = self.done - at[at >= 0].min(initial=self.done)
+            unheard, oldest = (cast(Any, np.int32(count)) for count in ((at == -1).sum(), oldest))
+            record = record._replace(unheard=unheard, oldest=oldest)
+        return self._complete(record, np.asarray(reports.mask), outcomes, rows, traffic, epsilon)
+
+    def _complete(
+        self,
+        record: Record,
+        mask: np.ndarray,
+        outcomes: np.ndarray,
+        rows: tuple[int, int],
+        traffic: tuple[int, int] | None,
+        epsilon: np.ndarray | None,
+    ) -> Record:
+        """Return a record of length 1 with what only a network has: missing reports, outcomes, and costs."""
+        assert record.clients is not None
+        clients, objective, constraint = (np.asarray(part) for part in record.clients[:3])
+        if traffic is None and self.compression is not None:
+            traffic = (0, 0)
+        per_client: tuple[Any, ...] = (
+            clients,
+            np.where(mask, objective, np.nan).astype(self.dtype),
+            np.where(mask[:, None], constraint, np.nan).astype(self.dtype),
+            {},
+            outcomes.astype(np.int32),
+            np.full(len(clients), np.nan) if epsilon is None else epsilon,
         )
-        return after._replace(consistency=consistency)
+        changes: dict[str, Any] = {
+            "full": ClientSummary(*(np.asarray(part, np.float32) for part in record.full)),  # type: ignore[arg-type]
+            "rows": np.asarray(rows, np.int64),
+            "clients": RecordedClients(*per_client),
+        }
+        if traffic is not None:
+            changes["traffic"] = np.array([in_two_parts(np.int64(part)) for part in traffic], np.int64)
+        of_round: Record = jax.tree.map(lambda part: np.asarray(part)[None], record._replace(**changes))
+        return of_round
 
 
 def _with_values(memory: Remembered, done: int, objective: np.ndarray, constraint: np.ndarray) -> Remembered:
     """Return the memory with values that clients reported outside of a round; NaN keeps what was remembered."""
-    clients = max(len(objective), len(memory.heard_at))
-    memory, more = widened(memory, clients), clients - len(objective)
+    clients = max(len(objective), len(memory.reported_at))
+    memory, more = memory.widen(clients), clients - len(objective)
     objective = np.pad(objective, (0, more), constant_values=np.nan)
     constraint = np.pad(constraint, ((0, more), (0, 0)), constant_values=np.nan)
-    reported = jnp.asarray(~np.isnan(objective))
-
-    def replace_values(values: np.ndarray, remembered: jax.Array) -> jax.Array:
-        mask = reported.reshape(-1, *[1] * (remembered.ndim - 1))
-        return jnp.where(mask, jnp.asarray(values, remembered.dtype), remembered)
-
-    forecasts = memory.forecasts
-    if forecasts is not None:
-        forecasts = forecasts.told(jnp.asarray(np.column_stack([objective, constraint])), reported)
-    return memory._replace(
-        objective=replace_values(objective, memory.objective),
-        constraint=replace_values(constraint, memory.constraint),
-        heard_at=jnp.where(reported, jnp.int32(done), memory.heard_at),
-        times=memory.times + reported,
-        travelled_at=jnp.where(reported, memory.travelled, memory.travelled_at),
-        forecasts=forecasts,
-    )
-
-
-def _record(
-    clients: list[int],
-    outcomes: np.ndarray,
-    reports: Reports,
-    decision: Decision | None,
-    full: ClientSummary,
-    rows: tuple[int, int],
-    trusted: Reports | None = None,
-    traffic: tuple[int, int] | None = None,
-    epsilon: np.ndarray | None = None,
-) -> Record:
-    """Return one round as a record of length 1; ``trusted`` are the reports after trimming."""
-    objective, constraint, mask = (np.asarray(part) for part in (reports.objective, reports.constraint, reports.mask))
-    dtype, worst = objective.dtype, reports if trusted is None else trusted
-    worst_objective = np.where(mask, worst.objective, -np.inf)
-    worst_constraint = np.where(mask[:, None], worst.constraint, -np.inf)
-    is_missing = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
-    client_arrays: Any = (
-        np.asarray(clients, np.int32),
-        np.where(mask, objective, np.nan).astype(dtype),
-        np.where(mask[:, None], constraint, np.nan).astype(dtype),
-        {},
-        outcomes.astype(np.int32),
-        np.full(len(clients), np.nan) if epsilon is None else epsilon,
-    )
-    parts: dict[str, Any] = {
-        "objective": worst_objective.max(initial=-np.inf).astype(dtype),
-        "constraint": worst_constraint.max(initial=-np.inf).astype(dtype),
-        "criterion": np.asarray(-np.inf if decision is None else decision.criterion, dtype),
-        "feasible": np.asarray(decision is not None and bool(decision.feasible & sound(reports, decision))),
-        "worst_client": np.int32(clients[int(np.argmax(worst_objective))] if mask.any() else -1),
-        "full": ClientSummary(*(np.asarray(part, np.float32) for part in full)),  # type: ignore[arg-type]
-        "held_out": None,
-        "absent": np.int32((mask & is_missing).sum()),
-        "rows": np.asarray(rows, np.int64),
-        "clients": RecordedClients(*client_arrays),
-        "traffic": None if traffic is None else np.array([in_two_parts(np.int64(each)) for each in traffic], np.int64),
-    }
-    record: Record = jax.tree.map(lambda part: np.asarray(part)[None], Record(**parts))
-    return record
-
-
-def _add_state(record: Record, after: State, k: int) -> Record:
-    """Add to a round's record the age of the memory."""
-    changes: dict[str, Any] = {}
-    if after.memory is not None:
-        heard = np.asarray(after.memory.heard_at)
-        changes["oldest"] = np.asarray([k - heard[heard >= 0].min(initial=k)], np.int32)
-        changes["unheard"] = np.asarray([(heard == -1).sum()], np.int32)
-    return record._replace(**changes)
+    return memory.with_values(jnp.asarray(objective), jnp.asarray(constraint), jnp.asarray(~np.isnan(objective)), done)
 
 
 def _concatenate(before: Record, after: Record) -> Record:

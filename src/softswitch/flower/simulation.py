@@ -41,7 +41,7 @@ from softswitch.flower.membership import normalize_name
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
-from softswitch.methods.round import start as first_state
+from softswitch.methods.state import active_parts, first_state
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
@@ -211,15 +211,11 @@ def solve_over_flower(
     def unflatten(params: Any) -> Any:
         return None if params is None else jax.tree.map(jnp.asarray, unflatten_params(params, problem.start))
 
-    like = jax.eval_shape(
-        lambda: first_state(
-            problem.start,
-            result.method,
-            result.client_constraint.shape[1],
-            result.state.memory,
-            clients=len(result.names),
-        )._replace(at_clients=None)
-    )
+    parts, constraints = active_parts(result.method, None), result.client_constraint.shape[1]
+    like = jax.eval_shape(lambda: first_state(problem.start, result.method, parts, len(result.names), constraints))
+    known = {name: part for name, part in like.parts.items() if name in result.state.parts}
+    like = like._replace(parts={"memory": result.state.parts.get("memory"), "previous": problem.start} | known)
+    like = like._replace(parts={name: like.parts[name] for name in result.state.parts})
     original_names: dict[Any, Any] = dict(zip(names, clients.names, strict=True))
     worst = original_names.get(result.status.client, result.status.client)
     return replace(

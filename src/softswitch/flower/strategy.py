@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
 from softswitch.engine.defaults import is_automatic
-from softswitch.engine.server_round import believed_overview
+from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_decision
 from softswitch.flower.compression import count_bytes, needs_params
@@ -29,7 +29,8 @@ from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
-from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.messages import Reports
+from softswitch.methods.parts import Round
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.history import ClientOutcome
@@ -55,7 +56,7 @@ class _OpenRound(NamedTuple):
     clients: list[int]
     outcomes: np.ndarray
     reports: Reports
-    decided: tuple[Decision, Any] | None  # the method's decision and its state after it; None if the round is void
+    played: Round | None  # None if the round is void
     updating: list[int]  # the places in ``clients`` of those asked for a direction
     full: ClientSummary
 
@@ -187,25 +188,27 @@ class SwitchingStrategy(Strategy):
             full = _overview(self.method, run.clients.judge_now(server.state.params))
         task: dict[str, Any] = {wire.PARAMS: arrays, wire.SETTINGS: self._round_settings()}
         if run.before is not None:
-            params, previous = (jax.tree.map(np.asarray, tree) for tree in (server.state.params, server.state.before))
+            params, previous = (
+                jax.tree.map(np.asarray, tree) for tree in (server.state.params, server.state.parts["previous"])
+            )
             run.before.begin(params, previous)
             task[wire.SETTINGS][wire.PREVIOUS] = run.before.digest
         replies = self._request_reports(grid, clients, RecordDict(task))
         reports, outcomes = run.reader.read_reports(k, clients, replies)
-        decided = server.decide(clients, reports)
-        updating = [] if decided is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
+        played = server.decide(clients, reports)
+        updating = [] if played is None else np.flatnonzero(np.asarray(reports.mask)).tolist()
         terms: dict[str, Any] = {}
-        if run.aggregator is not None and decided is not None:
+        if run.aggregator is not None and played is not None:
             names = {place: run.roster.names[clients[place]] for place in updating}
-            agreed = run.aggregator.begin_round(k, names, replies, np.asarray(decided[0].weights))
+            agreed = run.aggregator.begin_round(k, names, replies, np.asarray(played.decision.weights))
             if agreed is None:
-                decided, updating = None, []
+                played, updating = None, []
             else:
                 terms = {TERMS: agreed.record()}
-        self._open = _OpenRound(clients, outcomes, reports, decided, updating, full)
-        if decided is None:
+        self._open = _OpenRound(clients, outcomes, reports, played, updating, full)
+        if played is None:
             return []
-        loss, feasible = jax.tree.map(np.asarray, decided[0].local_loss), bool(decided[0].feasible)
+        loss, feasible = jax.tree.map(np.asarray, played.decision.local_loss), bool(played.decision.feasible)
         resent = task if settings.resend_params else {}
         messages = []
         for place in updating:
@@ -260,8 +263,7 @@ class SwitchingStrategy(Strategy):
         record = server.apply(
             clients,
             outcomes,
-            open_round.reports,
-            open_round.decided,
+            open_round.played,
             directions,
             open_round.full,
             self._count_rows(),
@@ -349,7 +351,7 @@ class SwitchingStrategy(Strategy):
 
 def _with_min_clients(byzantine: int, settings: StrategySettings) -> StrategySettings:
     """Return the settings with enough clients in a round for this many Byzantine ones; raise if there are fewer."""
-    fewest = robust.fewest(byzantine)
+    fewest = robust.min_participants(byzantine)
     if settings.expected and len(settings.expected) < fewest:
         raise ValueError(
             f"robust={byzantine} needs at least {fewest} clients in every round, but {len(settings.expected)} may "
@@ -363,7 +365,7 @@ def _overview(method: Method, values: Evaluation) -> ClientSummary:
     if np.isnan(values.objective).all():
         return ClientSummary.missing()
     both = (values.objective, values.constraint)
-    return believed_overview(method, *(jnp.asarray(np.where(np.isnan(part), -np.inf, part)) for part in both))
+    return summarize(method, *(jnp.asarray(np.where(np.isnan(part), -np.inf, part)) for part in both))
 
 
 def _describe(outcomes: np.ndarray) -> str:

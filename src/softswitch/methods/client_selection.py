@@ -18,43 +18,43 @@ from jaxtyping import Array, Float, Int
 from softswitch.methods.memory import Places, Remembered
 from softswitch.support.arrays import top_k_indices
 
-FOR_TURNS = 0x7FFFFFFF
+TURN_STREAM = 0x7FFFFFFF
 """Number folded into a run's key for the order of turns; no round has this number."""
 
 
 def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
     """Return the order of all clients in a pass."""
-    pass_key = jax.random.fold_in(jax.random.fold_in(key, FOR_TURNS), number)
+    pass_key = jax.random.fold_in(jax.random.fold_in(key, TURN_STREAM), number)
     return jax.random.permutation(pass_key, clients).astype(jnp.int32)
 
 
-def turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
+def clients_in_turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
     """Return the clients whose turn it is in round k, followed by the next ones in case some are selected already.
 
     A pass takes ⌈n/r⌉ rounds with r clients each, so two turns of a client are less than two passes apart. The list has
     min(n, m) distinct clients.
     """
     clients = order.shape[0]
-    first = (k % rounds_a_pass(clients, places)) * places.by_turns
-    return order[(first + jnp.arange(min(clients, places.all), dtype=jnp.int32)) % clients]
+    first = (k % rounds_per_pass(clients, places)) * places.in_turn
+    return order[(first + jnp.arange(min(clients, places.total), dtype=jnp.int32)) % clients]
 
 
-def rounds_a_pass(clients: int, places: Places) -> int:
+def rounds_per_pass(clients: int, places: Places) -> int:
     """Return ⌈n/r⌉."""
-    return math.ceil(clients / places.by_turns)
+    return math.ceil(clients / places.in_turn)
 
 
-def with_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Places) -> Remembered:
+def update_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Places) -> Remembered:
     """Return the memory with the order of round k's pass, drawn at the beginning of the pass."""
     clients = remembered.order.shape[0]
-    number = (k // rounds_a_pass(clients, places)).astype(jnp.int32)
+    number = (k // rounds_per_pass(clients, places)).astype(jnp.int32)
     order = lax.cond(
         number == remembered.pass_number, lambda: remembered.order, lambda: order_of_pass(key, number, clients)
     )
     return remembered._replace(order=order, pass_number=number)
 
 
-def ask(
+def select_clients(
     remembered: Remembered, in_turn: Int[Array, " window"], places: Places, k: Int[Array, ""], rest: Any = 0
 ) -> Int[Array, " m"]:
     """Select the clients with the largest ĝ, those with the largest f̂, and those whose turn it is.
@@ -69,11 +69,11 @@ def ask(
         rest: Number of rounds after a selection in which a client is not selected by value.
     """
     clients = remembered.objective.shape[0]
-    if places.all == clients:
+    if places.total == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     chosen = jnp.zeros(clients, bool)
-    new = remembered.unheard & (remembered.asked_at < 0)
-    is_resting = (remembered.asked_at >= 0) & (k - remembered.asked_at <= rest)
+    new = remembered.awaited & (remembered.selected_at < 0)
+    is_resting = (remembered.selected_at >= 0) & (k - remembered.selected_at <= rest)
     selected = []
     for scores, count in (
         (_worst_constraint(remembered), places.by_constraint),
@@ -81,26 +81,26 @@ def ask(
     ):
         if count:
             least = jnp.finfo(scores.dtype).min  # unknown and resting clients rank above the selected ones
-            known = jnp.where(remembered.heard & ~is_resting, jnp.maximum(scores, least), least)
+            known = jnp.where(remembered.known & ~is_resting, jnp.maximum(scores, least), least)
             urgency = jnp.where(chosen, -jnp.inf, jnp.where(new, jnp.inf, known))
             selected.append(top_k_indices(urgency, count))
             chosen = chosen.at[selected[-1]].set(True)
     # Clients that are not selected already come first, in their order.
     free = jnp.argsort(chosen[in_turn], stable=True)
-    return jnp.concatenate([*selected, in_turn[free[: places.by_turns]]])
+    return jnp.concatenate([*selected, in_turn[free[: places.in_turn]]])
 
 
-def stand_for(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
-    """Return the number of clients that each selected client represents, in the order of ``ask``; None if all are.
+def represented_clients(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
+    """Return the number of clients that each selected client represents, as ``select_clients`` orders them.
 
-    A client selected by value represents itself. Those selected in turn represent the rest: their inclusion
-    probability is r/(n − m + r), and a mean over all clients weights them by its inverse.
+    A client selected by value represents itself, and those selected in turn represent the rest. Their inclusion
+    probability is r/(n − m + r), and a mean over all clients weights them by its inverse. None if all are selected.
     """
-    if places.all == clients:
+    if places.total == clients:
         return None
     by_need = places.by_constraint + places.by_objective
-    in_turn = (clients - by_need) / places.by_turns
-    return jnp.concatenate([jnp.ones(by_need, dtype), jnp.full(places.by_turns, in_turn, dtype)])
+    in_turn = (clients - by_need) / places.in_turn
+    return jnp.concatenate([jnp.ones(by_need, dtype), jnp.full(places.in_turn, in_turn, dtype)])
 
 
 def _worst_constraint(remembered: Remembered) -> Float[Array, " n"]:

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from softswitch.methods.messages import Decision
+from softswitch.methods.parts import Part, Update
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.arrays import expand_like, weighted_sum
+from softswitch.support.arrays import expand_like, select, weighted_sum
 from softswitch.support.function_equality import traced_settings
 
 MOST_BYTES = 4 * 2**30
@@ -95,6 +97,28 @@ class AtClients(ABC):
             after: State if the round counted.
         """
         return before
+
+
+class ClientStates(Part):
+    """The states of all clients in the server step."""
+
+    name = "at_clients"
+    must_be_finite: ClassVar[bool] = True
+
+    def __init__(self, way: AtClients, switches: bool) -> None:
+        self.way, self.switches = way, switches
+
+    def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
+        """Return the state of all clients before the first round."""
+        return self.way.init(params, clients, self.switches)
+
+    def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
+        """Take over the states after the second exchange."""
+        return direction, update.at_clients
+
+    def settle(self, taken: Bool[Array, ""], new: Any, old: Any) -> Any:
+        """Return the new states if the step was taken, and those after a void round otherwise."""
+        return select(taken, new, self.way.after_void(old, new))
 
 
 def check_size(way: AtClients, params: Params, clients: int, switches: bool) -> None:

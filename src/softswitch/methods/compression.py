@@ -31,7 +31,7 @@ class Owed(NamedTuple):
     changes: Int[Array, " n"] | None
 
 
-class Behind(NamedTuple):
+class CompressedSteps(NamedTuple):
     """State of the server optimiser with compressed parameter changes.
 
     Attributes:
@@ -179,18 +179,20 @@ def compressed(compressor: Compressor, tree: Params) -> Params:
     return received
 
 
-def sending_changes(inner: optax.GradientTransformationExtraArgs, compressor: Compressor) -> Any:
+def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: Compressor) -> Any:
     """Return an optimiser with compressed steps and error feedback."""
 
-    def init(params: Params) -> Behind:
+    def init(params: Params) -> CompressedSteps:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return Behind(inner.init(params), zeros, zeros, jnp.int32(0))
+        return CompressedSteps(inner.init(params), zeros, zeros, jnp.int32(0))
 
-    def update(direction: Any, state: Behind, params: Any = None, **extra: Any) -> tuple[Params, Behind]:
+    def update(
+        direction: Any, state: CompressedSteps, params: Any = None, **extra: Any
+    ) -> tuple[Params, CompressedSteps]:
         step, after = inner.update(direction, state.inner, params, **extra)
         message = jax.tree.map(lambda e, s: e + s.astype(e.dtype), state.owed, step)
         sent = compressed(compressor, message)
-        return sent, Behind(after, jax.tree.map(jnp.subtract, message, sent), sent, state.changes + 1)
+        return sent, CompressedSteps(after, jax.tree.map(jnp.subtract, message, sent), sent, state.changes + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

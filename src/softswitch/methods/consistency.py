@@ -43,83 +43,76 @@ class Consistency(NamedTuple):
     said: Float[Array, " n"]
     meant: Float[Array, " n"]
 
+    @classmethod
+    def empty(cls, clients: int, constraints: int, dtype: Any) -> Consistency:
+        """Return the statistics before the first round."""
+        none, zero, scalar = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype), jnp.zeros((), dtype)
+        loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
+        return cls(none - 1, loss, zero, zero, none, none, none, zero, zero)
 
-def nothing_compared(clients: int, constraints: int, dtype: Any) -> Consistency:
-    """Return the statistics before the first round."""
-    none, zero = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype)
-    scalar = jnp.zeros((), dtype)
-    loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
-    return Consistency(none - 1, loss, zero, zero, none, none, none, zero, zero)
+    def widen(self, clients: int) -> Consistency:
+        """Return the statistics extended to more clients."""
+        known, constraints = self.loss.constraint.shape
+        return append_clients(self, Consistency.empty(clients - known, constraints, self.value.dtype))
+
+    def without_predictions(self) -> Consistency:
+        """Return the statistics after the server changed the parameters outside of a round."""
+        return self._replace(round=jnp.full_like(self.round, -1))
+
+    def compare(
+        self,
+        k: Int[Array, ""],
+        clients: Int[Array, " m"],
+        reports: Reports,
+        loss: LocalLoss,
+        directions: Params,
+        returned: Bool[Array, " m"],
+        step: Params,
+    ) -> Consistency:
+        """Return the statistics after a round, whose untrimmed reports are compared with the last predictions.
+
+        Args:
+            k: The round.
+            clients: The participants.
+            reports: Their untrimmed reports.
+            loss: Their local loss.
+            directions: Their directions, with the clients as the first axis of every array.
+            returned: Whether each of them returned a direction.
+            step: w_{k+1} − w_k.
+        """
+        before = take_clients(self, clients)
+        change = local_losses(reports, before.loss) - before.value
+        counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)
+        hurt = counts & (before.foretold > 0)
+        foretold = jnp.zeros_like(before.foretold)
+        for leaf, leaf_step in zip(jax.tree.leaves(directions), jax.tree.leaves(step), strict=True):
+            foretold += jnp.tensordot(leaf.reshape(len(clients), -1), leaf_step.ravel().astype(leaf.dtype), axes=1)
+
+        def add(total: Array, more: Array) -> Array:
+            return total.at[clients].add(jnp.where(counts, more, 0).astype(total.dtype))
+
+        def put(every: Array, new: Array) -> Array:
+            return every.at[clients].set(new.astype(every.dtype))
+
+        mix = jnp.broadcast_to(loss.constraint, before.loss.constraint.shape)
+        penalty, tolerance = (jnp.asarray(part, self.value.dtype) for part in (loss.penalty, loss.tolerance))
+        objective = put(jnp.asarray(self.loss.objective), jnp.broadcast_to(loss.objective, clients.shape))
+        return Consistency(
+            round=put(self.round, jnp.where(returned, k, before.round)),
+            loss=LocalLoss(objective, put(self.loss.constraint, mix), penalty, tolerance),
+            value=put(self.value, local_losses(reports, loss)),
+            foretold=put(self.foretold, foretold),
+            times=add(self.times, counts),
+            hurt=add(self.hurt, hurt),
+            denied=add(self.denied, hurt & (change < 0)),
+            said=add(self.said, jnp.abs(change)),
+            meant=add(self.meant, jnp.abs(before.foretold)),
+        )
 
 
-def widened(known: Consistency, clients: int) -> Consistency:
-    """Return the statistics extended to more clients."""
-    had, constraints = known.loss.constraint.shape
-    more = nothing_compared(clients - had, constraints, known.value.dtype)
-    return append_clients(known, more)
-
-
-def elsewhere(known: Consistency) -> Consistency:
-    """Return the statistics without predictions, after the server changed the parameters."""
-    return known._replace(round=jnp.full_like(known.round, -1))
-
-
-def minimised(reports: Reports, loss: LocalLoss) -> Float[Array, " m"]:
+def local_losses(reports: Reports, loss: LocalLoss) -> Float[Array, " m"]:
     """Return each client's local loss by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
     objective = jnp.where(reports.has_objective, reports.objective, 0)
     constraint = jnp.where(reports.has_constraint, reports.constraint, 0)
     excess = jnp.where(reports.has_constraint, jnp.maximum(constraint - loss.tolerance, 0), 0)
     return loss.objective * objective + (loss.constraint * constraint).sum(axis=1) + loss.penalty * excess.sum(axis=1)
-
-
-def compared(
-    known: Consistency,
-    k: Int[Array, ""],
-    clients: Int[Array, " m"],
-    reports: Reports,
-    loss: LocalLoss,
-    directions: Params,
-    returned: Bool[Array, " m"],
-    step: Params,
-) -> Consistency:
-    """Return the statistics after a round, whose reports are compared with the previous round's predictions.
-
-    Args:
-        known: Statistics before the round.
-        k: The round.
-        clients: Selected clients.
-        reports: Their untrimmed reports.
-        loss: Their local loss.
-        directions: Their directions, with the clients as the first axis of every array.
-        returned: Whether each of them returned a direction.
-        step: w_{k+1} − w_k.
-    """
-    before = take_clients(known, clients)
-    now = minimised(reports, before.loss)
-    change = now - before.value
-    counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)
-    hurt = counts & (before.foretold > 0)
-    foretold = jnp.zeros_like(before.foretold)
-    for leaf, leaf_step in zip(jax.tree.leaves(directions), jax.tree.leaves(step), strict=True):
-        foretold += jnp.tensordot(leaf.reshape(len(clients), -1), leaf_step.ravel().astype(leaf.dtype), axes=1)
-
-    def add(total: Array, more: Array) -> Array:
-        return total.at[clients].add(jnp.where(counts, more, 0).astype(total.dtype))
-
-    def put(every: Array, new: Array) -> Array:
-        return every.at[clients].set(new.astype(every.dtype))
-
-    mix = jnp.broadcast_to(loss.constraint, before.loss.constraint.shape)
-    penalty, tolerance = (jnp.asarray(part, known.value.dtype) for part in (loss.penalty, loss.tolerance))
-    objective = put(jnp.asarray(known.loss.objective), jnp.broadcast_to(loss.objective, clients.shape))
-    return Consistency(
-        round=put(known.round, jnp.where(returned, k, before.round)),
-        loss=LocalLoss(objective, put(known.loss.constraint, mix), penalty, tolerance),
-        value=put(known.value, minimised(reports, loss)),
-        foretold=put(known.foretold, foretold),
-        times=add(known.times, counts),
-        hurt=add(known.hurt, hurt),
-        denied=add(known.denied, hurt & (change < 0)),
-        said=add(known.said, jnp.abs(change)),
-        meant=add(known.meant, jnp.abs(before.foretold)),
-    )

@@ -1,15 +1,17 @@
-"""Direction estimators of the server, with separate states for objective and constraint."""
+"""Transformations of the server's direction, with separate states for objective and constraint."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
+from softswitch.methods.messages import Decision
+from softswitch.methods.parts import Part, Update
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.function_equality import traced_settings
@@ -37,49 +39,13 @@ class Direction(ABC):
         """
 
     @abstractmethod
-    def made(self, state: Any, params: Params, now: Params) -> tuple[Params, Any]:
+    def transform(self, state: Any, direction: Params) -> tuple[Params, Any]:
         """Return the direction to take, and the new state.
 
         Args:
             state: Current state.
-            params: w_k.
-            now: u_k.
+            direction: u_k.
         """
-
-
-class Branches(NamedTuple):
-    """States of a direction estimator.
-
-    Attributes:
-        objective: State of rounds that descend on the objective; of all rounds if the method does not switch.
-        constraint: State of rounds that descend on the constraint; None if the method does not switch.
-    """
-
-    objective: Any
-    constraint: Any
-
-    @classmethod
-    def begun(cls, way: Direction | None, params: Params, switches: bool) -> Branches | None:
-        """Return the states before the first round; None without an estimator."""
-        if way is None:
-            return None
-        return cls(way.init(params), way.init(params) if switches else None)
-
-    def of(self, feasible: Bool[Array, ""]) -> Any:
-        """Return the state of the function on which a round descends."""
-        if self.constraint is None:
-            return self.objective
-        return jax.tree.map(lambda one, other: jnp.where(feasible, one, other), self.objective, self.constraint)
-
-    def after(self, feasible: Bool[Array, ""], state: Any) -> Branches:
-        """Return the states after a round that descended on one of the functions."""
-        if self.constraint is None:
-            return Branches(state, None)
-
-        def update(changes: Array, old: Any) -> Any:
-            return jax.tree.map(lambda new, kept: jnp.where(changes, new, kept).astype(kept.dtype), state, old)
-
-        return Branches(update(feasible, self.objective), update(~feasible, self.constraint))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +68,37 @@ class Optimistic(Direction):
         """Return the state without a direction."""
         return jnp.zeros((), bool), jax.tree.map(jnp.zeros_like, params)
 
-    def made(self, state: Any, params: Params, now: Params) -> tuple[Params, Any]:
+    def transform(self, state: Any, direction: Params) -> tuple[Params, Any]:
         """Return the extrapolated direction."""
         begun, last = state
         carry = jnp.where(begun, self.carry, 0)
-        extrapolated = jax.tree.map(lambda new, old: (new + carry * (new - old)).astype(new.dtype), now, last)
-        return extrapolated, (jnp.ones((), bool), now)
+        extrapolated = jax.tree.map(lambda new, old: (new + carry * (new - old)).astype(new.dtype), direction, last)
+        return extrapolated, (jnp.ones((), bool), direction)
+
+
+class DirectionPart(Part):
+    """A ``Direction`` in the server step; a switching method has one state for each function."""
+
+    name = "direction"
+    must_be_finite: ClassVar[bool] = True
+
+    def __init__(self, direction: Direction, switches: bool) -> None:
+        self.direction, self.switches = direction, switches
+
+    def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
+        """Return the state of the objective and, for a switching method, that of the constraint."""
+        return tuple(self.direction.init(params) for _ in range(2 if self.switches else 1))
+
+    def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
+        """Transform the direction with the state of the function on which the round descends."""
+        if not self.switches:
+            direction, new = self.direction.transform(state[0], direction)
+            return direction, (new,)
+        bit = decision.feasible
+        active = jax.tree.map(lambda one, other: jnp.where(bit, one, other), *state)
+        direction, new = self.direction.transform(active, direction)
+
+        def replace(changes: Array, old: Any) -> Any:
+            return jax.tree.map(lambda now, kept: jnp.where(changes, now, kept).astype(kept.dtype), new, old)
+
+        return direction, (replace(bit, state[0]), replace(~bit, state[1]))

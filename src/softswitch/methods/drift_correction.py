@@ -5,7 +5,7 @@
 A running mean of reports lags behind the iterates. The change of x_i from w_{k−1} to w_k on one batch has far less
 noise than x_i itself, so this estimate (STORM's, for values) has no lag.
 
-The best β depends on the noise of the reports and the step size. An estimate is kept for each β in ``SHARES``, and
+The best β depends on the noise of the reports and the step size. An estimate is kept for each β in ``DECAY_RATES``, and
 tested on a fresh batch at w_{k−1}. The one with the smallest recent mean squared error is used.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-SHARES = (0.98, 0.95, 0.9, 0.8, 0.5)
+DECAY_RATES = (0.98, 0.95, 0.9, 0.8, 0.5)
 """Values of β. Ties are resolved in favour of the first, since estimates are exact after a restart."""
-OF_LATE = 0.97
+ERROR_DECAY = 0.97
 """Decay rate of the mean squared errors."""
 
 
@@ -33,9 +33,11 @@ class Forecasts(NamedTuple):
     estimates: Float[Array, "n b v"]
     missed: Float[Array, "b v"]
 
-    def of(self, clients: Int[Array, " m"]) -> Forecasts:
-        """Return the estimates of some clients."""
-        return self._replace(estimates=self.estimates[clients])
+    @classmethod
+    def empty(cls, clients: int, values: int, dtype: Any) -> Forecasts:
+        """Return estimates without values."""
+        rates = len(DECAY_RATES)
+        return cls(jnp.full((clients, rates, values), -jnp.inf, dtype), jnp.zeros((rates, values), dtype))
 
     def widened(self, clients: int) -> Forecasts:
         """Return the estimates extended to more clients, without values."""
@@ -46,7 +48,7 @@ class Forecasts(NamedTuple):
         """Return the estimates without those of some clients."""
         return self._replace(estimates=self.estimates.at[clients].set(-jnp.inf))
 
-    def told(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
+    def with_values(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
         """Return the estimates with exact values for some clients, and reset errors.
 
         Args:
@@ -56,46 +58,31 @@ class Forecasts(NamedTuple):
         estimates = jnp.where(who[:, None, None], values[:, None].astype(self.estimates.dtype), self.estimates)
         return Forecasts(estimates, jnp.zeros_like(self.missed))
 
+    def correct(
+        self,
+        clients: Int[Array, " m"],
+        mask: Bool[Array, " m"],
+        ages: Int[Array, " m"],
+        now: Float[Array, "m v"],
+        earlier: Float[Array, "m v"],
+    ) -> tuple[Forecasts, Float[Array, "n v"]]:
+        """Return the estimates after a round's reports, and every client's estimate for the best β.
 
-def nothing_foreseen(clients: int, values: int, dtype: Any) -> Forecasts:
-    """Return estimates without values."""
-    many = len(SHARES)
-    return Forecasts(jnp.full((clients, many, values), -jnp.inf, dtype), jnp.zeros((many, values), dtype))
-
-
-def known(values: Float[Array, "n v"]) -> Forecasts:
-    """Where every client's values are known exactly."""
-    clients, many = values.shape
-    nothing = nothing_foreseen(clients, many, values.dtype)
-    return nothing._replace(estimates=jnp.broadcast_to(values[:, None], nothing.estimates.shape))
-
-
-def corrected(
-    before: Forecasts,
-    clients: Int[Array, " m"],
-    mask: Bool[Array, " m"],
-    ages: Int[Array, " m"],
-    told: Float[Array, "m v"],
-    earlier: Float[Array, "m v"],
-) -> tuple[Forecasts, Float[Array, "n v"]]:
-    """Return the estimates after a round's reports, and every client's estimate for the best β.
-
-    Args:
-        before: Estimates before the round.
-        clients: Selected clients.
-        mask: Whether each of them reported.
-        ages: Number of rounds since each one's last report.
-        told: Reports at w_k.
-        earlier: Values of the same batches at w_{k−1}.
-    """
-    old = before.estimates[clients]
-    is_known = (jnp.isfinite(told) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(old)
-    error = jnp.where(is_known, jnp.where(is_known, earlier[:, None], 0) - jnp.where(is_known, old, 0), 0)
-    tested = is_known & (mask & (ages == 1))[:, None, None]  # older estimates are not at w_{k−1}
-    missed = OF_LATE * before.missed + (1 - OF_LATE) * jnp.where(tested, error**2, 0).sum(axis=0)
-    share = jnp.asarray(SHARES, old.dtype)[:, None] ** ages.astype(old.dtype)[:, None, None]
-    is_missing = jnp.isneginf(told)[:, None] & jnp.isfinite(old)  # a batch that lacks a class keeps the estimate
-    new = jnp.where(mask[:, None, None] & ~is_missing, told[:, None] - share * error, old).astype(old.dtype)
-    estimates = before.estimates.at[clients].set(new)
-    best = jnp.argmin(missed, axis=0)
-    return Forecasts(estimates, missed), jnp.take_along_axis(estimates, best[None, None], axis=1)[:, 0]
+        Args:
+            clients: The participants.
+            mask: Whether each of them reported.
+            ages: Number of rounds since each one's last report.
+            now: Reports at w_k.
+            earlier: Values of the same batches at w_{k−1}.
+        """
+        old = self.estimates[clients]
+        is_known = (jnp.isfinite(now) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(old)
+        error = jnp.where(is_known, jnp.where(is_known, earlier[:, None], 0) - jnp.where(is_known, old, 0), 0)
+        tested = is_known & (mask & (ages == 1))[:, None, None]  # older estimates are not at w_{k−1}
+        missed = ERROR_DECAY * self.missed + (1 - ERROR_DECAY) * jnp.where(tested, error**2, 0).sum(axis=0)
+        share = jnp.asarray(DECAY_RATES, old.dtype)[:, None] ** ages.astype(old.dtype)[:, None, None]
+        is_missing = jnp.isneginf(now)[:, None] & jnp.isfinite(old)  # a batch that lacks a class keeps the estimate
+        new = jnp.where(mask[:, None, None] & ~is_missing, now[:, None] - share * error, old).astype(old.dtype)
+        estimates = self.estimates.at[clients].set(new)
+        best = jnp.argmin(missed, axis=0)
+        return Forecasts(estimates, missed), jnp.take_along_axis(estimates, best[None, None], axis=1)[:, 0]

@@ -1,16 +1,15 @@
-"""A round of which b clients may lie: what they report, what they weigh, and where they point.
+"""Robust aggregation: the reports, weights and directions of up to b Byzantine clients have a bounded effect.
 
-    f̃, g̃ = each number moved between the (b+1)-th smallest and the (b+1)-th largest of all participants'
-    r_i <= 1/(2b+1), the rest to the next: so that b liars never weigh half
-    c = the geometric median of the directions by these weights;  u = c + Σ r_i clip(u_i − c, median distance)
+    f̃, g̃ = each report clipped to the range between the (b+1)-th smallest and the (b+1)-th largest
+    r_i <= 1/(2b+1), so that b clients never have half of the weight
+    c = the weighted geometric median of the directions;  u = c + Σ r_i clip(u_i − c, median distance)
 
-What b liars can do to any of the three is bounded by what the honest say. The b worst-off honest clients pay for it:
-nobody can tell them from liars.
+The b worst-off honest clients lose the protection of the maximum: they cannot be distinguished from Byzantine ones.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,135 +17,143 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from softswitch.methods.base import Method
+from softswitch.methods.consistency import Consistency
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weight_cap import capped
-from softswitch.problem.parameters import Params
+from softswitch.methods.parts import Decide, Part, Round, Update
+from softswitch.methods.weight_cap import cap_weights
+from softswitch.problem.parameters import Params, float_dtype
 from softswitch.support.arrays import expand_like, weighted_sum
 
-STEPS_TO_THE_MIDDLE = 8
-"""Of Weiszfeld's iteration: more change nothing that a step of the server would show."""
-NEARLY_THERE = 1e-3
-"""Directions nearer to the middle than this share of a usual length pull no harder: they would divide by nothing."""
+MEDIAN_STEPS = 8
+"""Number of Weiszfeld iterations; more change nothing that a server step would show."""
+MIN_DISTANCE = 1e-3
+"""Directions nearer to the median than this share of a typical norm are treated as this far away."""
+MAX_BYTES = 4 * 2**30
+"""Maximum size of a round's directions; about three times as much is needed to combine them."""
 
-MOST_BYTES = 4 * 2**30
-"""How much the directions of a round may take together; some three times as much is needed to combine them."""
 
-
-def fewest(liars: int) -> int:
-    """How many must take part in a round: 2b + 1."""
-    return 2 * liars + 1
+def min_participants(byzantine: int) -> int:
+    """Return the smallest number of clients in a round: 2b + 1."""
+    return 2 * byzantine + 1
 
 
 def check_robust(method: Method, participants: int, params: Params) -> None:
-    """Raise where too few take part in a round for the rule to be robust, or their directions together are too large.
-
-    Args:
-        method: the method.
-        participants: m.
-        params: an iterate, for its size.
-    """
+    """Raise an error if too few clients take part in a round, or their directions need too much memory."""
     if method.robust is None:
         return
-    least = fewest(method.robust)
+    least = min_participants(method.robust)
     if participants < least:
         raise ValueError(
             f"robust={method.robust} needs at least 2·{method.robust} + 1 = {least} clients in every round, but "
             f"{participants} take part"
         )
     size = participants * sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ValueError(
-            f"robust={method.robust} keeps the directions of all {participants} participants at once: "
-            f"{size / 2**30:.1f} GiB, more than {MOST_BYTES / 2**30:g}; let fewer clients take part in a round"
+            f"robust={method.robust} keeps the directions of all {participants} participants: "
+            f"{size / 2**30:.1f} GiB, more than {MAX_BYTES / 2**30:g}; let fewer clients take part in a round"
         )
 
 
-def trimmed(reports: Reports, liars: Any) -> Reports:
-    """Reports none of which is larger than the (b+1)-th largest, or smaller than the (b+1)-th smallest.
+class RobustAggregation(Part):
+    """Trimmed reports, capped weights and a geometric median of the directions; state: their consistency."""
 
-    Each constraint by itself, over those who have it.
+    name = "consistency"
+    compares: ClassVar[bool] = True
 
-    Args:
-        reports: of a round.
-        liars: b.
-    """
-    columns = jax.vmap(_within_others, (1, 1, None), 1)(reports.constraint, reports.has_constraint, liars)
-    objective = _within_others(reports.objective, reports.has_objective, liars)
+    def __init__(self, byzantine: Any) -> None:
+        self.byzantine = byzantine
+
+    def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Consistency:
+        """Return empty statistics."""
+        return Consistency.empty(clients, constraints, float_dtype(params))
+
+    def trust(self, reports: Reports) -> Reports:
+        """Return the trimmed reports."""
+        return trim(reports, self.byzantine)
+
+    def wrap(self, decide: Decide, parts: dict[str, Any], clients: Array) -> Decide:
+        """Return a decision by trimmed reports, with weights of at most 1/(2b+1)."""
+
+        def decide_robustly(state: Any, reports: Reports) -> tuple[Decision, Any]:
+            reports = trim(reports, self.byzantine)
+            decision, after = decide(state, reports)
+            cap = 1 / (2 * jnp.asarray(self.byzantine, decision.weights.dtype) + 1)
+            return cap_weights(decide, state, reports, decision, cap), after
+
+        return decide_robustly
+
+    def compare(self, state: Consistency, played: Round, update: Update, step: Params) -> Consistency:
+        """Compare the reports of the round with the directions of the last one."""
+        if update.directions is None:
+            return state
+        returned = played.reports.mask if update.returned is None else update.returned
+        loss = played.decision.local_loss
+        return state.compare(played.k, played.clients, played.reports, loss, update.directions, returned, step)
+
+    def settle(self, taken: Bool[Array, ""], new: Consistency, old: Consistency) -> Consistency:
+        """Return the new statistics: void rounds change none."""
+        return new
+
+
+def trim(reports: Reports, byzantine: Any) -> Reports:
+    """Clip every report to the range between the (b+1)-th smallest and the (b+1)-th largest, per constraint."""
+    columns = jax.vmap(_trim_values, (1, 1, None), 1)(reports.constraint, reports.has_constraint, byzantine)
+    objective = _trim_values(reports.objective, reports.has_objective, byzantine)
     return reports._replace(objective=objective, constraint=columns)
 
 
-def _within_others(values: Float[Array, " m"], known: Bool[Array, " m"], liars: Any) -> Float[Array, " m"]:
-    place = jnp.clip(jnp.asarray(liars, jnp.int32), 0, jnp.maximum(known.sum() - 1, 0))
+def _trim_values(values: Float[Array, " m"], known: Bool[Array, " m"], byzantine: Any) -> Float[Array, " m"]:
+    place = jnp.clip(jnp.asarray(byzantine, jnp.int32), 0, jnp.maximum(known.sum() - 1, 0))
     high = jnp.sort(jnp.where(known, values, -jnp.inf))[len(values) - 1 - place]
     low = jnp.sort(jnp.where(known, values, jnp.inf))[place]
     return jnp.where(known, jnp.clip(values, jnp.minimum(low, high), high), values)
 
 
-def decide(method: Method, state: Any, reports: Reports) -> tuple[Decision, Any]:
-    """The rule's decision; where it is to be robust, by trimmed reports and with nobody's weight above 1/(2b+1).
-
-    Whoever would weigh more is held there, and the rule weighs the others again, for what is left.
+def combine(directions: Params, weights: Float[Array, " m"]) -> Params:
+    """Return one direction on which clients with less than half of the weight have a bounded effect.
 
     Args:
-        method: the method.
-        state: what it remembers.
-        reports: of the round.
+        directions: u_i, with the clients as the first axis of every array.
+        weights: r_i.
     """
-    if method.robust is None:
-        return method.decide(state, reports)
-    reports = trimmed(reports, method.robust)
-    decision, after = method.decide(state, reports)
-    most = 1 / (2 * jnp.asarray(method.robust, decision.weights.dtype) + 1)
-    return capped(method, state, reports, decision, most), after
+    typical = _weighted_median(norms(directions), weights)
+    smallest = (MIN_DISTANCE * typical) ** 2 + jnp.finfo(weights.dtype).tiny
+
+    def approach(_: Any, median: Params) -> Params:
+        pull = weights / jnp.sqrt(norms(_differences(directions, median)) ** 2 + smallest)
+        return weighted_sum(directions, pull / _nonzero(pull.sum()))
+
+    first = weighted_sum(_clip(directions, typical), weights / _nonzero(weights.sum()))
+    median = lax.fori_loop(0, MEDIAN_STEPS, approach, first)
+    differences = _differences(directions, median)
+    rest = weighted_sum(_clip(differences, _weighted_median(norms(differences), weights)), weights)
+    return jax.tree.map(jnp.add, median, rest)
 
 
-def combined(directions: Params, weights: Float[Array, " m"]) -> Params:
-    """One direction of many, that those of less than half of the weight cannot take anywhere.
-
-    Args:
-        directions: in the structure of the parameters, with the clients as the first axis of every array.
-        weights: of the clients.
-    """
-    usual = _median(lengths(directions), weights)
-    near = (NEARLY_THERE * usual) ** 2 + jnp.finfo(weights.dtype).tiny
-
-    def nearer(_: Any, middle: Params) -> Params:
-        apart = _less(directions, middle)
-        pull = weights / jnp.sqrt(lengths(apart) ** 2 + near)
-        return weighted_sum(directions, pull / _or_one(pull.sum()))
-
-    first = weighted_sum(_shortened(directions, usual), weights / _or_one(weights.sum()))
-    middle = lax.fori_loop(0, STEPS_TO_THE_MIDDLE, nearer, first)
-    apart = _less(directions, middle)
-    moved = weighted_sum(_shortened(apart, _median(lengths(apart), weights)), weights)
-    return jax.tree.map(jnp.add, middle, moved)
-
-
-def lengths(directions: Params) -> Float[Array, " m"]:
-    """The length of every client's direction, over all of its arrays. None overflows where its parts do not."""
+def norms(directions: Params) -> Float[Array, " m"]:
+    """Return the norm of every client's direction over all arrays, without overflow."""
     parts = [jnp.reshape(leaf, (leaf.shape[0], -1)) for leaf in jax.tree.leaves(directions)]
     largest = jnp.stack([jnp.max(jnp.abs(part), axis=1, initial=0) for part in parts]).max(axis=0)
-    scale = _or_one(largest)
+    scale = _nonzero(largest)
     return largest * jnp.sqrt(sum(jnp.square(part / scale[:, None]).sum(axis=1) for part in parts))
 
 
-def _median(values: Float[Array, " m"], weights: Float[Array, " m"]) -> Float[Array, ""]:
-    """The smallest value at or below which half of the weight lies."""
+def _weighted_median(values: Float[Array, " m"], weights: Float[Array, " m"]) -> Float[Array, ""]:
     order = jnp.argsort(values)
     below = jnp.cumsum(weights[order])
     return values[order][jnp.argmax(below >= 0.5 * below[-1])]
 
 
-def _shortened(directions: Params, most: Float[Array, ""]) -> Params:
-    """Directions none of which is longer."""
-    of_each = lengths(directions)
-    factor = jnp.where(of_each > most, most / _or_one(of_each), 1)
+def _clip(directions: Params, limit: Float[Array, ""]) -> Params:
+    sizes = norms(directions)
+    factor = jnp.where(sizes > limit, limit / _nonzero(sizes), 1)
     return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), directions)
 
 
-def _less(directions: Params, middle: Params) -> Params:
-    return jax.tree.map(lambda leaf, own: leaf - own, directions, middle)
+def _differences(directions: Params, center: Params) -> Params:
+    return jax.tree.map(lambda leaf, at: leaf - at, directions, center)
 
 
-def _or_one(value: Array) -> Array:
+def _nonzero(value: Array) -> Array:
     return jnp.where(value > 0, value, 1)

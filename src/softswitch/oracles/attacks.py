@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.robust import lengths
+from softswitch.methods.robust import norms
 from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.federation import Federation
 from softswitch.problem.parameters import Params
@@ -113,8 +113,8 @@ def _shift_by_deviations(context: AttackContext, directions: Params) -> Params:
 
 def _rescale_to_honest(context: AttackContext, directions: Params, forged: Params) -> Params:
     """Rescale forged directions to the median length of the honest ones."""
-    median = jnp.nanmedian(jnp.where(context.byzantine, jnp.nan, lengths(directions)))
-    factor = median / jnp.maximum(lengths(forged), 1e-30)
+    median = jnp.nanmedian(jnp.where(context.byzantine, jnp.nan, norms(directions)))
+    factor = median / jnp.maximum(norms(forged), 1e-30)
     return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), forged)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from softswitch.methods.round import State
+from softswitch.methods.state import State
 from softswitch.results.history import History
 from softswitch.support.text import format_value
 

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from softswitch.methods.round import State
+from softswitch.methods.state import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by_path

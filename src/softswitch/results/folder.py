@@ -177,8 +177,8 @@ def write_result(
 
 def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names], **more}
-    if (memory := result.state.memory) is not None:
-        table |= {"times_heard": memory.times.tolist(), "last_heard_in_round": memory.heard_at.tolist()}
+    if (memory := result.state.parts.get("memory")) is not None:
+        table |= {"times_heard": memory.times.tolist(), "last_heard_in_round": memory.reported_at.tolist()}
     if result.privacy is not None:
         table["epsilon"] = [math.nan if epsilon is None else epsilon for epsilon in result.privacy.epsilon]
     table["objective"] = result.client_loss.tolist()

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from softswitch.methods.base import Method
-from softswitch.methods.round import State, start
+from softswitch.methods.state import State, active_parts, first_state
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
@@ -229,7 +229,8 @@ class Result:
             restore = partial(saving.restore_tree, fields["outlines"], load_file(path / saving.ARRAYS))
             values = {name: restore(name, None) for name in _ARRAYS}
             iterates = {name: _to_device(restore(name, like)) for name in ("params", "last", "best")}
-            fresh = start(iterates["last"], method, values["client_constraint"].shape[1])
+            constraints = values["client_constraint"].shape[1]
+            fresh = first_state(iterates["last"], method, active_parts(method, None), 0, constraints)
             status, bound, privacy = fields["status"], fields["lower_bound"], fields["privacy"]
             criterion = None if status["criterion"] == "None" else float(status["criterion"])
             return cls(

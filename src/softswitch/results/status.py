@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from softswitch.methods.base import Method
-from softswitch.methods.round import State
+from softswitch.methods.state import State
 from softswitch.methods.trimming import worst_but
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params

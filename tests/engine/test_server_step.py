@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import softswitch as ss
+from softswitch.engine import server_step
 from softswitch.methods import Reports
-from softswitch.methods import round as rounds
+from softswitch.methods.parts import Round, Update
+from softswitch.methods.state import Average, first_state
+from softswitch.oracles.evaluation import ClientSummary
 
 RULE = ss.SoftmaxSGM(alpha=1.0, step_size=0.5, tolerance=1.0, threshold=1.0)
 
@@ -18,12 +21,20 @@ def reports(f, g, mask=None):
 
 
 def advance(state, k, heard, direction, averaging_from=0, method=RULE):
-    decision, memory = method.decide(state.method, heard)
-    return rounds.advance(state, method, None, jnp.int32(k), averaging_from, heard, decision, memory, direction)
+    setup, clients = server_step.Setup(None, method), jnp.arange(len(heard.mask))
+    played = server_step.decide(setup, state, jnp.int32(k), clients, heard)
+    evaluated, cost = server_step.Evaluated(ClientSummary.missing()), server_step.Cost()
+    return server_step.apply(setup, averaging_from, state, played, Update(direction), evaluated, cost, False)[0]
+
+
+def surviving_weights(method, state, told, decision, survived):
+    setup, begun = server_step.Setup(None, method), begin(method=method)._replace(method=state)
+    played = Round(jnp.int32(0), jnp.arange(len(told.mask)), told, told, decision, state, {})
+    return server_step.surviving_weights(setup, begun, played, told, survived)
 
 
 def begin(w=0.0, method=RULE):
-    return rounds.start(jnp.float32(w), method, 1)
+    return first_state(jnp.float32(w), method, (), 0, 1)
 
 
 def test_only_feasible_iterates_before_their_step_are_averaged():
@@ -74,14 +85,12 @@ def test_survivors_are_weighed_again_by_their_reports(alpha, feasible):
     decision, state = method.decide((), told)
     assert bool(decision.feasible) == feasible
     survived = jnp.array([True, False, True])
-    weights = rounds.surviving_weights(method, state, told, decision, survived)
+    weights = surviving_weights(method, state, told, decision, survived)
     gap = (1.0 if feasible else 0.2) * alpha  # of f, or of g, between the two that are left
     np.testing.assert_allclose(
         weights, [1 / (1 + np.exp(min(gap, 700))), 0, 1 / (1 + np.exp(-gap))], rtol=1e-5, atol=1e-30
     )
-    np.testing.assert_array_equal(
-        rounds.surviving_weights(method, state, told, decision, jnp.zeros(3, bool)), [0, 0, 0]
-    )
+    np.testing.assert_array_equal(surviving_weights(method, state, told, decision, jnp.zeros(3, bool)), [0, 0, 0])
 
 
 def test_survivors_keep_the_rounds_bit():
@@ -90,7 +99,7 @@ def test_survivors_keep_the_rounds_bit():
     told = reports([1.0, 1.0, 5.0], [0.1, 0.5, 0.0])  # by f it would be the third
     decision, state = method.decide((), told)
     assert not bool(decision.feasible)
-    weights = rounds.surviving_weights(method, state, told, decision, jnp.array([True, False, True]))
+    weights = surviving_weights(method, state, told, decision, jnp.array([True, False, True]))
     np.testing.assert_array_equal(weights, [1, 0, 0], err_msg="the worst by g that is left")
 
 
@@ -106,7 +115,7 @@ def test_survivors_keep_the_rounds_bit():
 def test_an_optimiser_that_wants_a_value_is_given_that_of_what_is_descended_on(method, wanted):
     told = reports([1.0, 3.0], [0.6, 0.4])
     decision, _ = method.decide(method.init(1), told)
-    np.testing.assert_allclose(rounds.descended_on(method, told, decision), wanted, rtol=1e-6)
+    np.testing.assert_allclose(server_step.local_value(method, told, decision), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
@@ -129,7 +138,7 @@ def test_what_is_not_finite_never_enters(bad, where):
 def test_the_average_keeps_its_digits_over_many_rounds():
     """A million additions of 0.1 in float32: a plain sum would be off by 1%, a running mean by as much."""
     zero, joins = jnp.float32(0.0), jnp.bool_(True)
-    empty = rounds.Average(zero, zero, jnp.int32(0))
+    empty = Average(zero, zero, jnp.int32(0))
     average = jax.lax.fori_loop(0, 1_000_000, lambda _, average: average.add(jnp.float32(0.1), joins), empty)
     assert int(average.rounds) == 1_000_000
     assert float(average.mean()) == pytest.approx(np.float32(0.1), rel=1e-6)

@@ -1,0 +1,295 @@
+"""Algorithm 1: one round of the server and its clients, for every engine.
+
+    report:  sampled clients report f_i(w_k) and g_i(w_k)
+    decide:  G_k <= λ ?  weights and local losses from the objective : from the constraint
+    update:  the same clients return directions u_i after local steps
+    apply:   w_{k+1} = Π_Θ(w_k − η Σ r_i u_i);  feasible iterates join the average
+
+``run_round`` is a whole round of clients in this process. Over a network the two exchanges are messages, and the
+server calls ``decide`` and ``apply``. Optional parts (``methods.parts.Part``) change a round by their hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch.engine.client_updates import collect_updates
+from softswitch.methods.base import Method
+from softswitch.methods.client_selection import clients_in_turn, represented_clients, select_clients, update_turns
+from softswitch.methods.consistency import local_losses
+from softswitch.methods.memory import Memory, Places
+from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.parts import Decide, Part, PreviousIterate, Round, Update
+from softswitch.methods.robust import trim
+from softswitch.methods.state import State, active_parts, server_optimizer
+from softswitch.methods.weighting import maximum
+from softswitch.oracles.base import Oracle
+from softswitch.oracles.evaluation import ClientSummary, summarize_clients
+from softswitch.problem.domains import Domain
+from softswitch.results.history import Record, RecordedClients
+from softswitch.support.arrays import delay_until, select
+
+METHOD_STREAM = 3
+"""Folded into a round's key for a method that draws clients."""
+
+
+class Evaluated(NamedTuple):
+    """The worst and the mean client on all training and held-out data; NaN in rounds without an evaluation."""
+
+    full: ClientSummary
+    held_out: ClientSummary | None = None
+
+
+class Cost(NamedTuple):
+    """Rows of a round: of the participants, and of their values if that is not the usual number."""
+
+    rows: Any = None
+    values: Any = None
+
+
+class Setup(NamedTuple):
+    """What a run computes, as a compiled program takes it: its numbers are traced.
+
+    Attributes:
+        oracle: The clients; None if they are called outside of the program.
+        method: The method.
+        domain: Θ, or None.
+        memory: How the server remembers reports; None for no memory.
+        weight_cap: The largest weight of a client; None for no cap.
+    """
+
+    oracle: Oracle | None
+    method: Method
+    domain: Domain | None = None
+    memory: Memory | None = None
+    weight_cap: Any = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The optional parts of a round that are on."""
+        pool = None if self.oracle is None else self.oracle.pool
+        return active_parts(self.method, self.memory, pool, self.weight_cap)
+
+
+def run_round(
+    setup: Setup,
+    places: Places | None,
+    averaging_from: Any,
+    record_clients: bool,
+    evaluate: Callable[[Any, Array, Reports], Evaluated],
+    key: Array,
+    state: State,
+    k: Int[Array, ""],
+    draws: Any,
+) -> tuple[State, Record]:
+    """Run one round of compiled clients: report, decide, update, apply.
+
+    Args:
+        setup: What the run computes.
+        places: How the places of a round are assigned, if the server has a memory; else None.
+        averaging_from: The first round that may join the average.
+        record_clients: Whether every participant's report is recorded.
+        evaluate: Evaluates the clients at w_k on all data, in some rounds.
+        key: Random key of the run.
+        state: The state before the round.
+        k: Number of the round.
+        draws: The random choices of the round.
+    """
+    oracle: Any = setup.oracle
+    reports, kept = oracle.report(state.params, draws)
+    reports = complete_reports(setup, places, key, state, k, draws, reports)
+    played = decide(setup, state, k, draws.clients, reports)
+    update = collect_updates(oracle, setup.method, state, key, draws, kept, played)
+    evaluated = evaluate(state.params, k, reports)
+    state = state._replace(diverged_at=delay_until(state.diverged_at, evaluated, state.params))
+    cost = count_rows(oracle, draws, reports)
+    return apply(setup, averaging_from, state, played, update, evaluated, cost, record_clients)
+
+
+def decide(setup: Setup, state: State, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports) -> Round:
+    """Decide between objective and constraint by the reports, and weight the participants."""
+    method, parts = setup.method, setup.parts
+    choose: Decide = method.decide
+    trusted, heard = reports, state.parts
+    for part in parts:
+        heard = part.hear(heard, k, clients, reports)
+        trusted = part.trust(trusted)
+        choose = part.wrap(choose, heard, clients)
+    decision, method_state = choose(state.method, reports)
+    return Round(k, clients, reports, trusted, decision, method_state, heard)
+
+
+def apply(
+    setup: Setup,
+    averaging_from: Int[Array, ""] | int,
+    state: State,
+    played: Round,
+    update: Update,
+    evaluated: Evaluated,
+    cost: Cost,
+    record_clients: bool,
+) -> tuple[State, Record]:
+    """Take the server's step w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), account for w_k, and record the round.
+
+    A void round, without any objective or without any constraint, changes nothing. A round with a value that is not
+    finite marks the run as diverged; the last finite iterate stays.
+    """
+    method, k = setup.method, played.k
+    parts = [part for part in setup.parts if part.name in state.parts]
+    reports, decision, proposed = played.trusted, played.decision, dict(played.parts)
+    direction = update.direction
+    for part in parts:
+        direction, proposed[part.name] = part.redirect(proposed[part.name], decision, direction, update)
+    value = local_value(method, reports, decision)
+    steps, optimizer = server_optimizer(method, k).update(direction, state.optimizer, state.params, value=value)
+    params = optax.apply_updates(state.params, steps)
+    if setup.domain is not None:
+        params = setup.domain.project(params)
+
+    must_be_finite = [proposed[part.name] for part in parts if part.must_be_finite]
+    leaves = jax.tree.leaves((params, optimizer, must_be_finite))
+    is_finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+    running = (state.diverged_at < 0) & ~reports.void
+    counts = running & is_sound(reports, decision)
+    joins = counts & decision.feasible
+    for part in parts:
+        joins &= part.may_average(proposed)
+        proposed[part.name] = part.move(proposed[part.name], state.params, params)
+    average = state.average.add(state.params, joins & (k >= averaging_from))
+    best = state.best.offer(state.params, maximum(reports.objective, reports.mask), joins, decision.criterion, counts)
+    scalars = [leaf for leaf in jax.tree.leaves(proposed) if leaf.ndim == 0]
+    taken = delay_until(counts & is_finite, (average.rounds, best.score, scalars), state.params)
+    settled = {part.name: part.settle(taken, proposed[part.name], state.parts[part.name]) for part in parts}
+    params, optimizer = select(taken, (params, optimizer), (state.params, state.optimizer))
+    after = State(
+        params=params,
+        optimizer=optimizer,
+        method=select(taken, played.method_state, state.method),
+        average=average,
+        best=best,
+        diverged_at=jnp.where(running & ~taken, k, state.diverged_at),
+        parts=state.parts | settled,
+    )
+    for part in parts:
+        if part.compares:
+            step = jax.tree.map(jnp.subtract, after.params, state.params)
+            after = after.with_part(part.name, part.compare(after.parts[part.name], played, update, step))
+    record = record_round(parts, played, update, evaluated, cost, record_clients)
+    return after, record
+
+
+def record_round(
+    parts: Sequence[Part], played: Round, update: Update, evaluated: Evaluated, cost: Cost, record_clients: bool
+) -> Record:
+    """Return the record of a round."""
+    trusted, reports, decision, clients = played.trusted, played.reports, played.decision, played.clients
+    recorded = RecordedClients(clients, reports.objective, reports.constraint, reports.metrics)
+    more: dict[str, Any] = {}
+    for part in parts:
+        more |= part.record(played.parts[part.name], played.k)
+    return Record(
+        objective=maximum(trusted.objective, trusted.mask),
+        constraint=maximum(trusted.constraint, trusted.mask[:, None]),
+        criterion=decision.criterion,
+        feasible=decision.feasible & is_sound(trusted, decision),
+        worst_client=clients[jnp.argmax(jnp.where(trusted.mask, trusted.objective, -jnp.inf))],
+        full=evaluated.full,
+        held_out=evaluated.held_out,
+        absent=(trusted.mask & ~(trusted.has_objective & trusted.has_constraint.all(axis=1))).sum(),
+        rows=cost.rows,
+        values=cost.values,
+        clients=recorded if record_clients else None,
+        traffic=update.traffic,
+        **more,
+    )
+
+
+def select_by_memory(
+    state: State, key: Array, k: Int[Array, ""], places: Places, rest: Any
+) -> tuple[State, Int[Array, " m"]]:
+    """Return the state with the turns of round k, and the participants that the memory selects."""
+    memory = update_turns(state.parts["memory"], key, k, places)
+    clients = select_clients(memory, clients_in_turn(memory.order, k, places), places, k, rest)
+    return state.with_part("memory", memory), clients
+
+
+def complete_reports(
+    setup: Setup,
+    places: Places | None,
+    key: Array,
+    state: State,
+    k: Int[Array, ""],
+    draws: Any,
+    reports: Reports,
+) -> Reports:
+    """Add to the reports what the method and the memory need besides."""
+    method, oracle = setup.method, setup.oracle
+    assert oracle is not None
+    if places is not None:
+        everyone = state.parts["memory"].objective.shape[0]
+        reports = reports._replace(stand_for=represented_clients(places, everyone, reports.objective.dtype))
+    if method.knows_clients:
+        reports = reports._replace(clients=draws.clients)
+    if PreviousIterate.name in state.parts:
+        earlier = oracle.report(state.parts[PreviousIterate.name], draws)[0]
+        reports = reports._replace(earlier=(earlier.objective, earlier.constraint, earlier.sums))
+    if method.draws_clients:
+        reports = reports._replace(key=jax.random.fold_in(jax.random.fold_in(key, k), METHOD_STREAM))
+    return reports
+
+
+def count_rows(oracle: Any, draws: Any, reports: Reports) -> Cost:
+    """Return the rows of a round; reports at two iterates count twice."""
+    rows = oracle.count_rows(draws)
+    return Cost(rows, None if reports.earlier is None else 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32))
+
+
+def local_value(method: Method, reports: Reports, decision: Decision) -> Float[Array, ""]:
+    """Return the value of the function on which a round descends: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
+
+    In a constraint round of a switching method it is measured from λ.
+    """
+    values = local_losses(reports, decision.local_loss)
+    value = jnp.dot(decision.weights, values.astype(decision.weights.dtype))
+    return value - jnp.where(decision.feasible, 0, method.switch_at) if method.switches else value
+
+
+def surviving_weights(
+    setup: Setup, state: State, played: Round, reports: Reports, survived: Bool[Array, " m"]
+) -> Float[Array, " m"]:
+    """Return the weights after some clients that reported did not return an update.
+
+    The method weights the others again by their reports, with the same switch bit. Renormalising their old weights
+    would not do: if the worst client is lost and α is large, all others had weight 0.
+    """
+    remaining = reports._replace(mask=reports.mask & survived, bit=played.decision.feasible)
+    choose: Decide = setup.method.decide
+    for part in setup.parts:
+        if part.name != "memory":
+            choose = part.wrap(choose, played.parts, played.clients)
+    return choose(state.method, remaining)[0].weights
+
+
+def summarize(method: Method, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
+    """Return the worst and the mean client; trimmed if some clients may be Byzantine."""
+    if method.robust is not None:
+        everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))
+        objective, constraint = trim(everyone, method.robust)[:2]
+    return summarize_clients(objective, constraint)
+
+
+def is_healthy(reports: Reports) -> Bool[Array, " m"]:
+    """Return whether each client's report is finite, or −∞ for a value that it does not have."""
+    objective, constraint = (jnp.isfinite(v) | jnp.isneginf(v) for v in (reports.objective, reports.constraint))
+    return ~reports.mask | (objective & constraint.all(axis=1))
+
+
+def is_sound(reports: Reports, decision: Decision) -> Bool[Array, ""]:
+    """Return whether all reports and the criterion are finite."""
+    return is_healthy(reports).all() & jnp.isfinite(decision.criterion)

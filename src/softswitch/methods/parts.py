@@ -1,0 +1,124 @@
+"""Part: an optional part of a round, with a state of its own and hooks into the server step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from jaxtyping import Array, Bool, Int
+
+from softswitch.methods.messages import Decision, Reports
+from softswitch.problem.parameters import Params
+from softswitch.support.arrays import select
+
+Decide = Callable[[Any, Reports], tuple[Decision, Any]]
+"""From the state of a method and the reports of a round to the decision and the method's next state."""
+
+
+class Round(NamedTuple):
+    """A round between its two exchanges.
+
+    Attributes:
+        k: Number of the round.
+        clients: I_k, the participants.
+        reports: What they reported.
+        trusted: The reports as the server uses them: trimmed if some clients may be Byzantine.
+        decision: The method's decision.
+        method_state: State of the method after it.
+        parts: State of the optional parts after the reports, by name.
+    """
+
+    k: Int[Array, ""]
+    clients: Int[Array, " m"]
+    reports: Reports
+    trusted: Reports
+    decision: Decision
+    method_state: Any
+    parts: dict[str, Any]
+
+
+class Update(NamedTuple):
+    """The result of a round's second exchange.
+
+    Attributes:
+        direction: Σ r_i u_i, or another combination of the u_i.
+        directions: Every u_i, stacked along the first axis, if they are needed; else None.
+        returned: Which participants returned a direction, if not all that reported did; else None.
+        at_clients: State of all clients after the round, if they have one; else None.
+        traffic: Bytes sent up and down, each in two parts, if messages are compressed; else None.
+    """
+
+    direction: Params
+    directions: Params | None = None
+    returned: Bool[Array, " m"] | None = None
+    at_clients: Any = None
+    traffic: Any = None
+
+
+class Part:
+    """An optional part of a round. A hook that a part does not override changes nothing.
+
+    Parts that are off are not in the list that the server step is given, so they leave no trace in the state or in
+    the compiled program.
+    """
+
+    name: ClassVar[str]
+    """Key of the part's state in ``State.parts``."""
+    compares: ClassVar[bool] = False
+    """Whether ``compare`` is defined."""
+    must_be_finite: ClassVar[bool] = False
+    """Whether a value of its state that is not finite means that the run has diverged."""
+
+    def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
+        """Return the state before round 0; None for a part without a state."""
+        return None
+
+    def hear(self, parts: dict[str, Any], k: Array, clients: Array, reports: Reports) -> dict[str, Any]:
+        """Return the states of all parts after the reports of a round."""
+        return parts
+
+    def trust(self, reports: Reports) -> Reports:
+        """Return the reports as the server uses them."""
+        return reports
+
+    def wrap(self, decide: Decide, parts: dict[str, Any], clients: Array) -> Decide:
+        """Return a decision that includes this part."""
+        return decide
+
+    def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
+        """Return the direction of the server's step, and the state of the part if that step is taken."""
+        return direction, state
+
+    def may_average(self, parts: dict[str, Any]) -> Any:
+        """Return whether the iterate may join the average of feasible iterates."""
+        return True
+
+    def move(self, state: Any, before: Params, after: Params) -> Any:
+        """Return the state of the part after the step between two iterates."""
+        return state
+
+    def settle(self, taken: Bool[Array, ""], new: Any, old: Any) -> Any:
+        """Return the state after the round: the new one if the server's step was taken."""
+        return select(taken, new, old)
+
+    def compare(self, state: Any, played: Round, update: Update, step: Params) -> Any:
+        """Return the state after the parameters changed by ``step``."""
+        return state
+
+    def record(self, state: Any, k: Array) -> dict[str, Any]:
+        """Return further entries of the round's record."""
+        return {}
+
+
+class PreviousIterate(Part):
+    """w_{k−1}, if reports at w_k are compared with those at w_{k−1}."""
+
+    name = "previous"
+
+    def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
+        """Return w_0."""
+        return params
+
+    def move(self, state: Any, before: Params, after: Params) -> Any:
+        """Return the iterate before the step."""
+        return before

@@ -1,0 +1,193 @@
+"""The server's state between two rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from softswitch.methods.base import Method
+from softswitch.methods.client_state import ClientStates
+from softswitch.methods.compression import Compression, compress_steps
+from softswitch.methods.directions import DirectionPart
+from softswitch.methods.memory import ClientMemory, Memory
+from softswitch.methods.parts import Part, PreviousIterate
+from softswitch.methods.robust import RobustAggregation
+from softswitch.methods.weight_cap import WeightCap
+from softswitch.problem.parameters import Params, float_dtype
+from softswitch.support.arrays import is_large, select, update_if
+
+
+class Average(NamedTuple):
+    """A running mean of iterates with compensated (Kahan) summation, so that 10⁶ rounds lose no digits in float32.
+
+    Attributes:
+        total: Σ w_k.
+        lost: The part of it that was lost to rounding.
+        rounds: Number of iterates.
+    """
+
+    total: Params
+    lost: Params
+    rounds: Int[Array, ""]
+
+    @classmethod
+    def empty(cls, params: Params) -> Average:
+        """Return the mean of no iterates."""
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
+        return cls(zeros, zeros, jnp.int32(0))
+
+    def add(self, params: Params, joins: Bool[Array, ""]) -> Average:
+        """Add an iterate if ``joins``."""
+
+        def added(average: Average) -> Average:
+            value = jax.tree.map(lambda w, lost: w.astype(lost.dtype) - lost, params, average.lost)
+            total = jax.tree.map(jnp.add, average.total, value)
+            lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, average.total, value)
+            return Average(total, lost, average.rounds + 1)
+
+        if is_large(self.total):
+            return update_if(joins, added, self)
+        new = added(self)
+        total, lost = select(joins, new.total, self.total), select(joins, new.lost, self.lost)
+        return Average(total, lost, self.rounds + joins.astype(jnp.int32))
+
+    def mean(self) -> Params:
+        """Return Σ w_k / rounds; zeros if there are none."""
+        count = jnp.maximum(self.rounds, 1)
+        return jax.tree.map(lambda s, lost: (s - lost) / count.astype(s.dtype), self.total, self.lost)
+
+
+class BestIterate(NamedTuple):
+    """The best feasible iterate by its reports; while there is none, the one with the smallest criterion.
+
+    Attributes:
+        params: The iterate.
+        score: Its reported worst-client objective; +∞ while no iterate was feasible.
+        criterion: The smallest criterion of any iterate, feasible or not; +∞ before the first.
+    """
+
+    params: Params
+    score: Float[Array, ""]
+    criterion: Float[Array, ""]
+
+    def offer(
+        self,
+        params: Params,
+        score: Float[Array, ""],
+        feasible: Bool[Array, ""],
+        criterion: Float[Array, ""],
+        counts: Bool[Array, ""],
+    ) -> BestIterate:
+        """Return the better of this and another iterate."""
+        better = feasible & (score < self.score)
+        nearer = counts & (criterion < self.criterion)
+        takes = better | (nearer & jnp.isposinf(self.score))
+
+        def taken(best: tuple[Params, Array]) -> tuple[Params, Array]:
+            return params, select(better, score, best[1])
+
+        if is_large(self.params):
+            kept, best = update_if(takes, taken, (self.params, self.score))
+        else:
+            kept, best = select(takes, params, self.params), select(better, score, self.score)
+        return BestIterate(kept, best, select(nearer, criterion, self.criterion))
+
+
+class State(NamedTuple):
+    """What the server knows between two rounds.
+
+    Attributes:
+        params: w_k.
+        optimizer: State of the server optimizer.
+        method: State of the method.
+        average: Mean of the feasible iterates.
+        best: The best feasible iterate by its reports.
+        diverged_at: The round in which a value was not finite; −1 if there was none.
+        parts: State of the optional parts of a round that are on, by name.
+    """
+
+    params: Params
+    optimizer: Any
+    method: Any
+    average: Average
+    best: BestIterate
+    diverged_at: Int[Array, ""]
+    parts: dict[str, Any]
+
+    def with_part(self, name: str, value: Any) -> State:
+        """Return the state with another state of an optional part."""
+        return self._replace(parts=self.parts | {name: value})
+
+
+def first_state(
+    params: Params, method: Method, parts: Sequence[Part], clients: int, constraints: int, statistics: int | None = None
+) -> State:
+    """Return the state before round 0."""
+    infinite = jnp.full((), jnp.inf, float_dtype(params))
+    initial = {part.name: part.init(params, clients, constraints, statistics) for part in parts}
+    return State(
+        params=params,
+        optimizer=server_optimizer(method, 0).init(params),
+        method=method.begin(clients, constraints),
+        average=Average.empty(params),
+        best=BestIterate(params, infinite, infinite),
+        diverged_at=jnp.int32(-1),
+        parts={name: state for name, state in initial.items() if state is not None},
+    )
+
+
+def first_averaged_round(rounds: int, share: float) -> int:
+    """Return the first round that can join an average over the last share of the rounds."""
+    return rounds - math.ceil(share * rounds)
+
+
+def server_optimizer(method: Method, k: Any) -> optax.GradientTransformationExtraArgs:
+    """Return the method's optimizer with the step size of round k."""
+    optimizer = optax.with_extra_args_support(method.server_optimizer(method.step_size_at(k)))
+    if isinstance(method.at_clients, Compression) and method.at_clients.changes is not None:
+        return compress_steps(optimizer, method.at_clients.changes)
+    return optimizer
+
+
+def check_optimizer(method: Method, params: Params) -> None:
+    """Raise an error if the optimizer needs more than a direction, the parameters and a value."""
+    made: list[Any] = []
+
+    def update(k: Array, params: Params) -> Any:
+        made.append(method.server_optimizer(method.step_size_at(k)))
+        optimizer = optax.with_extra_args_support(made[0])
+        return optimizer.update(params, optimizer.init(params), params, value=jnp.zeros((), float_dtype(params)))
+
+    try:
+        jax.eval_shape(update, jnp.int32(0), params)
+    except (TypeError, AttributeError) as error:
+        if made and not isinstance(made[0], optax.GradientTransformation):
+            raise TypeError(
+                f"optimizer must be a function from a step size to an optax transformation, but returns {made[0]!r}"
+            ) from error
+        if isinstance(error, AttributeError):
+            raise
+        raise ValueError(
+            f"optimizer must need only a direction, the parameters and a value, but {method.server_optimizer!r} needs "
+            f"more: {error}. The server cannot evaluate functions, as a line search would need"
+        ) from error
+
+
+def active_parts(method: Method, memory: Memory | None, pool: Any = None, weight_cap: Any = None) -> tuple[Part, ...]:
+    """Return the optional parts of a round that are on, from the innermost decision to the outermost."""
+    corrected = memory is not None and memory.corrected
+    parts = (
+        None if weight_cap is None else WeightCap(weight_cap),
+        None if method.robust is None else RobustAggregation(method.robust),
+        None if memory is None else ClientMemory(memory, method.robust, pool),
+        PreviousIterate() if method.compares or corrected else None,
+        None if method.direction is None else DirectionPart(method.direction, method.switches),
+        None if method.at_clients is None else ClientStates(method.at_clients, method.switches),
+    )
+    return tuple(part for part in parts if part is not None)
