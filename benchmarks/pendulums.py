@@ -25,7 +25,7 @@ from scipy.stats import t as student
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.oracles.gym import pendulums
+from softswitch_experiments.tasks.pendulums import pendulums
 
 METHODS = {"Softmax SGM": 0.2, "Parallel CRPO": 0.0}
 """α of each: at 0 every client counts alike, in the direction and in the switch."""

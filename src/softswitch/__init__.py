@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from softswitch.oracles.options import Logging as Logging
     from softswitch.oracles.options import Output as Output
     from softswitch.oracles.options import Sampling as Sampling
+    from softswitch.oracles.options import TorchData as TorchData
     from softswitch.oracles.out_of_core_evaluation import evaluate as evaluate
-    from softswitch.oracles.torch_data import TorchData as TorchData
     from softswitch.privacy.settings import RecordPrivacy as RecordPrivacy
     from softswitch.problem.domains import Ball as Ball
     from softswitch.problem.domains import Box as Box
@@ -81,7 +81,7 @@ _MODULES = {
     "SoftmaxSGM": "methods.softmax_sgm",
     "StatusCode": "results.status",
     "StreamedData": "data.streamed_data",
-    "TorchData": "oracles.torch_data",
+    "TorchData": "oracles.options",
     "WarmStart": "engine.request",
     "add_baselines": "engine.baselines",
     "certify": "certification.certify",

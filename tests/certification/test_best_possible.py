@@ -268,7 +268,7 @@ def test_ready_made_problems_say_whether_they_are_convex():
 def test_slices_change_nothing(x64, monkeypatch):
     """Many rows: clients of weight 0 are passed over, and the rest goes through in slices."""
     import softswitch.certification.lagrangian as module
-    import softswitch.oracles.client_batches
+    import softswitch.oracles.evaluation
 
     problem, clients = logistic(5)
     weights = Weights(np.array([0.5, 0, 0.5, 0, 0]), np.array([[0.0], [0.3], [0], [0], [0]]))
@@ -287,7 +287,7 @@ def test_slices_change_nothing(x64, monkeypatch):
 
     whole = looked()
     monkeypatch.setattr(module, "FEW_ROWS", 0)
-    monkeypatch.setattr(softswitch.oracles.client_batches, "SLICE_BYTES", 1)
+    monkeypatch.setattr(softswitch.oracles.evaluation, "SLICE_BYTES", 1)
     sliced = looked()
     for one, other in zip(whole[:-1], sliced[:-1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)

@@ -12,10 +12,9 @@ from softswitch.engine.private import planned
 from softswitch.engine.private_torch import private_torch_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
-from softswitch.oracles.host import HostDraws
+from softswitch.oracles.base import HostDraws
 from softswitch.oracles.options import Sampling
-from softswitch.oracles.torch_functions import ModuleFunctions
-from softswitch.oracles.torch_rows import TorchRows
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 torch.set_num_threads(1)

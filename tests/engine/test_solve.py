@@ -13,10 +13,9 @@ from compilations import COMPILATIONS
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunSettings, request
-from softswitch.methods import LocalLoss
-from softswitch.oracles import client_batches as slices
+from softswitch.methods import Decision, LocalLoss
+from softswitch.oracles import evaluation as slices
 from softswitch.oracles.federation import make_gradient_oracle
-from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Sampling
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
@@ -107,11 +106,10 @@ def test_one_backward_pass_equals_the_local_solver_at_one_step(x64, problem, los
     generator = np.random.default_rng(0)
     weights = jnp.asarray(generator.dirichlet(np.ones(6)))
     mix = LocalLoss(0.7, jnp.asarray(generator.random((6, oracle.constraints))), 1.3, 0.01)
-    rows = draws.update_rows
-    function = getattr(Losses(problem.objective, problem.constraint), loss)
     params = jnp.asarray(generator.normal(size=4))
-    fused = oracle.fused(function, params, draws.clients, rows[0], None, weights, mix)
-    general = oracle.local_solver(function, params, draws.clients, jnp.swapaxes(rows, 0, 1), None, weights, mix, 0.1)
+    decision = Decision(jnp.zeros(()), jnp.asarray(loss == "objective_loss"), weights, mix)
+    update = (params, draws, None, decision, loss != "mixed_loss", 0.1)
+    fused, general = oracle.direction(*update), weights @ oracle.directions(*update)
     np.testing.assert_allclose(fused, general, rtol=1e-10)
 
 

@@ -18,8 +18,7 @@ from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.oracles import out_of_core_evaluation as block_values
 from softswitch.oracles.federation import make_federation, make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.row_feed import RowFeed
+from softswitch.oracles.out_of_core import OutOfCoreOracle, RowFeed
 from softswitch.theory.pilot import estimate_constants
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)

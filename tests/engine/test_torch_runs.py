@@ -524,7 +524,7 @@ def test_bad_input_is_named_before_any_work():
             )
 
     refuses("start must be a floating array", TypeError, module="no module")
-    refuses("datasets must be a mapping from names to data sets", clients={})
+    refuses("datasets must be a mapping from names", clients={})
     refuses(
         r"clients\['empty'\] must be a Dataset with a length of at least 1",
         clients={"empty": TensorDataset(torch.ones(0, 1))},

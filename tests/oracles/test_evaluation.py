@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.oracles import client_batches as slices
+from softswitch.oracles import evaluation as slices
 from softswitch.oracles.evaluation import MAX_WIDTHS
 
 

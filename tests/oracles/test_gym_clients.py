@@ -10,10 +10,11 @@ import torch
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation, pendulums
-from softswitch.oracles.gym.episodes import play, side_by_side
+from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation
+from softswitch.oracles.gym.oracle import play, side_by_side
 from softswitch.oracles.gym.torch_network import TorchNetwork
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights, to_go
+from softswitch_experiments.tasks.pendulums import pendulums
 
 torch.set_num_threads(1)
 SMALL = NumpyNetwork((5, 4))
@@ -160,12 +161,12 @@ def test_episodes_end_where_they_end():
     assert np.abs(play(environments, SMALL, kind, weights, 5, 8, None).rewards - played.rewards).max() > 0
     squared = play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions[:, 0] ** 2)
     np.testing.assert_allclose(squared.costs[0], taken**2, rtol=1e-5)  # of what the environment took
-    with pytest.raises(ValueError, match=r"one number for each of 4 episodes, but gives shape \(4, 1\)"):
+    with pytest.raises(ValueError, match=r"one number for each of 4 episodes, but gives \(4, 1\)"):
         play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions)
     np.testing.assert_allclose(played.totals(played.rewards, 0.5), played.rewards[0] + 0.5 * played.rewards[1])
     vector = side_by_side(lambda many: gymnasium.make_vec("CartPole-v1", num_envs=many), 3)
     assert vector.num_envs == 3
-    with pytest.raises(ValueError, match="must make so many side by side"):
+    with pytest.raises(ValueError, match="function of 3 must make"):
         side_by_side(lambda many: Target(), 3)
     at_once = gymnasium.vector.AutoresetMode.SAME_STEP
     with pytest.raises(ValueError, match="SAME_STEP"):
@@ -268,13 +269,13 @@ def test_bad_input_is_named():
         make_gym_federation({}, 1.0)
     with pytest.raises(TypeError, match=r"environments\['a'\] must be an id or a function"):
         make_gym_federation({"a": 3}, 1.0)
-    with pytest.raises(ValueError, match="must observe and do the same things"):
+    with pytest.raises(ValueError, match="must have the same spaces"):
         make_gym_federation({"a": "CartPole-v1", "b": "Pendulum-v1"}, 1.0, cost=len)
-    with pytest.raises(ValueError, match="budgets must have a number for every client, but has none for 'b'"):
+    with pytest.raises(ValueError, match=r"budgets must have an entry .* none for .b."):
         make_gym_federation({"a": Target, "b": Target}, {"a": 1.0})
-    with pytest.raises(ValueError, match="cost must have a function for every client, but has none for 'b'"):
+    with pytest.raises(ValueError, match=r"cost must have an entry .* none for .b."):
         make_gym_federation({"a": Target, "b": Target}, 1.0, cost={"a": len})
-    with pytest.raises(ValueError, match=r"environments\['a'\] must tell what a step costs"):
+    with pytest.raises(ValueError, match=r"environments\['a'\] must return info"):
         make_gym_federation({"a": "CartPole-v1"}, 1.0)
     with pytest.raises(ValueError, match="gravities must differ"):
         pendulums(gravities=(10.0, 10.0))

@@ -6,7 +6,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.methods import Reports
-from softswitch.oracles.host import HostOracle
+from softswitch.oracles.base import HostOracle
 
 
 class Quadratics(HostOracle):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.oracles.shard import can_index_words, words_at
+from softswitch.oracles.sharded import can_index_words, words_at
 from softswitch.oracles.sharding import place_clients
 
 

@@ -20,7 +20,7 @@ from softswitch.certification.limits import MAX_ROWS, additional_mean_rows, addi
 from softswitch.certification.private import certificate_noise, count_applicable_rows, private_intervals
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.torch_data import TorchData
+from softswitch.oracles.options import TorchData
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import Params, check_params, float_dtype
 from softswitch.problem.problem import Problem

@@ -21,8 +21,8 @@ from softswitch.data.splits import DataSplit
 from softswitch.data.streamed_data import StreamedData
 from softswitch.oracles.evaluation import functions_ignoring_weights, padded_widths
 from softswitch.oracles.losses import Losses
+from softswitch.oracles.options import TorchData
 from softswitch.oracles.regret import RegretTask, check_optimum, to_regret_task
-from softswitch.oracles.torch_data import TorchData
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

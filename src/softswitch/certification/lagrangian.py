@@ -17,8 +17,14 @@ from jax.flatten_util import ravel_pytree
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
-from softswitch.oracles.client_batches import full_data_slice_size, map_slices
-from softswitch.oracles.evaluation import FEW_ROWS, compiled_values, plan_evaluation, pooled_value
+from softswitch.oracles.evaluation import (
+    FEW_ROWS,
+    compiled_values,
+    full_data_slice_size,
+    map_slices,
+    plan_evaluation,
+    pooled_value,
+)
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype

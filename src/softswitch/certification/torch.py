@@ -13,9 +13,8 @@ from torch.utils.data import Dataset
 from softswitch.certification.certify import ClientIntervals, build_certificate, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function, perturb_params
 from softswitch.certification.lbfgs import find_minimum
-from softswitch.oracles.torch_data import TorchData
-from softswitch.oracles.torch_functions import ModuleFunctions, parameters
-from softswitch.oracles.torch_rows import TorchRows
+from softswitch.oracles.options import TorchData
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Certificate, Interval

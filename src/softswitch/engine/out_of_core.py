@@ -23,8 +23,7 @@ from softswitch.methods.messages import Reports
 from softswitch.methods.state import State
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.gradient import GradientOracle, RowDraws
-from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.row_feed import PendingRows, RoundRows
+from softswitch.oracles.out_of_core import OutOfCoreOracle, PendingRows, RoundRows
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 

@@ -22,7 +22,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.client_batches import slice_size
+from softswitch.oracles.evaluation import slice_size
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Logging, Sampling

@@ -14,8 +14,7 @@ from softswitch.engine.request import RunSettings
 from softswitch.methods.base import Method
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Logging, Sampling
-from softswitch.oracles.torch_functions import ModuleFunctions, parameters
-from softswitch.oracles.torch_rows import TorchRows
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.privacy.clipping import PLAIN_STEPS
 from softswitch.privacy.oracle import NoiseDeviations
 from softswitch.privacy.settings import RecordPrivacy, count_drawn_rows

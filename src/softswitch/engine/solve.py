@@ -19,9 +19,8 @@ from softswitch.engine.request import Request, RunSettings, WarmStart, request, 
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.oracles.federation import Federation
-from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import client_optimum_of
-from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem

@@ -29,7 +29,7 @@ from softswitch.methods.parts import Update
 from softswitch.methods.robust import combine
 from softswitch.methods.state import State, active_parts, first_state
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.oracles.host import HostOracle
+from softswitch.oracles.base import HostOracle
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 

@@ -23,9 +23,8 @@ from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.federation import Federation
-from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import client_optimum_of
-from softswitch.oracles.torch_data import TorchData
 from softswitch.privacy.checks import refuse_options, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem

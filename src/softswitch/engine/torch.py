@@ -17,11 +17,9 @@ from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
 from softswitch.oracles.federation import Federation
-from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.torch import TorchOracle
-from softswitch.oracles.torch_data import TorchData
-from softswitch.oracles.torch_functions import ModuleFunctions, parameters
-from softswitch.oracles.torch_rows import TorchRows
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.privacy.checks import refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem

@@ -18,8 +18,14 @@ from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import Batches, choose_batches
 from softswitch.oracles.options import BatchSize, ValueBatchSize
-from softswitch.oracles.torch_functions import BatchNormStatistics, Function, ModuleFunctions, Optimizer
-from softswitch.oracles.torch_rows import TorchRows, seeded
+from softswitch.oracles.torch_functions import (
+    BatchNormStatistics,
+    Function,
+    ModuleFunctions,
+    Optimizer,
+    TorchRows,
+    seeded,
+)
 from softswitch.privacy.torch_oracle import describe_row_mixing, evaluate_rows, preserve_buffers, sum_row_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval

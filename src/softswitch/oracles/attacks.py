@@ -29,14 +29,7 @@ ATTACK_STREAM = 0x7FFFFFFE
 
 
 class AttackContext(NamedTuple):
-    """What an attacker knows of a round.
-
-    Attributes:
-        byzantine: Mask of the Byzantine participants.
-        weights: Server weights of the participants; zeros in the first exchange.
-        feasible: Whether the round minimises the objective; True in the first exchange.
-        key: Random key of the attackers.
-    """
+    """What an attacker knows of a round. In the first exchange, weights are zeros and ``feasible`` is True."""
 
     byzantine: Bool[Array, " m"]
     weights: Float[Array, " m"]
@@ -51,12 +44,6 @@ class AttackContext(NamedTuple):
     def replace_byzantine(self, honest: Array, forged: Array) -> Array:
         """Return ``forged`` for the Byzantine clients and ``honest`` for all others."""
         return jnp.where(expand_like(self.byzantine, honest), forged, honest).astype(honest.dtype)
-
-    def honest_mean(self, directions: Params) -> Params:
-        """Return the weighted mean direction of the honest clients."""
-        weights = jnp.where(self.byzantine, 0, self.weights)
-        weights = jnp.where(weights.sum() > 0, weights, ~self.byzantine)
-        return weighted_sum(directions, weights / jnp.maximum(weights.sum(), 1e-30))
 
 
 ForgeReports = Callable[[AttackContext, Float[Array, " m"]], Array]
@@ -76,10 +63,6 @@ def _scale_by(factor: float) -> ForgeDirections:
     return lambda context, directions: jax.tree.map(lambda leaf: factor * leaf, directions)
 
 
-def _zeros(context: AttackContext, directions: Params) -> Params:
-    return jax.tree.map(jnp.zeros_like, directions)
-
-
 def _flip_if(condition: Callable[[AttackContext], Array]) -> ForgeDirections:
     return lambda context, directions: jax.tree.map(lambda leaf: jnp.where(condition(context), -leaf, leaf), directions)
 
@@ -93,12 +76,10 @@ def _random_noise(context: AttackContext, directions: Params) -> Params:
 
 def _oppose_honest(context: AttackContext, directions: Params) -> Params:
     """Return the negative mean direction of the honest clients (inner-product manipulation)."""
-    mean = context.honest_mean(directions)
+    weights = jnp.where(context.byzantine, 0, context.weights)
+    weights = jnp.where(weights.sum() > 0, weights, ~context.byzantine)
+    mean = weighted_sum(directions, weights / jnp.maximum(weights.sum(), 1e-30))
     return jax.tree.map(lambda leaf, part: jnp.zeros_like(leaf) - part, directions, mean)
-
-
-def _oppose_at_honest_length(context: AttackContext, directions: Params) -> Params:
-    return _rescale_to_honest(context, directions, _oppose_honest(context, directions))
 
 
 def _shift_by_deviations(context: AttackContext, directions: Params) -> Params:
@@ -119,13 +100,7 @@ def _rescale_to_honest(context: AttackContext, directions: Params, forged: Param
 
 
 class Attack(NamedTuple):
-    """How a Byzantine client forges its messages.
-
-    Attributes:
-        objective: Forges the reported objective.
-        constraint: Forges each reported constraint.
-        direction: Forges the direction.
-    """
+    """How a Byzantine client forges the reported objective, each reported constraint, and the direction."""
 
     objective: ForgeReports = _identity
     constraint: ForgeReports = _identity
@@ -133,22 +108,24 @@ class Attack(NamedTuple):
 
 
 ATTACKS = {
-    "inflate-objective": Attack(
-        objective=lambda _, values: values + 1, direction=_flip_if(lambda context: context.feasible)
-    ),
+    "inflate-objective": Attack(lambda _, values: values + 1, direction=_flip_if(lambda context: context.feasible)),
     "intermittent": Attack(
-        objective=lambda context, values: jnp.where(context.is_active, HUGE, values),
+        lambda context, values: jnp.where(context.is_active, HUGE, values),
         direction=_flip_if(lambda context: context.is_active),
     ),
     "block-constraint": Attack(constraint=lambda _, values: jnp.full_like(values, HUGE)),
     "hide-constraint": Attack(constraint=lambda _, values: jnp.full_like(values, -HUGE)),
     "sign-flip": Attack(direction=_scale_by(-1)),
     "scale": Attack(direction=_scale_by(HUGE)),
-    "free-rider": Attack(_exceed_honest, _exceed_honest, _zeros),
+    "free-rider": Attack(_exceed_honest, _exceed_honest, lambda _, part: jax.tree.map(jnp.zeros_like, part)),
     "noise": Attack(_exceed_honest, _exceed_honest, _random_noise),
     "little-is-enough": Attack(_exceed_honest, _exceed_honest, _shift_by_deviations),
     "inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_honest),
-    "adaptive-inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_at_honest_length),
+    "adaptive-inner-product": Attack(
+        _exceed_honest,
+        _exceed_honest,
+        lambda context, part: _rescale_to_honest(context, part, _oppose_honest(context, part)),
+    ),
 }
 """Attacks by name. The last five know the reports and directions of all clients."""
 
@@ -158,9 +135,8 @@ class _AttackDraws(NamedTuple):
     key: Array
 
     @property
-    def clients(self) -> Int[Array, " m"]:
-        clients: Int[Array, " m"] = self.honest.clients
-        return clients
+    def clients(self) -> Any:
+        return self.honest.clients
 
 
 @jax.tree_util.register_dataclass
@@ -201,9 +177,8 @@ class ByzantineOracle(Oracle):
     def report(self, params: Params, draws: _AttackDraws) -> tuple[Reports, Any]:
         """Return the reports, forged by the Byzantine participants."""
         reports, kept = self.honest.report(params, draws.honest)
-        context = self._context(draws, jnp.zeros_like(reports.objective), jnp.array(True))
-        objective, constraint = self._forge_values(context, reports.objective, reports.constraint)
-        return reports._replace(objective=objective, constraint=constraint), kept
+        forged = self._forge(self.byzantine[draws.clients], draws.key, reports.objective, reports.constraint)
+        return reports._replace(objective=forged[0], constraint=forged[1]), kept
 
     def direction(
         self, params: Params, draws: _AttackDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
@@ -217,16 +192,13 @@ class ByzantineOracle(Oracle):
     ) -> Params:
         """Return every u_i, forged by the Byzantine participants."""
         honest = self.honest.directions(params, draws.honest, kept, decision, switches, step_size)
-        context = self._context(draws, decision.weights, decision.feasible)
-        forgers = [attack.direction for attack in ATTACKS.values()]
-        forged = lax.switch(self.attack, forgers, context, honest)
+        context = AttackContext(self.byzantine[draws.clients], decision.weights, decision.feasible, draws.key)
+        forged = lax.switch(self.attack, [attack.direction for attack in ATTACKS.values()], context, honest)
         return jax.tree.map(context.replace_byzantine, honest, forged)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """Return f_i and g_i as the clients claim them; Byzantine clients forge these as well."""
-        objective, constraint = self.honest.evaluate(params)
-        context = AttackContext(self.byzantine, jnp.zeros_like(objective), jnp.array(True), jax.random.key(0))
-        return self._forge_values(context, objective, constraint)
+        return self._forge(self.byzantine, jax.random.key(0), *self.honest.evaluate(params))
 
     def evaluate_honest(self, params: Params) -> Evaluation:
         """Return the true values of the honest clients.
@@ -237,10 +209,9 @@ class ByzantineOracle(Oracle):
         honest, evaluation = ~np.asarray(self.byzantine), self.honest.evaluate_params(params)
         return Evaluation(evaluation.objective[honest], evaluation.constraint[honest])
 
-    def _context(self, draws: _AttackDraws, weights: Array, feasible: Array) -> AttackContext:
-        return AttackContext(self.byzantine[draws.clients], weights, feasible, draws.key)
-
-    def _forge_values(self, context: AttackContext, objective: Array, constraint: Array) -> tuple[Array, Array]:
+    def _forge(self, byzantine: Array, key: Array, objective: Array, constraint: Array) -> tuple[Array, Array]:
+        """Return reported or evaluated values with forged ones of the Byzantine clients."""
+        context = AttackContext(byzantine, jnp.zeros_like(objective), jnp.array(True), key)
         for_f, for_g = zip(*((attack.objective, attack.constraint) for attack in ATTACKS.values()), strict=True)
         forged_g = jax.vmap(lambda column: lax.switch(self.attack, for_g, context, column), 1, 1)(constraint)
         forged_f = lax.switch(self.attack, for_f, context, objective)
@@ -260,14 +231,11 @@ def with_attack(federation: Federation, byzantine: Collection[Any], attack: str)
     """
     checks.check_instance("federation", federation, Federation)
     checks.check_choice("attack", attack, tuple(ATTACKS))
-    if not federation.oracle.is_compiled:
-        raise ValueError(
-            f"federation must have a compiled oracle, but {type(federation.oracle).__name__} runs on the host"
-        )
-    if isinstance(byzantine, str) or any(name not in federation.names for name in byzantine):
-        raise ValueError(
-            f"byzantine must be labels of clients, some of {federation.names[:5]!r}…, but is {byzantine!r}"
-        )
-    mask = jnp.asarray([name in byzantine for name in federation.names])
+    names, oracle = federation.names, federation.oracle
+    if not oracle.is_compiled:
+        raise ValueError(f"federation must have a compiled oracle, but {type(oracle).__name__} runs on the host")
+    if isinstance(byzantine, str) or any(name not in names for name in byzantine):
+        raise ValueError(f"byzantine must be labels of clients, some of {names[:5]!r}…, but is {byzantine!r}")
+    mask = jnp.asarray([name in byzantine for name in names])
     index = jnp.asarray(list(ATTACKS).index(attack), jnp.int32)
-    return replace(federation, oracle=ByzantineOracle(federation.oracle, mask, index))
+    return replace(federation, oracle=ByzantineOracle(oracle, mask, index))

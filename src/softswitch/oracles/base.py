@@ -1,8 +1,9 @@
-"""Oracle: the interface between an engine and the clients."""
+"""Oracle: the interface between an engine and the clients. HostOracle: clients that do not compute with JAX."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, Reports
 from softswitch.problem.parameters import Params
 
@@ -66,6 +68,9 @@ class Oracle(ABC):
     reports_full_data: bool = False
     has_pooled_constraint: bool = False
     has_surrogate: bool = False
+    report_batch_size: int | None = None
+    total_rows: int | None = None
+    processes: int = 1
     noise_setting: ClassVar[str] = "value_batch_size"
     is_compiled: ClassVar[bool] = True
     is_sharded: ClassVar[bool] = False
@@ -74,24 +79,9 @@ class Oracle(ABC):
     is_private: ClassVar[bool] = False
 
     @property
-    def processes(self) -> int:
-        """Number of processes that compute together."""
-        return 1
-
-    @property
     @abstractmethod
     def client_count(self) -> int:
         """Number of clients n."""
-
-    @property
-    def report_batch_size(self) -> int | None:
-        """Number of rows that a client draws for a report; None if it uses all rows, or none."""
-        return None
-
-    @property
-    def total_rows(self) -> int | None:
-        """Number of rows of all clients; None if unknown."""
-        return None
 
     @property
     def supports_client_selection(self) -> bool:
@@ -232,3 +222,85 @@ class Oracle(ABC):
 @jax.jit
 def _evaluate(oracle: Oracle, params: Params) -> tuple[Array, Array]:
     return oracle.evaluate(params)
+
+
+class HostDraws(NamedTuple):
+    """The participants of one round, and the seed of all other random numbers."""
+
+    clients: np.ndarray
+    seed: int
+
+
+class HostOracle(Oracle):
+    """Clients that are called once a round from Python, with NumPy arrays, and are never compiled.
+
+    A subclass must define ``client_count``, ``participants``, ``report``, ``direction``, ``evaluate`` and ``digest``.
+
+    Attributes:
+        has_held_out: Whether there is held-out data for ``evaluate_held_out``.
+        statistics: Number of additive statistics of a pooled constraint; None for a plain one.
+    """
+
+    is_compiled: ClassVar[bool] = False
+    has_held_out: bool = False
+    statistics: int | None = None
+
+    def draw(self, key: Array) -> HostDraws:
+        """Draw the participants, as the compiled engine does, and a seed of 63 bits."""
+        clients, words = _draw(key, self.client_count, self.participants)
+        return HostDraws(np.asarray(clients), _to_seed(words))
+
+    def draw_randomness(self, key: Array) -> int:
+        """Draw the seed of the round."""
+        return _to_seed(_draw_words(key))
+
+    def draw_for(self, clients: Int[Array, " m"], randomness: int) -> HostDraws:
+        """Combine given participants with the seed of the round."""
+        return HostDraws(np.asarray(clients), randomness)
+
+    def directions(
+        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
+        """Compute every u_i, stacked along the first axis: one call of ``direction`` for each participant."""
+        one_hot: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
+        directions = [
+            self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
+            for weights in one_hot
+        ]
+        return jax.tree.map(lambda *parts: np.stack(parts), *directions)
+
+    @abstractmethod
+    def digest(self) -> dict[str, str]:
+        """Return what a run of these clients depends on, as text by name. Checkpoints with another one are refused."""
+
+    def load_buffers(self, params: Params, buffers: Any) -> None:
+        """Restore the state besides the parameters before a run continues.
+
+        Args:
+            params: Parameters to continue with.
+            buffers: Earlier result of ``buffers``; None to recompute it from the data.
+        """
+
+    def buffers(self) -> Any:
+        """Return the state besides the parameters, such as batch-norm statistics; None if there is none."""
+        return None
+
+    def evaluate_params(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client."""
+        return Evaluation(*(np.asarray(values) for values in self.evaluate(params)))
+
+
+def _to_seed(words: Array) -> int:
+    high, low = (int(word) for word in np.asarray(words))
+    return ((high << 32) | low) >> 1
+
+
+@jax.jit
+def _draw_words(key: Array) -> Array:
+    return jax.random.bits(jax.random.fold_in(key, 1), (2,), jnp.uint32)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _draw(key: Array, clients: int, participants: int) -> tuple[Array, Array]:
+    words = jax.random.bits(key, (client_bit_count(clients, participants),), jnp.uint32)
+    return sample_clients(words, clients, participants), _draw_words(key)

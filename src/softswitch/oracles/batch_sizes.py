@@ -27,33 +27,24 @@ class Batches(NamedTuple):
 def choose_batches(
     batch_size: BatchSize, value_batch_size: ValueBatchSize, replace: bool | None, rows: int, parameters: int
 ) -> Batches:
-    """Return the batch sizes of one client.
+    """Return the batch sizes of a client with this number of rows, for a model with this number of parameters.
 
-    Args:
-        batch_size: Rows for a gradient; "auto": all rows if that is cheap.
-        value_batch_size: Rows for a report; "same": as ``batch_size``, "auto": all rows if that is cheap.
-        replace: True draws with replacement in any case. Otherwise a client with no more rows than a batch uses each
-            row once.
-        rows: Number of rows of the client.
-        parameters: Number of parameters of the model.
+    "auto" takes all rows if that is cheap. ``replace=True`` draws with replacement in any case; otherwise a client
+    with no more rows than a batch uses each row once.
     """
-    value_batch_size = batch_size if value_batch_size == "same" else value_batch_size
     affordable = MAX_WORK // max(MIN_PARAMETERS, parameters)
-    automatic = {
-        "value_batch_size": max(MIN_REPORT_ROWS, affordable),
-        "batch_size": max(MIN_GRADIENT_ROWS, affordable // GRADIENT_COST),
-    }
-    sizes: list[int | None] = []
-    for name, given in (("value_batch_size", value_batch_size), ("batch_size", batch_size)):
-        if given is None or given == "auto":
-            size = None if given is None else automatic[name]
-        else:
-            size = checks.check_integer(name, given, minimum=1)
-            if replace is False and size > rows:
-                raise ValueError(f"{name} = {size} without replacement must be at most the number of rows, {rows}")
-        takes_all = size is not None and size >= rows and (given == "auto" or not replace)
-        sizes.append(None if takes_all else size)
-    return Batches(*sizes)
+
+    def choose(name: str, given: BatchSize, automatic: int) -> int | None:
+        if given is None:
+            return None
+        size = automatic if given == "auto" else checks.check_integer(name, given, minimum=1)
+        if given != "auto" and replace is False and size > rows:
+            raise ValueError(f"{name} = {size} without replacement must be at most the number of rows, {rows}")
+        return None if size >= rows and (given == "auto" or not replace) else size
+
+    report_size = batch_size if value_batch_size == "same" else value_batch_size
+    report = choose("value_batch_size", report_size, max(MIN_REPORT_ROWS, affordable))
+    return Batches(report, choose("batch_size", batch_size, max(MIN_GRADIENT_ROWS, affordable // GRADIENT_COST)))
 
 
 def draw_rows(generator: np.random.Generator, rows: int, size: int, replace: bool) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Evaluate f_i and g_i of every client on all of its rows."""
+"""Evaluate f_i and g_i of every client on all of its rows, as many clients at a time as memory allows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.oracles.base import STATIC, Evaluation
-from softswitch.oracles.client_batches import full_data_slice_size, map_slices, slice_size
 from softswitch.oracles.losses import Losses
 from softswitch.problem.losses import mean_over
-from softswitch.problem.parameters import Batch, Params, check_params, float_dtype
+from softswitch.problem.parameters import Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.support import checks
 from softswitch.support.row_blocks import apply_in_blocks, estimate_activation_bytes
 
+SLICE_BYTES = 256 * 2**20
+"""Memory for the batches, activations and local iterates of the clients that are computed together."""
+SLICE_SHARE = 8
+"""On an accelerator a slice may use its memory divided by this number, if that is more than ``SLICE_BYTES``."""
+CACHE_BYTES = 8 * 2**20
+"""Limit for evaluations of all rows on a CPU: data that fits into its cache is not read from memory twice."""
 MAX_WIDTHS = 64
 """Maximum number of client sizes for functions that ignore row weights: each size is compiled separately."""
 FEW_ROWS = 1 << 14
@@ -32,20 +37,59 @@ SliceSize = Callable[[int, int], int]
 Evaluator = Callable[[Params], Evaluation]
 
 
+def slice_size(clients: int, bytes_per_client: int) -> int:
+    """Return how many clients are computed together."""
+    return max(1, min(clients, _slice_bytes() // max(1, bytes_per_client)))
+
+
+def full_data_slice_size(clients: int, bytes_per_client: int) -> int:
+    """Return how many clients are computed together in an evaluation of all rows."""
+    limit = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else _slice_bytes()
+    return max(1, min(clients, limit // max(1, bytes_per_client)))
+
+
+def _slice_bytes() -> int:
+    if jax.default_backend() == "cpu":
+        return SLICE_BYTES
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return max(SLICE_BYTES, stats.get("bytes_limit", 0) // SLICE_SHARE)
+
+
+def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
+    """Apply ``function`` to every client and stack the results; ``clients`` has the client axis first."""
+    if size >= jax.tree.leaves(clients)[0].shape[0]:
+        return jax.vmap(function)(clients)
+    if size == 1:
+        return lax.map(function, clients)  # without a client axis, each client runs only its own loops and branches
+    return lax.map(function, clients, batch_size=size)
+
+
+def sum_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
+    """Sum ``function(slice)`` over slices of the clients, where each value is already a sum over its slice."""
+    count = jax.tree.leaves(clients)[0].shape[0]
+    if size >= count:
+        return function(clients)
+    function = jax.jit(function)  # traced once for all whole slices
+    whole, rest = divmod(count, size)
+    stacked = jax.tree.map(lambda x: x[: whole * size].reshape(whole, size, *x.shape[1:]), clients)
+
+    def add(total: Any, part: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(part)), None
+
+    first = function(jax.tree.map(lambda x: x[0], stacked))
+    total, _ = lax.scan(add, first, jax.tree.map(lambda x: x[1:], stacked))
+    if rest:
+        total, _ = add(total, jax.tree.map(lambda x: x[whole * size :], clients))
+    return total
+
+
 class ClientSummary(NamedTuple):
-    """Worst and mean client. Clients without an objective or a constraint are excluded from its mean.
+    """Worst and mean client. Clients without an objective or a constraint are excluded from its mean."""
 
-    Attributes:
-        objective: F = max_i f_i.
-        constraint: G = max_i g_i over all constraints.
-        mean_objective: Mean of f_i over clients.
-        mean_constraint: Mean of g_i over clients and constraints.
-    """
-
-    objective: Float[Array, "*rounds"]
-    constraint: Float[Array, "*rounds"]
+    objective: Float[Array, "*rounds"]  # F = max_i f_i
+    constraint: Float[Array, "*rounds"]  # G = max_i g_i over all constraints
     mean_objective: Float[Array, "*rounds"]
-    mean_constraint: Float[Array, "*rounds"]
+    mean_constraint: Float[Array, "*rounds"]  # over clients and constraints
 
     @classmethod
     def missing(cls) -> ClientSummary:
@@ -66,26 +110,15 @@ def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Clients grouped by size, so that batches of all rows need little padding.
+    """Clients grouped by size, so that batches of all rows need little padding."""
 
-    Attributes:
-        groups: Client indices, one array for each width.
-        order: Position of each client in the concatenated groups.
-        widths: Number of rows of a batch in each group; padding has weight 0.
-        row_bytes: Bytes of one row over all columns.
-    """
-
-    groups: tuple[Array, ...]
-    order: Array
-    widths: tuple[int, ...] = field(metadata=STATIC)
+    groups: tuple[Array, ...]  # client indices, one array for each width
+    order: Array  # position of each client in the concatenated groups
+    widths: tuple[int, ...] = field(metadata=STATIC)  # rows of a batch in each group; padding has weight 0
     row_bytes: int = field(metadata=STATIC)
 
     def map_clients(
-        self,
-        function: Callable[[Batch], Any],
-        rows: Rows,
-        dtype: Any,
-        clients_together: SliceSize = full_data_slice_size,
+        self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize = full_data_slice_size
     ) -> Any:
         """Apply a function to the whole data of every client, in the clients' order.
 
@@ -94,16 +127,16 @@ class EvaluationPlan:
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
-            together, block = clients_together(len(clients), width * self.row_bytes), width
-            if together * width > FEW_ROWS:
+            count, block = together(len(clients), width * self.row_bytes), width
+            if count * width > FEW_ROWS:
                 computed = estimate_activation_bytes(function, rows.batch_shapes(width, dtype))
-                together = min(together, slice_size(len(clients), computed))
+                count = min(count, slice_size(len(clients), computed))
                 block = slice_size(width, computed // width)
 
             def one(client: Array, width: int = width, block: int = block) -> Any:
                 return apply_in_blocks(function, rows.take(*all_rows(rows, client, width, dtype)), block)
 
-            parts.append(map_slices(one, clients, together))
+            parts.append(map_slices(one, clients, count))
         return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
 
     def in_order(self, values: Array) -> Array:
@@ -112,25 +145,29 @@ class EvaluationPlan:
 
 
 def client_values(
-    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses, clients_together: SliceSize = slice_size
+    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses, together: SliceSize = slice_size
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
     """Return f_i and g_i of every client, for use inside a compiled program."""
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
 
-    values: tuple[Array, Array] = plan.map_clients(both, rows, float_dtype(params), clients_together)
-    return values
+    return plan.map_clients(both, rows, float_dtype(params), together)
 
 
-compiled_values = jax.jit(partial(client_values, clients_together=full_data_slice_size), static_argnames="losses")
+compiled_values = jax.jit(partial(client_values, together=full_data_slice_size), static_argnames="losses")
 """``client_values`` for use outside of a compiled program."""
+
+
+def client_statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, "n s"]:
+    """Return the additive statistics of a pooled constraint for every client."""
+    return plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
 
 
 @partial(jax.jit, static_argnames="losses")
 def pooled_value(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
     """Return a pooled constraint on the data of all clients together."""
-    statistics = plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
+    statistics = client_statistics(plan, rows, params, losses)
     return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
 
 
@@ -141,20 +178,10 @@ def evaluate_clients(plan: EvaluationPlan, rows: Rows, params: Params, losses: L
     return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
 
 
-def make_evaluator(problem: Problem, clients: ClientData) -> Evaluator:
+def make_evaluator(problem: Problem, clients: ClientData, params: Params | None = None) -> Evaluator:
     """Return a function that evaluates parameters on all rows of the clients."""
-    losses, plan = Losses.of(problem), plan_evaluation(clients, functions_ignoring_weights(problem, clients))
+    losses, plan = Losses.of(problem), plan_evaluation(clients, functions_ignoring_weights(problem, clients, params))
     return lambda params: evaluate_clients(plan, clients.rows, params, losses)
-
-
-def evaluate(problem: Problem, clients: ClientData, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """Return f_i (one entry a client) and g_i (clients × constraints) on all rows of the clients."""
-    checks.check_instance("problem", problem, Problem)
-    checks.check_instance("clients", clients, ClientData)
-    params = check_params("params", params)
-    plan = plan_evaluation(clients, functions_ignoring_weights(problem, clients, params))
-    objective, constraint = compiled_values(plan, clients.rows, params, Losses.of(problem))
-    return np.asarray(objective), np.asarray(constraint)
 
 
 def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Params | None = None) -> tuple[str, ...]:
@@ -177,14 +204,10 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
             f"different sizes (more than {MAX_WIDTHS}) and are evaluated in padded batches whose padding has weight 0; "
             "write means as jnp.average(loss, weights=batch['weight'])"
         )
-    groups = [np.flatnonzero(widths == width) for width in distinct]
-    order = np.argsort(np.concatenate(groups), kind="stable")
-    return EvaluationPlan(
-        groups=tuple(jnp.asarray(group.astype(np.int32)) for group in groups),
-        order=jnp.asarray(order.astype(np.int32)),
-        widths=tuple(int(width) for width in distinct),
-        row_bytes=clients.rows.row_bytes,
-    )
+    groups = [np.flatnonzero(widths == width).astype(np.int32) for width in distinct]
+    order = np.argsort(np.concatenate(groups), kind="stable").astype(np.int32)
+    groups_on_device = tuple(jnp.asarray(group) for group in groups)
+    return EvaluationPlan(groups_on_device, jnp.asarray(order), tuple(map(int, distinct)), clients.rows.row_bytes)
 
 
 def padded_widths(clients: ClientData) -> np.ndarray:

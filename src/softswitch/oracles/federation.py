@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 
-from softswitch.data.client_data import ClientData, Rows
+from softswitch.data.client_data import ClientData
 from softswitch.data.sampling import Batching, make_batching
 from softswitch.oracles.base import Oracle
-from softswitch.oracles.client_batches import slice_size
-from softswitch.oracles.evaluation import EvaluationPlan, plan_evaluation
+from softswitch.oracles.evaluation import plan_evaluation, slice_size
 from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Compute, Sampling
@@ -48,10 +47,9 @@ class Federation:
         object.__setattr__(self, "start", check_start("start", self.start))
         check_domain(self.domain, self.start)
         object.__setattr__(self, "names", tuple(self.names))
-        if len(self.names) != self.oracle.client_count:
-            raise ValueError(
-                f"names must have one label for each of {self.oracle.client_count} clients, but has {len(self.names)}"
-            )
+        n = self.oracle.client_count
+        if len(self.names) != n:
+            raise ValueError(f"names must have one label for each of {n} clients, but has {len(self.names)}")
 
 
 def make_gradient_oracle(
@@ -65,24 +63,21 @@ def make_gradient_oracle(
     compute = compute or Compute()
     checks.check_instance("problem", problem, Problem)
     checks.check_instance("clients", clients, ClientData)
-    dtype = float_dtype(problem.start)
+    dtype, losses = float_dtype(problem.start), Losses.of(problem)
     report, update = _make_batchings(sampling, clients, sampling.replace)
     traced = problem.trace(clients.batch_shapes(report.width, dtype))
     ignoring = traced.ignore_weight
     if ignoring and sampling.replace is None and not (report.equal and update.equal):
         report, update = _make_batchings(sampling, clients, True)  # with replacement, all drawn rows weigh the same
     if ignoring and not (report.equal and update.equal):
-        reason = (
-            "strata are drawn in other proportions than the client's own"
-            if len(clients.strata) > 1
-            else "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
-        )
+        reason = "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
+        if len(clients.strata) > 1:
+            reason = "strata are drawn in other proportions than the client's own"
         raise ValueError(
             f"{' and '.join(ignoring)} must read batch['weight'], because {reason}; write means as "
             "jnp.average(loss, weights=batch['weight'])"
         )
-    participants = sampling.participants(len(clients))
-    losses, together = Losses.of(problem), compute.client_batch_size
+    participants, together = sampling.participants(len(clients)), compute.client_batch_size
     if together is None:
         # Memory of a client: its batch; three more times that, or a network's activations if they are larger; and for
         # E > 1 its iterate, gradient and their sum.
@@ -94,6 +89,9 @@ def make_gradient_oracle(
         )
         batch = width * clients.rows.row_bytes
         together = slice_size(participants, batch + max(3 * batch, activations) + 3 * iterate)
+    if held_out is not None:
+        checks.check_instance("held_out", held_out, ClientData)
+        check_columns(held_out, clients)
     return GradientOracle(
         rows=clients.rows,
         evaluation_plan=plan_evaluation(clients, ignoring),
@@ -104,7 +102,7 @@ def make_gradient_oracle(
         report_batching=report,
         update_batching=update,
         slice_size=together,
-        held_out=None if held_out is None else _plan_held_out(held_out, clients, ignoring),
+        held_out=None if held_out is None else (plan_evaluation(held_out, ignoring), held_out.rows),
         by_size=compute.group_by_size and not (losses.is_random or losses.has_pooled_constraint or ignoring),
         compute_dtype=compute.dtype,
     )
@@ -121,26 +119,23 @@ def make_federation(
         sampling: Which clients take part in a round, and which rows they use. Default: all.
         compute: How they compute.
     """
-    oracle = make_gradient_oracle(problem, clients, sampling or Sampling(), compute or Compute())
+    oracle = make_gradient_oracle(problem, clients, sampling or Sampling(), compute)
     return Federation(oracle, problem.start, clients.names, problem.domain)
 
 
 def _make_batchings(sampling: Sampling, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:
-    batch_size, value_batch_size = sampling.batch_size, sampling.value_batch_size
-    if batch_size == "auto" or value_batch_size == "auto":
+    size, report_size = sampling.batch_size, sampling.value_batch_size
+    if size == "auto" or report_size == "auto":
         raise ValueError("batch_size and value_batch_size must be numbers or None here, but one is 'auto'")
-    update = make_batching(batch_size, replace, clients.stratum_sizes)
-    return update if value_batch_size == "same" else make_batching(
-        value_batch_size, replace, clients.stratum_sizes
-    ), update
+    update = make_batching(size, replace, clients.stratum_sizes)
+    return update if report_size == "same" else make_batching(report_size, replace, clients.stratum_sizes), update
 
 
-def _plan_held_out(held_out: Any, clients: ClientData, ignoring: tuple[str, ...]) -> tuple[Rows, EvaluationPlan]:
-    checks.check_instance("held_out", held_out, ClientData)
+def check_columns(held_out: ClientData, clients: ClientData) -> None:
+    """Raise ValueError unless the held-out data has the columns of the clients."""
     given, expected = (
         {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
         for data in (held_out, clients)
     )
     if given != expected:
         raise ValueError(f"held_out must have the clients' columns {expected}, but has {given}")
-    return held_out.rows, plan_evaluation(held_out, ignoring)

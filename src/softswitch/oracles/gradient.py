@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,8 +17,7 @@ from softswitch.data.client_data import Rows
 from softswitch.data.sampling import Batching, all_rows, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation, Oracle
-from softswitch.oracles.client_batches import map_slices, slice_size, sum_slices
-from softswitch.oracles.evaluation import EvaluationPlan, client_values, evaluate_clients
+from softswitch.oracles.evaluation import client_values, evaluate_clients, map_slices, slice_size, sum_slices
 from softswitch.oracles.losses import Loss, Losses
 from softswitch.problem.parameters import CLIENT_OPTIMUM, WEIGHT, Batch, Params, float_dtype
 from softswitch.support.arrays import take_clients, weighted_sum
@@ -27,19 +27,12 @@ FUNCTION_STREAM = 1
 
 
 class RowDraws(NamedTuple):
-    """The random choices of one round.
-
-    Attributes:
-        clients: Indices of the participants I_k.
-        report_rows: Row indices of each participant's value batch; empty if a batch is all rows.
-        update_rows: Row indices of each participant's gradient batch at each local step; empty if it is all rows.
-        keys: Each participant's random key at each local step; None if no function takes one.
-    """
+    """The random choices of one round. Row indices are empty if a batch is all rows."""
 
     clients: Int[Array, " m"]
     report_rows: Int[Array, "m drawn"]
     update_rows: Int[Array, "e m drawn_too"]
-    keys: Key[Array, "m e"] | None
+    keys: Key[Array, "m e"] | None  # for functions that take a random key
 
     @property
     def client_update_rows(self) -> Int[Array, "m e drawn_too"]:
@@ -50,55 +43,28 @@ class RowDraws(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GradientOracle(Oracle):
-    """Clients that hold rows and take gradient steps on them.
-
-    Attributes:
-        rows: Rows of all clients.
-        evaluation_plan: How all rows are evaluated; None if they never are.
-        losses: Objective and constraint.
-        constraints: Number of constraints of a client.
-        participants: Number of clients m in a round.
-        local_steps: Number of local steps E.
-        report_batching: How the batch for f_i and g_i is drawn.
-        update_batching: How the batches for gradients are drawn.
-        slice_size: Number of clients that are computed together.
-        held_out: Held-out rows and how they are evaluated; or None.
-        by_size: Whether clients of similar size are computed together.
-        compute_dtype: Narrower dtype for reports and gradients; None for the dtype of the parameters.
-    """
+    """Clients that hold rows and take gradient steps on them; see ``make_gradient_oracle``."""
 
     rows: Rows
-    evaluation_plan: EvaluationPlan | None
+    evaluation_plan: Any  # None if all rows are never evaluated
     losses: Losses = field(metadata=STATIC)
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
     local_steps: int = field(metadata=STATIC)
     report_batching: Batching = field(metadata=STATIC)
     update_batching: Batching = field(metadata=STATIC)
-    slice_size: int = field(metadata=STATIC)
-    held_out: tuple[Rows, EvaluationPlan] | None = None
-    by_size: bool = field(default=False, metadata=STATIC)
-    compute_dtype: str | None = field(default=None, metadata=STATIC)
+    slice_size: int = field(metadata=STATIC)  # number of clients that are computed together
+    held_out: tuple[Any, Rows] | None = None  # evaluation plan and rows
+    by_size: bool = field(default=False, metadata=STATIC)  # clients of similar size are computed together
+    compute_dtype: str | None = field(default=None, metadata=STATIC)  # None for that of the parameters
     can_repeat_updates: ClassVar[bool] = True
     can_repeat_reports = True
     has_pooled_constraint = property(attrgetter("losses.has_pooled_constraint"))
     has_surrogate = property(attrgetter("losses.has_surrogate"))
     reports_full_data = property(attrgetter("by_size"))
-
-    @property
-    def client_count(self) -> int:
-        """Number of clients n."""
-        return int(self.rows.counts.shape[0])
-
-    @property
-    def report_batch_size(self) -> int | None:
-        """Number of rows that a client draws for a report; None for all rows."""
-        return None if self.report_batching.draws is None else self.report_batching.width
-
-    @property
-    def total_rows(self) -> int | None:
-        """Number of rows of all clients."""
-        return int(self.rows.sizes.sum())
+    report_batch_size = property(lambda self: self.report_batching.draws and self.report_batching.width)
+    total_rows = property(lambda self: int(self.rows.sizes.sum()))
+    client_count = property(lambda self: int(self.rows.counts.shape[0]))
 
     def draw(self, key: Array) -> RowDraws:
         """Draw I_k and the rows of its members from one block of random words."""
@@ -116,12 +82,9 @@ class GradientOracle(Oracle):
         """Draw the rows of given participants."""
         words, keys = randomness
         report, update = jnp.split(words, (self.report_batching.bit_count(self.participants, 1),))
-        return RowDraws(
-            clients,
-            self.report_batching.draw(report, self.rows, clients, 1)[0],
-            self.update_batching.draw(update, self.rows, clients, self.local_steps),
-            keys,
-        )
+        report_rows = self.report_batching.draw(report, self.rows, clients, 1)[0]
+        update_rows = self.update_batching.draw(update, self.rows, clients, self.local_steps)
+        return RowDraws(clients, report_rows, update_rows, keys)
 
     @property
     def _row_words(self) -> int:
@@ -151,21 +114,16 @@ class GradientOracle(Oracle):
         """Compute f_i, g_i and the statistics of a pooled constraint of every participant."""
         dtype = float_dtype(params)
         if self.by_size:
-            assert self.evaluation_plan is not None
             objective, constraint = client_values(self.evaluation_plan, self.rows, params, self.losses)
             return objective.astype(dtype), constraint.astype(dtype), None
         params = self._cast(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
             batch = self._cast_batch(self.batch(self.report_batching, *client, dtype))
-            return (
-                self.losses.objective(params, batch).astype(dtype),
-                self.losses.constraints(params, batch).astype(dtype),
-                self.losses.statistics(params, batch),
-            )
+            values = self.losses.objective(params, batch), self.losses.constraints(params, batch)
+            return values[0].astype(dtype), values[1].astype(dtype), self.losses.statistics(params, batch)
 
-        values: tuple[Array, Array, Array | None] = self.map_participants(one, (draws.clients, draws.report_rows))
-        return values
+        return self.map_participants(one, (draws.clients, draws.report_rows))
 
     def map_participants(self, function: Callable[[Any], Any], participants: Any) -> Any:
         """Apply ``function`` to every participant and stack the results."""
@@ -179,34 +137,47 @@ class GradientOracle(Oracle):
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Compute Σ_i r_i u_i: by one backward pass if E = 1, by the local solver otherwise."""
+        return self.update(params, draws, decision, step_size, switches, stack=False)
+
+    def directions(
+        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
+    ) -> Params:
+        """Compute every u_i, stacked along the first axis."""
+        return self.update(params, draws, decision, step_size, switches, stack=True)
+
+    def update(
+        self, params: Params, draws: Any, decision: Decision, step_size: Any, switches: bool, stack: bool
+    ) -> Params:
+        """Compute the directions u_i, stacked or as a weighted sum."""
+        mix = decision.local_loss
 
         def minimise(loss: Loss) -> Params:
+            loss = self._in_compute_dtype(loss)
+            local = partial(self.local_direction, loss, params, mix, step_size)
+            participants = (draws.clients, draws.client_update_rows, draws.keys, mix.own)
+            if stack:
+                return self.map_participants(local, participants)
             if self.by_size and self.update_batching.draws is None:
                 return self.fused_by_size(loss, params, decision)
 
-            def in_slice(part: tuple[Any, ...]) -> Params:
-                server_weights, (clients, rows, keys, own) = part
-                mixed = decision.local_loss.with_own(own)
+            def first_loss(params: Params, participant: tuple[Any, ...]) -> Array:
+                client, rows, keys, own = participant
+                batch = self.batch(self.update_batching, client, rows[0], float_dtype(params))
+                return loss(params, batch, mix.with_own(own), None if keys is None else keys[0])
+
+            def in_slice(part: tuple[Any, Any]) -> Params:
+                weights, participants = part
                 if self.local_steps == 1:
-                    first = None if keys is None else keys[:, 0]
-                    return self.fused(loss, params, clients, rows[:, 0], first, server_weights, mixed)
-                return self.local_solver(loss, params, clients, rows, keys, server_weights, mixed, step_size)
+                    return _fused_gradient(first_loss, params, weights, participants)
+                return weighted_sum(jax.vmap(local)(participants), weights)
 
-            participants = (draws.clients, draws.client_update_rows, draws.keys, decision.local_loss.own)
-            total: Params = self.sum_participants(in_slice, decision.weights, participants)
-            return total
+            return self.sum_participants(in_slice, decision.weights, participants)
 
-        return self._minimise_branch(minimise, decision, switches)
-
-    def _minimise_branch(self, minimise: Callable[[Loss], Params], decision: Decision, switches: bool) -> Params:
-        """Select the loss outside the client axis: inside it, both branches of a switching method would be computed."""
         if not switches:
-            return minimise(self._in_compute_dtype(self.losses.mixed_loss))
-        return lax.cond(
-            decision.feasible,
-            lambda: minimise(self._in_compute_dtype(self.losses.objective_loss)),
-            lambda: minimise(self._in_compute_dtype(self.losses.constraint_loss)),
-        )
+            return minimise(self.losses.mixed_loss)
+        # Outside the client axis: inside it, both branches of a switching method would be computed.
+        objective, constraint = self.losses.objective_loss, self.losses.constraint_loss
+        return lax.cond(decision.feasible, lambda: minimise(objective), lambda: minimise(constraint))
 
     def _in_compute_dtype(self, loss: Loss) -> Loss:
         """Return the loss computed in ``compute_dtype``; its gradient has the dtype of the parameters."""
@@ -214,8 +185,7 @@ class GradientOracle(Oracle):
             return loss
 
         def narrow(params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-            value = loss(self._cast(params), self._cast_batch(batch), mix, key)
-            return value.astype(float_dtype(params))
+            return loss(self._cast(params), self._cast_batch(batch), mix, key).astype(float_dtype(params))
 
         return narrow
 
@@ -227,85 +197,35 @@ class GradientOracle(Oracle):
 
     def _cast_batch(self, batch: Batch) -> Batch:
         """Convert a batch to ``compute_dtype``, except for its weights, so that means are summed in full precision."""
-        if self.compute_dtype is None:
-            return batch
         return self._cast(batch) | {name: batch[name] for name in (WEIGHT, CLIENT_OPTIMUM) if name in batch}
 
-    def fused(
-        self,
-        loss: Loss,
-        params: Params,
-        clients: Int[Array, " s"],
-        rows: Int[Array, "s drawn"],
-        keys: Key[Array, " s"] | None,
-        server_weights: Float[Array, " s"],
-        local_loss: LocalLoss,
-    ) -> Params:
-        """Compute Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w) for E = 1: one backward pass and O(d) memory."""
-
-        def total(params: Params) -> Array:
-            def one(client: Array, rows: Array, key: Any, own: Any) -> Array:
-                batch = self.batch(self.update_batching, client, rows, float_dtype(params))
-                return loss(params, batch, local_loss.with_own(own), key)
-
-            return jnp.dot(server_weights, jax.vmap(one)(clients, rows, keys, local_loss.own))
-
-        return jax.grad(total)(params)
-
     def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
-        """Compute ``fused`` for all clients and all rows, grouped by size so that little padding is computed."""
-        assert self.evaluation_plan is not None
-        total = jax.tree.map(jnp.zeros_like, params)
-        for clients, width in zip(self.evaluation_plan.groups, self.evaluation_plan.widths, strict=True):
+        """Compute the direction for E = 1, all clients and all rows, by size so that little padding is computed."""
+        plan, total = self.evaluation_plan, jax.tree.map(jnp.zeros_like, params)
+        for clients, width in zip(plan.groups, plan.widths, strict=True):
 
-            def in_slice(part: tuple[Array, Array, Any], width: int = width) -> Params:
-                def weighted(params: Params) -> Array:
-                    def one(client: Array, mix: Any) -> Array:
-                        batch = self.rows.take(*all_rows(self.rows, client, width, float_dtype(params)))
-                        return loss(params, batch, decision.local_loss.with_own(mix), None)
+            def full_loss(params: Params, participant: tuple[Array, Any], width: int = width) -> Array:
+                client, own = participant
+                batch = self.rows.take(*all_rows(self.rows, client, width, float_dtype(params)))
+                return loss(params, batch, decision.local_loss.with_own(own), None)
 
-                    return jnp.dot(part[1], jax.vmap(one)(part[0], part[2]))
+            def in_slice(part: tuple[Any, Any], full_loss: Any = full_loss) -> Params:
+                return _fused_gradient(full_loss, params, *part)
 
-                return jax.grad(weighted)(params)
-
-            group = (clients, decision.weights[clients], take_clients(decision.local_loss.own, clients))
-            together = slice_size(len(clients), 4 * width * self.evaluation_plan.row_bytes)
-            total = jax.tree.map(jnp.add, total, sum_slices(in_slice, group, together))
+            group = decision.weights[clients], (clients, take_clients(decision.local_loss.own, clients))
+            part = sum_slices(in_slice, group, slice_size(len(clients), 4 * width * plan.row_bytes))
+            total = jax.tree.map(jnp.add, total, part)
         return total
 
-    def local_solver(
-        self,
-        loss: Loss,
-        params: Params,
-        clients: Int[Array, " s"],
-        rows: Int[Array, "s e drawn"],
-        keys: Key[Array, "s e"] | None,
-        server_weights: Float[Array, " s"],
-        local_loss: LocalLoss,
-        step_size: Any,
-    ) -> Params:
-        """Compute Σ_i r_i u_i over some clients by their local steps."""
-
-        def one(client: Array, rows: Array, keys: Any, own: Any) -> Params:
-            return self.local_direction(loss, params, client, rows, keys, local_loss.with_own(own), step_size)
-
-        directions = jax.vmap(one)(clients, rows, keys, local_loss.own)
-        return weighted_sum(directions, server_weights)
-
     def local_direction(
-        self,
-        loss: Loss,
-        params: Params,
-        client: Int[Array, ""],
-        rows: Int[Array, "e drawn"],
-        keys: Key[Array, " e"] | None,
-        local_loss: LocalLoss,
-        step_size: Any,
+        self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: tuple[Any, ...]
     ) -> Params:
         """Run the paper's LocalSolver at one client: E steps of size γ from w_k, each on a fresh batch.
 
         u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients, which avoids cancellation for small γ.
         """
+        client, drawn, keys, own = participant
+        local_loss = mix.with_own(own)
 
         def step(total: Params, drawn: tuple[Array, Any]) -> tuple[Params, None]:
             rows, key = drawn
@@ -314,36 +234,17 @@ class GradientOracle(Oracle):
             gradient = jax.grad(loss)(here, batch, local_loss, key)
             if local_loss.linear is not None:
                 gradient = jax.tree.map(jnp.add, gradient, local_loss.linear)
-            if local_loss.pull is not None:
-                pull = local_loss.pull
+            if (pull := local_loss.pull) is not None:
                 gradient = jax.tree.map(lambda slope, w, at: slope + pull * (at - w), gradient, params, here)
             return jax.tree.map(jnp.add, total, gradient), None
 
-        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (rows, keys))
+        total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (drawn, keys))
         return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
-
-    def directions(
-        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
-    ) -> Params:
-        """Compute every u_i, stacked along the first axis."""
-
-        def minimise(loss: Loss) -> Params:
-            def one(participant: tuple[Any, Any, Any, Any]) -> Params:
-                client, rows, keys, own = participant
-                mixed = decision.local_loss.with_own(own)
-                return self.local_direction(loss, params, client, rows, keys, mixed, step_size)
-
-            participants = (draws.clients, draws.client_update_rows, draws.keys, decision.local_loss.own)
-            directions: Params = self.map_participants(one, participants)
-            return directions
-
-        return self._minimise_branch(minimise, decision, switches)
 
     def count_rows(self, draws: Any) -> Int[Array, ""] | None:
         """Count the participants' rows if a batch is all of them; else return None."""
-        if self.report_batching.draws is not None and self.update_batching.draws is not None:
-            return None
-        return self.rows.sizes[draws.clients].sum()
+        both_draw = self.report_batching.draws is not None and self.update_batching.draws is not None
+        return None if both_draw else self.rows.sizes[draws.clients].sum()
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
@@ -355,15 +256,11 @@ class GradientOracle(Oracle):
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """Compute f_i and g_i of every client on all of its rows."""
-        assert self.evaluation_plan is not None
         return client_values(self.evaluation_plan, self.rows, params, self.losses)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """Compute f_i and g_i on held-out rows; None if there are none."""
-        if self.held_out is None:
-            return None
-        rows, plan = self.held_out
-        return client_values(plan, rows, params, self.losses)
+        return None if self.held_out is None else client_values(*self.held_out, params, self.losses)
 
     def without_evaluation(self) -> GradientOracle:
         """Drop the evaluation plan: the program is smaller, and shared by data that differ only in client sizes."""
@@ -371,9 +268,13 @@ class GradientOracle(Oracle):
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Evaluate parameters on all rows of every client."""
-        assert self.evaluation_plan is not None
         return evaluate_clients(self.evaluation_plan, self.rows, params, self.losses)
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         """Return one participant's batch."""
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))
+
+
+def _fused_gradient(loss: Callable[[Params, Any], Array], params: Params, weights: Array, participants: Any) -> Params:
+    """Compute Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w): one backward pass and O(d) memory."""
+    return jax.grad(lambda w: jnp.dot(weights, jax.vmap(lambda one: loss(w, one))(participants)))(params)

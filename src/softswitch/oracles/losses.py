@@ -35,11 +35,11 @@ class Losses:
 
     @cached_property
     def _key(self) -> tuple[ComparableFunction, ...]:
-        return (
-            ComparableFunction(self.objective_function),
-            ComparableFunction(self.constraint_function),
-            ComparableFunction(self.surrogate_function),
-        )
+        return tuple(map(ComparableFunction, self._functions))
+
+    @property
+    def _functions(self) -> tuple[Any, ...]:
+        return self.objective_function, self.constraint_function, self.surrogate_function
 
     @classmethod
     def of(cls, problem: Problem) -> Losses:
@@ -49,12 +49,8 @@ class Losses:
     @property
     def is_random(self) -> bool:
         """Whether any function takes a random key."""
-        functions = (self.objective_function, self.constraint_function, self.surrogate_function)
-        return any(
-            function.random if isinstance(function, PooledConstraint) else takes_key(function)
-            for function in functions
-            if function is not None
-        )
+        functions = filter(None, self._functions)
+        return any(f.random if isinstance(f, PooledConstraint) else takes_key(f) for f in functions)
 
     @property
     def has_pooled_constraint(self) -> bool:
@@ -68,8 +64,7 @@ class Losses:
 
     def objective(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, ""]:
         """Return f."""
-        value: Array = call_with_key(self.objective_function, params, batch, key)
-        return value
+        return call_with_key(self.objective_function, params, batch, key)
 
     def constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
         """Return g as a vector."""
@@ -77,8 +72,7 @@ class Losses:
 
     def differentiable_constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
         """Return the surrogate of g if there is one, else g."""
-        function = self.constraint_function if self.surrogate_function is None else self.surrogate_function
-        return jnp.atleast_1d(call_with_key(function, params, batch, key))
+        return jnp.atleast_1d(call_with_key(self.surrogate_function or self.constraint_function, params, batch, key))
 
     def values(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
         """Return f followed by g."""
@@ -88,8 +82,7 @@ class Losses:
         """Return the additive statistics of a pooled constraint; None for a plain one."""
         if not isinstance(self.constraint_function, PooledConstraint):
             return None
-        statistics: Array = call_with_key(self.constraint_function.statistics, params, batch, None)
-        return statistics
+        return call_with_key(self.constraint_function.statistics, params, batch, None)
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
         """Compute a pooled constraint from summed statistics, each times its client's number of rows."""
@@ -112,8 +105,7 @@ class Losses:
         objective = mix.objective * self.objective(params, batch, key)
         constraints = self.differentiable_constraints(params, batch, key)
         if self.has_surrogate:
-            above = self.constraints(params, batch) > mix.tolerance
-            excess = jnp.where(above, constraints, 0).sum()
+            excess = jnp.where(self.constraints(params, batch) > mix.tolerance, constraints, 0).sum()
         else:
             excess = jnp.maximum(constraints - mix.tolerance, 0).sum()
         return objective + jnp.dot(mix.constraint, constraints) + mix.penalty * excess

@@ -1,7 +1,4 @@
-"""Options that users group and share: Sampling, Compute, Logging and Output.
-
-``solve``, ``sweep``, ``solve_certified`` and ``frontier`` take the same four objects.
-"""
+"""What users give to ``solve`` and its relatives: Sampling, Compute, Logging, Output, and PyTorch data sets."""
 
 from __future__ import annotations
 
@@ -14,13 +11,15 @@ from softswitch.problem.choices import ANSWERS, ENGINES
 from softswitch.support import checks
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
     from softswitch.data.client_data import ClientData
     from softswitch.data.streamed_data import StreamedData
-    from softswitch.oracles.torch_data import TorchData
 
 BatchSize = int | None | Literal["auto"]
 ValueBatchSize = int | None | Literal["same", "auto"]
-NARROW_DTYPES = ("bfloat16", "float16")
 
 
 def count_participants(participation: float, clients: int) -> int:
@@ -120,7 +119,7 @@ class Compute:
         if self.client_batch_size is not None:
             checks.check_integer("client_batch_size", self.client_batch_size, minimum=1)
         if self.dtype is not None:
-            checks.check_choice("dtype", self.dtype, NARROW_DTYPES)
+            checks.check_choice("dtype", self.dtype, ("bfloat16", "float16"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,33 +174,59 @@ class Output:
             checks.check_real("average_last", self.average_last, above=0, maximum=1)
 
 
+@dataclass(frozen=True, eq=False)
+class TorchData:
+    """Clients with PyTorch data sets, for a problem whose start is a PyTorch module.
+
+    The clients share the module, and compute one after another in this process.
+
+    Attributes:
+        datasets: For each client a ``Dataset``; or a ``DataLoader``, whose own batches are used then.
+        optimizer: Optimizer of the local steps, ``(parameters, lr=γ) -> optimizer``, such as ``torch.optim.Adam``,
+            created for every client and round. Default: plain gradient steps.
+        device: Device to compute on, such as "cuda". Default: the device of the module.
+        client_optimum: f_i* of each client in a problem of regrets; set by ``with_regret``.
+    """
+
+    datasets: Mapping[Any, Dataset | DataLoader]
+    optimizer: Callable[..., Any] | None = None
+    device: str | torch.device | None = None
+    client_optimum: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.datasets, Mapping) or not self.datasets:
+            raise ValueError(
+                f"datasets must be a mapping from names to at least one data set, but is {self.datasets!r}"
+            )
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """The names of the clients."""
+        return tuple(self.datasets)
+
+    def __len__(self) -> int:
+        return len(self.datasets)
+
+
 def changed_options(given: Any, *allowed: str) -> list[str]:
     """Return the names of the options in a group that differ from their defaults, except the allowed ones."""
-    return [
-        field.name
-        for field in fields(given)
-        if field.name not in allowed and getattr(given, field.name) is not field.default
-    ]
+    changed = [field.name for field in fields(given) if getattr(given, field.name) is not field.default]
+    return [name for name in changed if name not in allowed]
 
 
-GROUPS: dict[str, tuple[type[Any], dict[str, str]]] = {
-    "sampling": (Sampling, {field.name: field.name for field in fields(Sampling)}),
-    "output": (Output, {field.name: field.name for field in fields(Output)} | {"answer": "iterate"}),
-    "compute": (Compute, {field.name: field.name for field in fields(Compute)} | {"compute_dtype": "dtype"}),
-    "logging": (Logging, {field.name: field.name for field in fields(Logging)}),
-}
+GROUPS: dict[str, type[Any]] = {"sampling": Sampling, "output": Output, "compute": Compute, "logging": Logging}
+ALIASES = {"answer": "iterate", "compute_dtype": "dtype"}
 
 
 def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:
     """Return options that are given one by one, as in a settings file, in the groups that ``solve`` takes.
 
-    Args:
-        automatic: Whether batch sizes that are not given are left to an automatic run.
-        options: Options of all groups by name; any other argument of ``solve`` is passed on.
+    Other arguments of ``solve`` are passed on. With ``automatic``, batch sizes that are not given are left to the run.
     """
     grouped: dict[str, Any] = {}
-    for group, (kind, names) in GROUPS.items():
-        given = {names[name]: options.pop(name) for name in list(options) if name in names}
+    options = {ALIASES.get(name, name): value for name, value in options.items()}
+    for group, kind in GROUPS.items():
+        given = {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
         if given:
             grouped[group] = kind.automatic(**given) if kind is Sampling and automatic else kind(**given)
     return grouped | options

@@ -1,46 +1,164 @@
-"""Clients whose rows lie outside of memory and are read as they are drawn."""
+"""Clients whose rows lie outside of memory and are read as they are drawn, ahead of the rounds."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
-from softswitch.data.client_data import ClientData
+from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation, Oracle
-from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.evaluation import Evaluator, make_evaluator
+from softswitch.oracles.federation import check_columns, make_gradient_oracle
 from softswitch.oracles.gradient import GradientOracle, RowDraws
-from softswitch.oracles.losses import Losses
 from softswitch.oracles.options import Compute, Sampling
-from softswitch.oracles.out_of_core_evaluation import BlockEvaluator
-from softswitch.oracles.row_feed import RoundRows, RowFeed
+from softswitch.oracles.out_of_core_evaluation import BlockEvaluator, PrefetchThread, make_store, put_store
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
+
+MAX_ROUNDS = 250
+"""Maximum number of rounds whose rows are read together."""
+
+
+class RoundRows(NamedTuple):
+    """The rows of some rounds on the device, and the draws of the rounds, with indices into these rows."""
+
+    rows: Rows
+    draws: RowDraws
+
+
+class PendingRows(NamedTuple):
+    """Rows that are being read: for which run (its key as bytes), from which round on, and for how many rounds."""
+
+    run: bytes
+    first: int
+    rounds: int
+    rows: Future[RoundRows]
+
+
+class RowFeed:
+    """Reads the rows that rounds draw.
+
+    The rows of two groups of rounds, one computed and one being read, and a cache of the rows that every round uses
+    take at most ``data.buffer_bytes`` together. Rows are read together for at most ``rounds`` rounds.
+    """
+
+    def __init__(self, data: StreamedData, drawing: GradientOracle) -> None:
+        self._data, self._drawing, self._thread = data, drawing, PrefetchThread()
+        m, report, update = drawing.participants, drawing.report_batching, drawing.update_batching
+        self._report_rows = 0 if report.draws is None else m * report.width
+        self._update_rows = 0 if update.draws is None else m * drawing.local_steps * update.width
+        self._drawn_rows = self._report_rows + self._update_rows
+        takes_all = report.draws is None or update.draws is None
+        self._participant_rows = int(np.sort(data.sizes)[-m:].sum()) if takes_all else 0
+        self._total = int(data.sizes.sum())
+        half, cached = data.buffer_bytes // 2, self._total * data.row_bytes
+        self._caches = takes_all and self._drawn_rows > 0 and m == len(data) and self._bytes(1) + cached <= half
+        limit = half - cached if self._caches else half
+        self.rounds = next((r for r in range(MAX_ROUNDS, 0, -1) if self._bytes(r) <= limit), 0)
+        if not self.rounds:
+            reason = " (all rows of every participant, as with batch_size=None)" if takes_all else ""
+            raise ValueError(
+                f"one round's rows take up to {self._bytes(1):,} bytes{reason}, more than half of buffer_bytes = "
+                f"{data.buffer_bytes:,}; lower batch_size, value_batch_size, local_steps or participation, or raise "
+                "buffer_bytes"
+            )
+        self.pending: PendingRows | None = None
+        self._cache: dict[str, np.ndarray] | None = None
+        self._on_device: tuple[np.ndarray, Rows] | None = None
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are in memory or being read."""
+        return not (self.pending is None and self._cache is None and self._on_device is None)
+
+    def submit(self, draws: RowDraws, count: int) -> Future[RoundRows]:
+        """Call ``read`` in the background."""
+        return self._thread.submit(self.read, draws, count)
+
+    def read(self, draws: RowDraws, count: int) -> RoundRows:
+        """Read the rows of the first ``count`` rounds of ``draws``; the rows of further rounds are zeros.
+
+        All rows of the participants that use all of them come first, then the drawn rows.
+        """
+        rounds = draws.clients.shape[0]
+        participants = np.unique(np.asarray(draws.clients)[:count]) if self._participant_rows else np.zeros(0, int)
+        if self._on_device is not None and np.array_equal(self._on_device[0], participants):
+            return RoundRows(self._on_device[1], draws)
+        self._on_device = None
+        first = self._whole_rows(rounds)
+        store = make_store(self._data, first + rounds * self._drawn_rows)
+        sizes = self._data.sizes[participants]
+        begins = np.cumsum(sizes) - sizes
+        if len(participants):
+            self._fill_whole(participants, sizes, begins, store)
+        placed = {}
+        for name, size in (("report_rows", self._report_rows), ("update_rows", self._update_rows)):
+            drawn: Any = getattr(draws, name)
+            if size:
+                self._data.read(np.asarray(drawn)[:count].reshape(-1), store, first)
+                placed[name] = jnp.arange(first, first + rounds * size, dtype=jnp.int32).reshape(drawn.shape)
+                first += rounds * size
+        offsets = np.zeros(self._drawing.rows.offsets.shape, np.int32)
+        offsets[participants] = begins[:, None]
+        rows = Rows(put_store(store), jnp.asarray(offsets), self._drawing.rows.counts)
+        if not self._drawn_rows:
+            self._on_device = participants, rows
+        return RoundRows(rows, draws._replace(**placed))
+
+    def _whole_rows(self, rounds: int) -> int:
+        return min(self._total, rounds * self._participant_rows)
+
+    def _bytes(self, rounds: int) -> int:
+        return (self._whole_rows(rounds) + rounds * self._drawn_rows) * self._data.row_bytes
+
+    def _fill_whole(
+        self, participants: np.ndarray, sizes: np.ndarray, begins: np.ndarray, store: dict[str, np.ndarray]
+    ) -> None:
+        """Put all rows of the participants at the beginning of the store."""
+        total = int(sizes.sum())
+        if self._cache is not None:
+            for key, column in self._cache.items():
+                store[key][:total] = column
+            return
+        shift = np.repeat(self._data.offsets[participants, 0] - begins, sizes)
+        self._data.read(shift + np.arange(total), store, 0)
+        if self._caches:
+            self._cache = {key: column[:total].copy() for key, column in store.items()}
 
 
 class OutOfCoreOracle(Oracle):
     """Clients that hold rows outside of memory and take gradient steps on them.
 
-    Attributes:
-        drawing: The clients without their rows. It draws, and holds all settings.
-        feed: Reads the rows that rounds draw.
+    ``drawing`` are the clients without their rows; it draws, and holds all settings. ``feed`` reads the rows.
     """
 
     is_compiled: ClassVar[bool] = False
     can_repeat_reports = True
+    has_held_out = property(lambda self: self._held_out is not None)
     client_count = property(attrgetter("drawing.client_count"))
+    participants = property(attrgetter("drawing.participants"))
+    constraints = property(attrgetter("drawing.constraints"))
+    local_steps = property(attrgetter("drawing.local_steps"))
+    has_pooled_constraint = property(attrgetter("drawing.has_pooled_constraint"))
+    has_surrogate = property(attrgetter("drawing.has_surrogate"))
     report_batch_size = property(attrgetter("drawing.report_batch_size"))
     report_batching = property(attrgetter("drawing.report_batching"))
     update_batching = property(attrgetter("drawing.update_batching"))
+    draw = property(attrgetter("drawing.draw"))
+    draw_randomness = property(attrgetter("drawing.draw_randomness"))
+    draw_for = property(attrgetter("drawing.draw_for"))
+    pool = property(attrgetter("drawing.pool"))
+    count_rows = property(attrgetter("drawing.count_rows"))
+    cost = property(attrgetter("drawing.cost"))
 
     def __init__(
         self,
@@ -50,43 +168,16 @@ class OutOfCoreOracle(Oracle):
         compute: Compute | None = None,
         held_out: Any = None,
     ) -> None:
-        outline = DataOutline(data)
-        self.drawing: GradientOracle = make_gradient_oracle(problem, outline, sampling, compute).without_evaluation()
+        self.drawing = make_gradient_oracle(problem, DataOutline(data), sampling, compute).without_evaluation()
         self.feed = RowFeed(data, self.drawing)
-        self._data = data
-        self.participants, self.constraints = self.drawing.participants, self.drawing.constraints
-        self.local_steps = self.drawing.local_steps
-        self.has_pooled_constraint, self.has_surrogate = self.drawing.has_pooled_constraint, self.drawing.has_surrogate
-        losses, ignoring = self.drawing.losses, functions_ignoring_weights(problem, outline)
-        self._evaluator: Evaluator = BlockEvaluator(
-            data, losses, ignoring, problem.start, may_prefetch=lambda: not self.feed.holds_rows
-        ).evaluate
-        self._held_out = None if held_out is None else _held_out_evaluator(problem, held_out, data, losses)
-
-    @property
-    def has_held_out(self) -> bool:
-        """Whether there are held-out rows."""
-        return self._held_out is not None
+        self.fingerprint = data.fingerprint
+        evaluator = BlockEvaluator(problem, data, problem.start, may_prefetch=lambda: not self.feed.holds_rows)
+        self._evaluator: Evaluator = evaluator.evaluate
+        self._held_out = None if held_out is None else _held_out_evaluator(problem, held_out, data)
 
     def with_rows(self, read: RoundRows) -> GradientOracle:
         """Return the clients with the rows of some rounds instead of all rows."""
         return replace(self.drawing, rows=read.rows)
-
-    def draw(self, key: Array) -> RowDraws:
-        """Draw as from rows in memory."""
-        return self.drawing.draw(key)
-
-    def draw_randomness(self, key: Array) -> Any:
-        """Draw as from rows in memory."""
-        return self.drawing.draw_randomness(key)
-
-    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> RowDraws:
-        """Draw as from rows in memory."""
-        return self.drawing.draw_for(clients, randomness)
-
-    def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """Compute a pooled constraint from summed statistics."""
-        return self.drawing.pool(sums)
 
     def report(self, params: Params, draws: RowDraws) -> tuple[Reports, Any]:
         """Compute f_i and g_i on the drawn rows."""
@@ -104,14 +195,6 @@ class OutOfCoreOracle(Oracle):
         read = self.feed.read(jax.tree.map(lambda part: part[None], draws), 1)
         return self.with_rows(read), jax.tree.map(lambda part: part[0], read.draws)
 
-    def count_rows(self, draws: RowDraws) -> Int[Array, ""] | None:
-        """Count the participants' rows if a batch is all of them."""
-        return self.drawing.count_rows(draws)
-
-    def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return the cost of a round, as with rows in memory."""
-        return self.drawing.cost(row_count)
-
     def evaluate(self, params: Params) -> tuple[Any, Any]:
         """Compute f_i and g_i of every client on its evaluation rows."""
         return self._evaluator(params)[:2]
@@ -124,28 +207,11 @@ class OutOfCoreOracle(Oracle):
         """Evaluate parameters at every client."""
         return self._evaluator(params)
 
-    def fingerprint(self) -> str:
-        """Return a digest of the sizes and of some rows."""
-        return self._data.fingerprint()
 
-
-def _held_out_evaluator(problem: Problem, held_out: Any, data: StreamedData, losses: Losses) -> Evaluator:
-    if isinstance(held_out, StreamedData):
-        columns = held_out.columns
-    else:
+def _held_out_evaluator(problem: Problem, held_out: Any, data: StreamedData) -> Evaluator:
+    if not isinstance(held_out, StreamedData):
         checks.check_instance("held_out", held_out, ClientData)
-        columns = {
-            key: jax.ShapeDtypeStruct(column.shape[1:], column.dtype) for key, column in held_out.rows.columns.items()
-        }
-    expected, given = (
-        {key: (tuple(row.shape), jnp.dtype(row.dtype).name) for key, row in shapes.items()}
-        for shapes in (data.columns, columns)
-    )
-    if expected != given:
-        raise ValueError(f"held_out must have the clients' columns {expected}, but has {given}")
+    check_columns(DataOutline(held_out) if isinstance(held_out, StreamedData) else held_out, DataOutline(data))
     if isinstance(held_out, ClientData):
         return make_evaluator(problem, held_out)
-    ignoring = functions_ignoring_weights(
-        problem, DataOutline(held_out, np.asarray(held_out.evaluation_sizes)[:, None])
-    )
-    return BlockEvaluator(held_out, losses, ignoring, problem.start).evaluate
+    return BlockEvaluator(problem, held_out, problem.start).evaluate

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,14 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.oracles import evaluation
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.client_batches import full_data_slice_size
 from softswitch.oracles.evaluation import EvaluationPlan, compiled_values, plan_evaluation
 from softswitch.oracles.losses import Losses
-from softswitch.oracles.row_feed import PrefetchThread, make_store
 from softswitch.problem.parameters import WEIGHT, Batch, Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 MEAN_TEST_ROWS, MEAN_TEST_SPLITS, MEAN_TEST_TOLERANCE = 2**14, 4, 1e-4
 """Maximum number of rows, number of random splits and relative tolerance of ``find_means``."""
 MEAN_TEST_DISTANCES = (0.0, 0.1, 1.0)
@@ -30,13 +31,54 @@ INDEX_ROWS = 1 << 18
 """Number of row indices that are computed at a time."""
 
 
+class PrefetchThread:
+    """One thread that reads ahead, with the caller's JAX settings."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rows")
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Call a function in the thread."""
+        x64, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
+
+        def call() -> Result:
+            with jax.enable_x64(x64), jax.default_device(device):  # both are settings of a thread
+                return function(*arguments)
+
+        return self._pool.submit(call)
+
+    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
+        """Yield each job with its result, while the next result is computed.
+
+        The caller must delete a result before it asks for the next one: then at most two exist at a time.
+        """
+        pending: tuple[Job, Future[Result]] | None = None
+        for job in jobs:
+            following = job, self.submit(function, job)
+            if pending is not None:
+                yield pending[0], pending[1].result()
+            pending = following
+        if pending is not None:
+            yield pending[0], pending[1].result()
+
+
+def make_store(data: StreamedData, rows: int) -> dict[str, np.ndarray]:
+    """Allocate columns for this number of rows, after the memory of deleted arrays is released."""
+    jax.device_put(np.zeros(()))  # JAX releases host memory of deleted arrays at the next transfer
+    return data.store(rows)
+
+
+def put_store(store: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Hand the columns over to JAX."""
+    return {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
+
+
 def find_means(data: StreamedData, client: int, losses: Losses, start: Params) -> dict[str, bool]:
     """Test on random splits of a client's rows whether objective and constraint are means over rows.
 
     A pooled constraint is not tested: its statistics are means by definition.
     """
-    total = int(data.sizes[client])
-    capacity = max(3, data.buffer_bytes // 2 // data.row_bytes)
+    total, capacity = int(data.sizes[client]), max(3, data.buffer_bytes // 2 // data.row_bytes)
     rows = np.unique(np.linspace(0, total - 1, min(total, MEAN_TEST_ROWS, capacity)).astype(np.int64))
     store = data.store(len(rows))
     data.read(int(data.offsets[client, 0]) + rows, store, 0)
@@ -49,7 +91,7 @@ def find_means(data: StreamedData, client: int, losses: Losses, start: Params) -
         for _ in range(MEAN_TEST_SPLITS):
             order = generator.permutation(len(rows))
             parts = [
-                tuple(np.asarray(value, float) for value in _values(params, _batch(store, part, params), losses))
+                [np.asarray(value, float) for value in _values(params, _batch(store, part, params), losses)]
                 for part in (order, order[:cut], order[cut:])
             ]
             for name, whole, first, second in zip(means, *parts, strict=True):
@@ -69,14 +111,11 @@ def _values(params: Params, batch: Batch, losses: Losses) -> tuple[Any, Any]:
     return losses.objective(params, batch), losses.constraints(params, batch)
 
 
-class RowBlock(NamedTuple):
-    """Clients that are evaluated together, or a part of the rows of one large client.
+_statistics = jax.jit(evaluation.client_statistics, static_argnames="losses")
 
-    Attributes:
-        clients: Indices of the clients.
-        width: Number of rows for each client, padding included.
-        part: First row and end of the part of a single client; None for all rows.
-    """
+
+class RowBlock(NamedTuple):
+    """Clients that are evaluated together, with ``width`` rows each; or rows ``part`` of one large client."""
 
     clients: np.ndarray
     width: int
@@ -87,65 +126,57 @@ class BlockEvaluator:
     """Evaluates all clients in blocks of at most half the buffer each.
 
     A client that is larger than that is evaluated in parts, which requires functions that are means over rows.
-
-    Args:
-        data: The clients' data.
-        losses: Functions to evaluate.
-        ignoring: Functions that do not read the row weights.
-        start: Parameters near which functions are tested for being means.
-        may_prefetch: Whether the next block may be read while one is evaluated.
+    ``may_prefetch`` returns whether the next block may be read while one is evaluated.
     """
 
     def __init__(
-        self,
-        data: StreamedData,
-        losses: Losses,
-        ignoring: tuple[str, ...],
-        start: Params,
-        may_prefetch: Callable[[], bool] = lambda: True,
+        self, problem: Problem, data: StreamedData, start: Params, may_prefetch: Callable[[], bool] = lambda: True
     ) -> None:
-        self._data, self._losses, self._ignoring, self._may_prefetch = data, losses, ignoring, may_prefetch
+        self._data, self._losses, self._may_prefetch = data, Losses.of(problem), may_prefetch
         self._thread, self._half = PrefetchThread(), data.buffer_bytes // 2
-        self._plan = plan_evaluation(DataOutline(data, data.evaluation_sizes[:, None]), ignoring)
-        large = next((block for block in self._blocks() if block.part is not None), None)
-        if large is not None:
-            self._check_means(int(large.clients[0]), start)
+        outline = DataOutline(data, np.asarray(data.evaluation_sizes)[:, None])
+        self._ignoring = evaluation.functions_ignoring_weights(problem, outline, start)
+        self._plan = plan_evaluation(outline, self._ignoring)
+        large = next((int(block.clients[0]) for block in self._blocks() if block.part is not None), None)
+        if large is None:
+            return
+        wrong = [name for name, is_mean in find_means(data, large, self._losses, start).items() if not is_mean]
+        if wrong:
+            raise ValueError(
+                f"client {data.names[large]!r} has {int(data.evaluation_sizes[large]):,} rows to evaluate, more than "
+                f"fit into half of buffer_bytes = {data.buffer_bytes:,}; they can be evaluated in parts only if "
+                f"{' and '.join(wrong)} is a mean over rows, and it is not: raise buffer_bytes, or evaluate fewer rows "
+                "(max_evaluation_rows)"
+            )
 
     def evaluate(self, params: Params) -> Evaluation:
         """Evaluate parameters at every client."""
-        objective, constraint, *statistics = self._evaluate_blocks(params)
-        if not statistics:
-            return Evaluation(objective, constraint)
-        sizes = jnp.asarray(self._data.sizes.astype(np.float64), statistics[0].dtype)
-        return Evaluation(objective, constraint, np.asarray(_pool(sizes, jnp.asarray(statistics[0]), self._losses)))
-
-    def _evaluate_blocks(self, params: Params) -> list[np.ndarray]:
-        """Return f, g and the statistics of a pooled constraint, with clients as the first axis."""
-        results: list[np.ndarray] = []
-        sums: dict[int, list[np.ndarray]] = {}
+        data, losses = self._data, self._losses
+        results: list[np.ndarray] = []  # f, g and the statistics of a pooled constraint, with clients as the first axis
+        values: list[np.ndarray] = []
+        divided = set()
         for block, rows in self._read_blocks():
-            plan = _single_width_plan(len(block.clients), block.width, self._data.row_bytes)
-            computed: tuple[Any, ...] = compiled_values(plan, rows, params, self._losses)
-            if self._losses.has_pooled_constraint:
-                computed = (*computed, _statistics(plan, rows, params, self._losses))
+            indices = jnp.arange(len(block.clients), dtype=jnp.int32)
+            plan = EvaluationPlan((indices,), indices, (block.width,), data.row_bytes)
+            computed: tuple[Any, ...] = compiled_values(plan, rows, params, losses)
+            if losses.has_pooled_constraint:
+                computed = (*computed, _statistics(plan, rows, params, losses))
             values = [np.asarray(value) for value in computed]
             del rows, computed  # before the next block is read
-            results = results or [np.zeros((len(self._data), *value.shape[1:]), value.dtype) for value in values]
-            if block.part is None:
-                for result, value in zip(results, values, strict=True):
-                    result[block.clients] = value
-                continue
-            client = int(block.clients[0])
-            share = (block.part[1] - block.part[0]) / int(self._data.evaluation_sizes[client])
-            totals = sums.setdefault(client, [np.zeros(value.shape[1:]) for value in values])
-            for total, value in zip(totals, values, strict=True):
-                total += share * value[0].astype(np.float64)
-        for client, totals in sums.items():
-            for result, total in zip(results, totals, strict=True):
-                result[client] = total
-            if self._losses.has_pooled_constraint:
-                results[1][client] = np.asarray(self._losses.pool(jnp.asarray(results[2][client])))
-        return results
+            results = results or [np.zeros((len(data), *value.shape[1:])) for value in values]
+            share = 1.0
+            if block.part is not None:
+                divided.add(client := int(block.clients[0]))
+                share = (block.part[1] - block.part[0]) / int(data.evaluation_sizes[client])
+            for result, value in zip(results, values, strict=True):
+                result[block.clients] += share * value.astype(np.float64)
+        objective, constraint, *statistics = (r.astype(value.dtype) for r, value in zip(results, values, strict=True))
+        if not statistics:
+            return Evaluation(objective, constraint)
+        for client in divided:
+            constraint[client] = np.asarray(losses.pool(jnp.asarray(statistics[0][client])))
+        sizes = jnp.asarray(data.sizes.astype(np.float64), statistics[0].dtype)
+        return Evaluation(objective, constraint, np.asarray(_pool(sizes, jnp.asarray(statistics[0]), losses)))
 
     def _blocks(self) -> Iterator[RowBlock]:
         row_bytes = self._data.row_bytes
@@ -155,7 +186,7 @@ class BlockEvaluator:
                 for client in clients:
                     yield from self._parts(int(client))
                 continue
-            together = full_data_slice_size(len(clients), client_bytes)
+            together = evaluation.full_data_slice_size(len(clients), client_bytes)
             # Whole slices if one fits: sums are then those of data in memory, bit for bit.
             count = self._half // (together * client_bytes) * together or max(1, self._half // client_bytes)
             for first in range(0, len(clients), count):
@@ -164,12 +195,10 @@ class BlockEvaluator:
     def _parts(self, client: int) -> Iterator[RowBlock]:
         rows = int(self._data.evaluation_sizes[client])
         width = min(rows, max(1, self._half // self._data.row_bytes))
-        if width == rows:
-            yield RowBlock(np.asarray([client]), rows)
-            return
         for first in range(0, rows, width):
             end = min(rows, first + width)
-            yield RowBlock(np.asarray([client]), end - first if self._ignoring else width, (first, end))
+            part = None if width == rows else (first, end)
+            yield RowBlock(np.asarray([client]), end - first if self._ignoring else width, part)
 
     def _read_blocks(self) -> Iterator[tuple[RowBlock, Rows]]:
         if self._may_prefetch():
@@ -187,21 +216,13 @@ class BlockEvaluator:
             rows = self._data.evaluation_rows(clients, part)
             self._data.read(rows, store, first)
             first += len(rows)
-        columns = {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
-        offsets = np.cumsum(sizes) - sizes
-        return Rows(columns, *(jnp.asarray(counts.astype(np.int32)[:, None]) for counts in (offsets, sizes)))
+        counted = (jnp.asarray(counts.astype(np.int32)[:, None]) for counts in (np.cumsum(sizes) - sizes, sizes))
+        return Rows(put_store(store), *counted)
 
-    def _check_means(self, client: int, start: Params) -> None:
-        means = find_means(self._data, client, self._losses, start)
-        wrong = [name for name, is_mean in means.items() if not is_mean]
-        if wrong:
-            raise ValueError(
-                f"client {self._data.names[client]!r} has {int(self._data.evaluation_sizes[client]):,} rows to "
-                "evaluate, more "
-                f"than fit into half of buffer_bytes = {self._data.buffer_bytes:,}; they can be evaluated in parts "
-                f"only if {' and '.join(wrong)} is a mean over rows, and it is not: raise buffer_bytes, or evaluate "
-                "fewer rows (max_evaluation_rows)"
-            )
+
+@partial(jax.jit, static_argnames="losses")
+def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
+    return losses.pool(jnp.tensordot(sizes, statistics, axes=1))
 
 
 def _split_indices(block: RowBlock, sizes: np.ndarray) -> Iterator[tuple[np.ndarray, tuple[int, int] | None]]:
@@ -217,21 +238,6 @@ def _split_indices(block: RowBlock, sizes: np.ndarray) -> Iterator[tuple[np.ndar
             yield np.asarray([client]), (first, min(end, first + INDEX_ROWS))
 
 
-def _single_width_plan(clients: int, width: int, row_bytes: int) -> EvaluationPlan:
-    indices = jnp.arange(clients, dtype=jnp.int32)
-    return EvaluationPlan((indices,), indices, (width,), row_bytes)
-
-
-@partial(jax.jit, static_argnames="losses")
-def _statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Any:
-    return plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
-
-
-@partial(jax.jit, static_argnames="losses")
-def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
-    return losses.pool(jnp.tensordot(sizes, statistics, axes=1))
-
-
 def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Params) -> tuple[np.ndarray, np.ndarray]:
     """Return f_i (one entry a client) and g_i (clients × constraints) on all rows of the clients.
 
@@ -240,10 +246,11 @@ def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Param
         clients: Training or held-out data. With ``StreamedData(max_evaluation_rows=...)`` only these rows are used.
         params: Parameters, any tree of floating arrays.
     """
-    if not isinstance(clients, StreamedData):
-        return evaluation.evaluate(problem, clients, params)
     checks.check_instance("problem", problem, Problem)
     params = check_params("params", params)
-    ignoring = evaluation.functions_ignoring_weights(problem, DataOutline(clients), params)
-    values = BlockEvaluator(clients, Losses.of(problem), ignoring, params).evaluate(params)
-    return values.objective, values.constraint
+    if isinstance(clients, StreamedData):
+        return BlockEvaluator(problem, clients, params).evaluate(params)[:2]
+    checks.check_instance("clients", clients, ClientData)
+    plan = plan_evaluation(clients, evaluation.functions_ignoring_weights(problem, clients, params))
+    objective, constraint = compiled_values(plan, clients.rows, params, Losses.of(problem))
+    return np.asarray(objective), np.asarray(constraint)

@@ -62,57 +62,50 @@ class RegretTask(NamedTuple):
         """Return other rows of the same clients with f_i* in a column."""
         checks.check_instance("held_out", data, ClientData)
         optima = dict(zip(self.clients.names, self.client_optimum, strict=True))
-        unknown = next((name for name in data.names if name not in optima), None)
-        if unknown is not None:
-            raise ValueError(f"held_out must contain only training clients if regret is used, but has {unknown!r}")
-        return with_client_optimum(data, np.array([optima[name] for name in data.names]), self.problem)
+        for name in data.names:
+            if name not in optima:
+                raise ValueError(f"held_out must contain only training clients if regret is used, but has {name!r}")
+        return _with_client_optimum(data, np.array([optima[name] for name in data.names]), self.problem)
 
 
 def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.ndarray) -> RegretTask:
     """Return the problem with regrets as objectives; a problem that already has them is returned unchanged.
 
-    Args:
-        problem: Problem with objective f.
-        clients: The clients' data.
-        client_optimum: f_i* in the clients' order; −∞ for a client without an objective.
+    ``client_optimum`` has f_i* in the clients' order; −∞ for a client without an objective.
     """
     if isinstance(problem.objective, RegretObjective):
         return RegretTask(problem, clients, client_optimum)
     kind = RandomRegretObjective if takes_key(problem.objective) else RegretObjective
     # The range of f does not bound f_i − f_i*.
     shifted = replace(problem, objective=kind(problem.objective), objective_range=None)
-    return RegretTask(shifted, with_client_optimum(clients, client_optimum, problem), client_optimum)
+    return RegretTask(shifted, _with_client_optimum(clients, client_optimum, problem), client_optimum)
 
 
-def with_client_optimum(clients: ClientData, client_optimum: np.ndarray, problem: Problem) -> ClientData:
+def _with_client_optimum(clients: ClientData, optimum: np.ndarray, problem: Problem) -> ClientData:
     """Return the clients' data with f_i* in a column; −∞ becomes 0."""
-    if len(client_optimum) != len(clients):
+    if len(optimum) != len(clients):
         raise ValueError(
-            f"client_optimum must have a number for each of {len(clients)} clients, but has {len(client_optimum)}"
+            f"client_optimum must have a number for each of {len(clients)} clients, but has {len(optimum)}"
         )
     if CLIENT_OPTIMUM in clients.rows.columns:
         raise ValueError(f"data must not have a column {CLIENT_OPTIMUM!r} if regret is used; rename it")
     dtype = np.dtype(float_dtype(problem.start))
-    column = np.repeat(np.where(np.isneginf(client_optimum), 0.0, client_optimum), clients.sizes).astype(dtype)
+    column = np.repeat(np.where(np.isneginf(optimum), 0.0, optimum), clients.sizes).astype(dtype)
     extended = copy(clients)
-    extended.client_optimum = client_optimum
+    extended.client_optimum = optimum
     extended.rows = clients.rows._replace(columns={**clients.rows.columns, CLIENT_OPTIMUM: jnp.asarray(column)})
     return extended
 
 
 def check_optimum(optimum: Any, names: tuple[Any, ...]) -> np.ndarray:
-    """Return the given f_i* in the clients' order, or raise.
-
-    −∞ is accepted for a client without an objective.
-    """
+    """Return the given f_i* in the clients' order, or raise; −∞ is accepted for a client without an objective."""
     expected = f"optimum must be one number for each of {len(names)} clients (their order, or a dict by name)"
     if isinstance(optimum, Mapping):
         missing = [name for name in names if name not in optimum]
-        if missing:
-            raise ValueError(f"{expected}, but has none for {missing[0]!r}")
         unknown = [name for name in optimum if name not in names]
-        if unknown:
-            raise ValueError(f"{expected}, but has one for {unknown[0]!r}, which is not a client")
+        if missing or unknown:
+            entry = f"has none for {missing[0]!r}" if missing else f"has one for {unknown[0]!r}, which is not a client"
+            raise ValueError(f"{expected}, but {entry}")
         optimum = [optimum[name] for name in names]
     try:
         numbers = np.asarray(optimum, float)

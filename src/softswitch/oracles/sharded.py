@@ -7,44 +7,179 @@ clients elsewhere. The server's part of a round is computed on every device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from softswitch.data.client_data import Rows
-from softswitch.data.sampling import client_bit_count, sample_clients
+from softswitch.data.sampling import Batching, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision
 from softswitch.oracles.base import STATIC, Evaluation
-from softswitch.oracles.evaluation import EvaluationPlan
+from softswitch.oracles.evaluation import EvaluationPlan, client_statistics
 from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.shard import (
-    DeviceDraws,
-    DeviceEvaluationPlan,
-    DeviceOracle,
-    LazyDraws,
-    LazyRows,
-    can_index_words,
-    words_at,
-)
-from softswitch.problem.parameters import Params, float_dtype
+from softswitch.oracles.losses import Loss
+from softswitch.problem.parameters import Params
 
+MAX_WORDS = 2**32
+"""Positions of random words are 32-bit numbers."""
 AXIS = "clients"
 """Name of the mesh axis."""
 SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
-class _Shard(NamedTuple):
-    """Columns and client groups of one device, and offsets and counts of its dummy client."""
+def can_index_words(key: Array, words: int) -> bool:
+    """Return whether ``words_at`` is available: it needs JAX's default generator and settings."""
+    partitionable = bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+    return str(jax.random.key_impl(key)) == "threefry2x32" and partitionable and words < MAX_WORDS
 
-    columns: dict[str, Array]
-    groups: tuple[Array, ...]
-    dummy: tuple[Array, Array]
+
+def words_at(key: Array, positions: UInt32[Array, " k"]) -> UInt32[Array, " k"]:
+    """Return ``jax.random.bits(key, ...)`` at some positions, without computing the rest."""
+    if positions.size == 0:
+        return positions
+    hashed = threefry_2x32(jax.random.key_data(key), jnp.concatenate([jnp.zeros_like(positions), positions]))
+    first, second = jnp.split(hashed, 2)
+    return first ^ second
+
+
+class LazyDraws(NamedTuple):
+    """The random choices of one round, before rows are drawn from the random words after ``offset``."""
+
+    clients: Int[Array, " m"]
+    key: Key[Array, ""]
+    offset: UInt32[Array, ""]
+    keys: Key[Array, "m e"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class LazyRows:
+    """Rows of all participants' batches, drawn when they are indexed: ``rows[positions]``.
+
+    ``times`` is the number of batches of a participant; None for one batch without an axis for it.
+    """
+
+    batching: Batching
+    rows: Rows
+    clients: Int[Array, " m"]
+    key: Array
+    offset: Any
+    times: int | None
+
+    def __getitem__(self, positions: Int[Array, " s"]) -> Int[Array, "..."]:
+        m, times = self.clients.shape[0], self.times or 1
+        width = 0 if self.batching.draws is None else self.batching.width
+        batches = jnp.arange(times, dtype=jnp.uint32)[:, None] * jnp.uint32(m) + positions.astype(jnp.uint32)
+        places = self.offset + batches[:, :, None] * jnp.uint32(width) + jnp.arange(width, dtype=jnp.uint32)
+        words = words_at(self.key, places.reshape(-1))
+        drawn = self.batching.draw(words, self.rows, self.clients[positions], times)
+        return drawn[0] if self.times is None else jnp.swapaxes(drawn, 0, 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DeviceEvaluationPlan(EvaluationPlan):
+    """Evaluation plan of one device. Groups are padded with the dummy client n, which is dropped."""
+
+    client_count: int = field(default=0, metadata=STATIC)
+
+    def in_order(self, values: Array) -> Array:
+        """Put values of the device's clients into the order of all clients, with zeros for clients elsewhere."""
+        result = jnp.zeros((self.client_count, *values.shape[1:]), values.dtype)
+        return result.at[jnp.concatenate(self.groups)].set(values, mode="drop")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DeviceOracle(GradientOracle):
+    """The clients of one device, by their global indices. Index n is a dummy client."""
+
+    is_local: Bool[Array, " n"] = field(kw_only=True)  # mask of the clients on this device
+    members: Int[Array, " own"] = field(kw_only=True)  # their indices in ascending order, padded with n
+
+    def map_participants(self, function: Callable[[Any], Any], participants: Any) -> Any:
+        """Apply ``function`` to the device's participants and stack the results, with zeros for all others."""
+        m = self.participants
+
+        def compute(positions: Array, valid: Array) -> Any:
+            return jax.vmap(function)(_take(participants, positions))
+
+        def put(result: Array, part: Array, positions: Array, valid: Array) -> Array:
+            return result.at[jnp.where(valid, positions, m)].set(part, mode="drop")
+
+        return self._fold(participants[0], compute, put, lambda shape: (m, *shape[1:]))
+
+    def sum_participants(self, function: Callable[[Any], Any], weights: Float[Array, " m"], participants: Any) -> Any:
+        """Sum over the device's participants."""
+
+        def compute(positions: Array, valid: Array) -> Any:
+            return function((jnp.where(valid, weights[positions], 0), _take(participants, positions)))
+
+        return self._fold(participants[0], compute, lambda total, part, **_: total + part, lambda shape: shape)
+
+    def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
+        """Compute the device's part of the fused gradient; the dummy client has weight 0."""
+        own, weights = jax.tree.map(
+            lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf[:1])]), (decision.local_loss.own, decision.weights)
+        )
+        extended = decision._replace(weights=weights, local_loss=decision.local_loss.with_own(own))
+        return super().fused_by_size(loss, params, extended)
+
+    def _fold(self, clients: Int[Array, " m"], compute: Any, combine: Callable[..., Array], result_shape: Any) -> Any:
+        """Combine ``compute(positions, valid)`` over slices of the device's participants, starting with zeros.
+
+        With full participation the number of slices is static. Otherwise each device loops over as many as it needs.
+        """
+        size, m, n = self.slice_size, self.participants, self.is_local.shape[0]
+        if m == n:
+            at = jnp.zeros(n, jnp.int32).at[clients].set(jnp.arange(n, dtype=jnp.int32))
+            own, count = at[jnp.minimum(self.members, n - 1)], (self.members < n).sum()
+            slices: Any = -(-len(self.members) // size)
+        else:
+            local = self.is_local[clients]
+            own, count = jnp.nonzero(local, size=m, fill_value=0)[0].astype(jnp.int32), local.sum()
+            slices = (count + size - 1) // size
+        own = jnp.pad(own, (0, size))
+
+        def one(i: Any, result: Any) -> Any:
+            valid = i * size + jnp.arange(size) < count
+            positions = jnp.where(valid, lax.dynamic_slice(own, (i * size,), (size,)), own[0])
+            combine_one = partial(combine, positions=positions, valid=valid)
+            return jax.tree.map(combine_one, result, compute(positions, valid))
+
+        positions = jnp.zeros(size, jnp.int32)
+        shapes = jax.eval_shape(compute, positions, positions.astype(bool))
+        initial = jax.tree.map(lambda leaf: jnp.zeros(result_shape(leaf.shape), leaf.dtype), shapes)
+        if isinstance(slices, int) and slices == 1:
+            return one(0, initial)
+        return lax.fori_loop(0, slices, one, initial)
+
+    def device_draws(self, draws: Any) -> Any:
+        """Return lazy draws with rows that are drawn on this device; any other argument is unchanged."""
+        if not isinstance(draws, LazyDraws):
+            return draws
+        clients, key, offset, keys = draws
+        update_offset = offset + jnp.uint32(self.report_batching.bit_count(self.participants, 1))
+        report = LazyRows(self.report_batching, self.rows, clients, key, offset, None)
+        update = LazyRows(self.update_batching, self.rows, clients, key, update_offset, self.local_steps)
+        return SimpleNamespace(clients=clients, report_rows=report, client_update_rows=update, keys=keys)
+
+
+def _take(participants: Any, positions: Int[Array, " s"]) -> Any:
+    return jax.tree.map(lambda leaf: leaf[positions], participants)
+
+
+def static_settings(oracle: GradientOracle) -> dict[str, Any]:
+    """Return the settings of an oracle that are not arrays."""
+    return {entry.name: getattr(oracle, entry.name) for entry in fields(GradientOracle) if entry.metadata}
 
 
 @jax.tree_util.register_dataclass
@@ -52,28 +187,16 @@ class _Shard(NamedTuple):
 class ShardedOracle(GradientOracle):
     """Clients sharded over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
 
-    The columns of ``rows`` are sharded; offsets count from the first row of a client's device.
-
-    Attributes:
-        owner: Device index of each client.
-        members: Clients of each device, padded with n; sharded.
-        dummy: Offsets and counts of each device's dummy client; sharded.
-        held_out_dummy: The same for held-out rows; or None.
-        mesh: The devices.
+    The columns of ``rows``, the members and the dummies are sharded; offsets count from a device's first row.
     """
 
-    owner: Int[Array, " n"] = field(kw_only=True)
-    members: Int[Array, " places"] = field(kw_only=True)
-    dummy: tuple[Array, Array] = field(kw_only=True)
+    owner: Int[Array, " n"] = field(kw_only=True)  # device index of each client
+    members: Int[Array, " places"] = field(kw_only=True)  # clients of each device, padded with n
+    dummy: tuple[Array, Array] = field(kw_only=True)  # offsets and counts of each device's dummy client
     held_out_dummy: tuple[Array, Array] | None = field(kw_only=True)
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
-
     is_sharded: ClassVar[bool] = True
-
-    @property
-    def processes(self) -> int:
-        """Number of processes that hold the devices."""
-        return len({device.process_index for device in self.mesh.devices.flat})
+    processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
 
     def draw(self, key: Array) -> Any:
         """Draw I_k; each device draws the rows of its own clients when it needs them."""
@@ -118,37 +241,21 @@ class ShardedOracle(GradientOracle):
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
         """Compute f_i, g_i and statistics of every participant."""
+        return self._sum_devices(DeviceOracle.report_values, params, draws)
 
-        def on_device(oracle: DeviceOracle, params: Params, draws: Any) -> Any:
-            return oracle.report_values(params, _device_draws(oracle, draws))
-
-        values: tuple[Array, Array, Array | None] = self._sum_devices(on_device, params, draws)
-        return values
-
-    def direction(
-        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
+    def update(
+        self, params: Params, draws: Any, decision: Decision, step_size: Any, switches: bool, stack: bool
     ) -> Params:
-        """Compute Σ_i r_i u_i as a sum over devices."""
+        """Compute the directions u_i, stacked or as a weighted sum, as sums over devices."""
 
         def on_device(oracle: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
-            return oracle.direction(params, _device_draws(oracle, draws), None, decision, switches, step_size)
-
-        return self._sum_devices(on_device, params, draws, decision, step_size)
-
-    def directions(
-        self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
-    ) -> Params:
-        """Compute every u_i, stacked along the first axis, on every device."""
-
-        def on_device(oracle: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
-            return oracle.directions(params, _device_draws(oracle, draws), None, decision, switches, step_size)
+            return oracle.update(params, draws, decision, step_size, switches, stack)
 
         return self._sum_devices(on_device, params, draws, decision, step_size)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """Compute f_i and g_i of every client on all of its rows."""
-        values: tuple[Array, Array] = self._sum_devices(DeviceOracle.evaluate, params)
-        return values
+        return self._sum_devices(DeviceOracle.evaluate, params)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """Compute f_i and g_i on held-out rows; None if there are none."""
@@ -156,80 +263,32 @@ class ShardedOracle(GradientOracle):
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Evaluate parameters on all rows of every client."""
-        objective, constraint, pooled = _evaluate(self, params)
-        return Evaluation(np.asarray(objective), np.asarray(constraint), None if pooled is None else np.asarray(pooled))
-
-    def statistics(self, params: Params) -> Float[Array, "n s"]:
-        """Compute the additive statistics of every client on all of its rows."""
-
-        def on_device(oracle: DeviceOracle, params: Params) -> Any:
-            assert oracle.evaluation_plan is not None
-            return oracle.evaluation_plan.map_clients(
-                lambda batch: oracle.losses.statistics(params, batch), oracle.rows, float_dtype(params)
-            )
-
-        statistics: Array = self._sum_devices(on_device, params)
-        return statistics
+        return jax.tree.map(np.asarray, Evaluation(*_evaluate(self, params)))
 
     def _sum_devices(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Sum ``function(device_oracle, *arguments)`` over the devices. They communicate only at the end."""
-        stores = (self.rows, self.evaluation_plan, self.dummy), (*(self.held_out or (None, None)), self.held_out_dummy)
-        shards = tuple(
-            None if rows is None else _Shard(rows.columns, () if plan is None else plan.groups, dummy)
-            for rows, plan, dummy in stores
-        )
-        offsets_and_counts = tuple(None if rows is None else (rows.offsets, rows.counts) for rows, _, _ in stores)
+        stores = [(self.evaluation_plan, self.rows, self.dummy)]
+        if self.held_out is not None:
+            stores.append((*self.held_out, self.held_out_dummy))  # type: ignore[arg-type]
+        shards = [(rows.columns, () if plan is None else plan.groups, dummy) for plan, rows, dummy in stores]
+        counts = [(rows.offsets, rows.counts) for _, rows, _ in stores]
 
         def on_device(sharded: Any, replicated: Any, arguments: Any) -> Any:
-            (shard, held_out_shard), members = sharded
-            (counted, held_out_counted), owner = replicated
-            held_out = None
-            if self.held_out is not None:
-                plan = _device_plan(self.held_out[1], held_out_shard)
-                held_out = _device_rows(held_out_shard, held_out_counted), plan
-            oracle = DeviceOracle(
-                **{entry.name: getattr(self, entry.name) for entry in fields(GradientOracle) if entry.metadata},
-                rows=_device_rows(shard, counted),
-                evaluation_plan=None if self.evaluation_plan is None else _device_plan(self.evaluation_plan, shard),
-                held_out=held_out,
-                is_local=owner == lax.axis_index(AXIS),
-                members=members,
-            )
-            return lax.psum(function(oracle, *arguments), AXIS)
+            (shards, members), (counts, owner) = sharded, replicated
+            parts = []
+            for (columns, groups, dummy), counted, (plan, _, _) in zip(shards, counts, stores, strict=True):
+                rows = Rows(columns, *(jnp.concatenate(pair) for pair in zip(counted, dummy, strict=True)))
+                order = jnp.zeros(0, jnp.int32)
+                parts.append((None if plan is None else replace(plan, groups=groups, order=order), rows))
+            (plan, rows), *held_out = parts
+            clients = {"is_local": owner == lax.axis_index(AXIS), "members": members, **static_settings(self)}
+            oracle = DeviceOracle(rows, plan, held_out=held_out[0] if held_out else None, **clients)
+            return lax.psum(function(oracle, *map(oracle.device_draws, arguments)), AXIS)
 
-        run = jax.shard_map(
-            on_device,
-            mesh=self.mesh,
-            in_specs=(SHARDED, REPLICATED, REPLICATED),
-            out_specs=REPLICATED,
-            check_vma=False,  # a gradient inside is that of one device, and must not be summed over devices
-        )
-        return run((shards, self.members), (offsets_and_counts, self.owner), arguments)
-
-
-def _device_draws(oracle: DeviceOracle, draws: Any) -> Any:
-    if not isinstance(draws, LazyDraws):
-        return draws
-    clients, key, offset, keys = draws
-    report, update = oracle.report_batching, oracle.update_batching
-    update_offset = offset + jnp.uint32(report.bit_count(oracle.participants, 1))
-    return DeviceDraws(
-        clients,
-        LazyRows(report, oracle.rows, clients, key, offset, None),
-        LazyRows(update, oracle.rows, clients, key, update_offset, oracle.local_steps),
-        keys,
-    )
-
-
-def _device_rows(shard: _Shard, counted: tuple[Array, Array]) -> Rows:
-    """Return a device's rows, with the dummy client after all others."""
-    offsets, counts = (jnp.concatenate([every, more]) for every, more in zip(counted, shard.dummy, strict=True))
-    return Rows(shard.columns, offsets, counts)
-
-
-def _device_plan(plan: EvaluationPlan, shard: _Shard) -> DeviceEvaluationPlan:
-    assert isinstance(plan, DeviceEvaluationPlan)
-    return DeviceEvaluationPlan(shard.groups, jnp.zeros(0, jnp.int32), plan.widths, plan.row_bytes, plan.client_count)
+        specs = (SHARDED, REPLICATED, REPLICATED)
+        # Without check_vma, a gradient inside is that of one device, and is not summed over devices.
+        run = jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=REPLICATED, check_vma=False)
+        return run((shards, self.members), (counts, self.owner), arguments)
 
 
 @jax.jit
@@ -237,6 +296,10 @@ def _evaluate(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Arra
     objective, constraint = oracle.evaluate(params)
     if not oracle.has_pooled_constraint:
         return objective, constraint, None
-    statistics = oracle.statistics(params)
+
+    def statistics_on_device(oracle: DeviceOracle, params: Params) -> Array:
+        return client_statistics(oracle.evaluation_plan, oracle.rows, params, oracle.losses)
+
+    statistics = oracle._sum_devices(statistics_on_device, params)
     sums = jnp.tensordot(oracle.rows.sizes.astype(statistics.dtype), statistics, axes=1)
     return objective, constraint, oracle.losses.pool(sums)

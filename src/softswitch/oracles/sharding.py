@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -15,54 +14,34 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.evaluation import EvaluationPlan
 from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.shard import DeviceEvaluationPlan
-from softswitch.oracles.sharded import AXIS, REPLICATED, SHARDED, ShardedOracle
+from softswitch.oracles.sharded import AXIS, REPLICATED, SHARDED, DeviceEvaluationPlan, ShardedOracle, static_settings
 from softswitch.support import checks, processes
 
 SLICES = 16
 """Average number of slices of a device with partial participation; the last slice may be mostly empty."""
-Devices = str | int | Sequence[jax.Device] | None
-"""None for the default device; "all"; a number; or the devices themselves."""
 
 
 class Placement(NamedTuple):
-    """Clients assigned to devices.
+    """Clients assigned to devices."""
 
-    Attributes:
-        owner: Device index of each client.
-        offsets: First row of each client's stratum among its device's rows; clients × strata.
-        members: Clients of each device in ascending order; devices × clients, padded with n.
-        capacity: Number of rows of the device with the most rows.
-    """
-
-    owner: np.ndarray
-    offsets: np.ndarray
-    members: np.ndarray
-    capacity: int
+    owner: np.ndarray  # device index of each client
+    offsets: np.ndarray  # first row of each client's stratum among its device's rows; clients × strata
+    members: np.ndarray  # clients of each device in ascending order; devices × clients, padded with n
+    capacity: int  # number of rows of the device with the most rows
 
     def device_rows(self, device: int, first_rows: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the rows of a device's clients, as indices into all rows.
-
-        Args:
-            device: Index of the device.
-            first_rows: First row of each client.
-            sizes: Number of rows of each client.
-        """
+        """Return the rows of a device's clients as indices into all rows, given each client's first row and size."""
         own = np.flatnonzero(self.owner == device)
         shift = np.repeat(first_rows[own].astype(np.int64) - self.offsets[own, 0], sizes[own])
         return shift + np.arange(len(shift))
 
 
 def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
-    """Assign clients to devices.
+    """Assign clients to devices, given the number of rows of each client and stratum.
 
     Clients are assigned in turns, the largest first. In each turn every device gets one client, and the devices with
     the fewest rows get the largest. Clients of similar size are therefore spread over all devices. Clients of equal
     size are assigned in contiguous blocks.
-
-    Args:
-        stratum_sizes: Number of rows of each client and stratum.
-        devices: Number of devices, at most that of clients.
     """
     sizes = stratum_sizes.sum(axis=1)
     n = len(sizes)
@@ -82,13 +61,9 @@ def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
     before = np.concatenate([[0], np.cumsum(sizes[by_device])])
     first_rows = np.empty(n, np.int64)
     first_rows[by_device] = before[:-1] - before[begins][owner[by_device]]
-    within = np.cumsum(stratum_sizes, axis=1) - stratum_sizes
-    return Placement(
-        owner=owner,
-        offsets=(first_rows[:, None] + within).astype(np.int32),
-        members=group_by_device(np.arange(n), owner, devices),
-        capacity=max(1, int(np.bincount(owner, sizes, devices).max())),
-    )
+    offsets = (first_rows[:, None] + np.cumsum(stratum_sizes, axis=1) - stratum_sizes).astype(np.int32)
+    members = group_by_device(np.arange(n), owner, devices)
+    return Placement(owner, offsets, members, max(1, int(np.bincount(owner, sizes, devices).max())))
 
 
 def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.ndarray:
@@ -102,7 +77,7 @@ def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.
 
 def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
     """Return the given devices; raise if they cannot be used for this number of clients."""
-    available = jax.devices()
+    available, count = jax.devices(), processes.process_count()
     if isinstance(devices, str):
         checks.check_choice("devices", devices, ("all",))
         chosen = tuple(available)
@@ -111,20 +86,17 @@ def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
         if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
             raise TypeError(f"devices must be 'all', a number, or some of jax.devices(), but is {devices!r}")
     else:
-        count = checks.check_integer("devices", devices, minimum=1)
-        if count > len(available):
-            raise ValueError(f"devices must be at most {len(available)}, the number that JAX has, but is {count}")
-        chosen = tuple(available[:count])
+        chosen = tuple(available[: checks.check_integer("devices", devices, minimum=1)])
+        if len(chosen) < devices:
+            raise ValueError(f"devices must be at most {len(available)}, the number that JAX has, but is {devices}")
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"devices must be different, but is {devices!r}")
     if len({device.platform for device in chosen}) > 1:
         raise ValueError(f"devices must be of one kind, but is {devices!r}")
     if len(chosen) > clients:
         raise ValueError(f"devices must be at most as many as clients ({clients}), but there are {len(chosen)}")
-    if processes.process_count() > 1 and len({device.process_index for device in chosen}) < processes.process_count():
-        raise ValueError(
-            f"devices must include some of each of {processes.process_count()} processes, but is {devices!r}"
-        )
+    if count > 1 and len({device.process_index for device in chosen}) < count:
+        raise ValueError(f"devices must include some of each of {count} processes, but is {devices!r}")
     return chosen
 
 
@@ -137,35 +109,28 @@ def shard_oracle(
 ) -> ShardedOracle:
     """Return the same clients sharded over devices.
 
-    Args:
-        oracle: The clients on one device.
-        clients: Their data.
-        held_out: The held-out rows of the oracle, if it has any.
-        devices: Devices as the user gives them.
-        client_batch_size: Number of clients that a device computes together. Default: as many as memory allows, and
-            with partial participation so few that the work is balanced.
+    A device computes ``client_batch_size`` clients together; if None, as many as memory allows, and with partial
+    participation so few that the work is balanced.
     """
     chosen = check_devices(devices, len(clients))
     mesh = Mesh(np.array(chosen), (AXIS,))
     processes.check_equal("clients", *(data.stratum_sizes for data in (clients, held_out) if data is not None))
     placement = place_clients(clients.stratum_sizes, len(chosen))
-    rows, plan, dummy = _put_data(clients, oracle.evaluation_plan, placement, mesh)
-    held_out_shards = None
-    if held_out is not None:
-        assert oracle.held_out is not None
+    (plan, rows), dummy = _put_data(clients, oracle.evaluation_plan, placement, mesh)
+    held_out_part, held_out_dummy = None, None
+    if held_out is not None and oracle.held_out is not None:
         held_out_placement = place_clients(held_out.stratum_sizes, len(chosen))
-        held_out_shards = _put_data(held_out, oracle.held_out[1], held_out_placement, mesh)
-    settings = {entry.name: getattr(oracle, entry.name) for entry in fields(GradientOracle) if entry.metadata}
-    settings["slice_size"] = _slice_size(oracle, len(clients), placement, client_batch_size)
+        held_out_part, held_out_dummy = _put_data(held_out, oracle.held_out[0], held_out_placement, mesh)
+    slice_size = _slice_size(oracle, len(clients), placement, client_batch_size)
     return ShardedOracle(
-        **settings,
+        **static_settings(oracle) | {"slice_size": slice_size},
         rows=rows,
         evaluation_plan=plan,
-        held_out=None if held_out_shards is None else held_out_shards[:2],
+        held_out=held_out_part,
         owner=_put(placement.owner, mesh, REPLICATED),
         members=_put(placement.members.reshape(-1), mesh, SHARDED),
         dummy=dummy,
-        held_out_dummy=None if held_out_shards is None else held_out_shards[2],
+        held_out_dummy=held_out_dummy,
         mesh=mesh,
     )
 
@@ -180,11 +145,8 @@ def _slice_size(oracle: GradientOracle, n: int, placement: Placement, client_bat
     return min(oracle.slice_size, max(1, -(-oracle.participants // (SLICES * devices))))
 
 
-def _put_data(
-    data: ClientData, plan: EvaluationPlan | None, placement: Placement, mesh: Mesh
-) -> tuple[Rows, DeviceEvaluationPlan, tuple[jax.Array, jax.Array]]:
+def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh: Mesh) -> tuple[Any, Any]:
     """Put rows and their evaluation plan on the devices, and find rows for each device's dummy client."""
-    assert plan is not None
     devices, n, capacity = len(placement.members), len(data), placement.capacity
     first_rows = np.cumsum(data.sizes) - data.sizes
     device_rows = cache(partial(placement.device_rows, first_rows=first_rows, sizes=data.sizes))
@@ -205,23 +167,15 @@ def _put_data(
         _put(placement.offsets, mesh, REPLICATED),
         _put(data.stratum_sizes.astype(np.int32), mesh, REPLICATED),
     )
-    groups = (group_by_device(np.asarray(group), placement.owner, devices) for group in plan.groups)
-    device_plan = DeviceEvaluationPlan(
-        groups=tuple(_put(group.reshape(-1), mesh, SHARDED) for group in groups),
-        order=jnp.zeros(0, jnp.int32),
-        widths=plan.widths,
-        row_bytes=plan.row_bytes,
-        client_count=n,
-    )
+    members = (group_by_device(np.asarray(group), placement.owner, devices) for group in plan.groups)
+    groups = tuple(_put(group.reshape(-1), mesh, SHARDED) for group in members)
+    device_plan = DeviceEvaluationPlan(groups, jnp.zeros(0, jnp.int32), plan.widths, plan.row_bytes, n)
     first = placement.members[:, 0]
     client, has_clients = np.minimum(first, n - 1), (first < n)[:, None]
-    one_row = (np.arange(data.stratum_sizes.shape[1]) == 0).astype(np.int32)
-    dummy = (
-        np.where(has_clients, placement.offsets[client], 0),
-        np.where(has_clients, data.stratum_sizes[client], one_row),
-    )
-    offsets, counts = (_put(part.astype(np.int32), mesh, SHARDED) for part in dummy)
-    return rows, device_plan, (offsets, counts)
+    one_row = np.arange(data.stratum_sizes.shape[1]) == 0
+    offsets = np.where(has_clients, placement.offsets[client], 0)
+    counts = np.where(has_clients, data.stratum_sizes[client], one_row)
+    return (device_plan, rows), tuple(_put(part.astype(np.int32), mesh, SHARDED) for part in (offsets, counts))
 
 
 def _put(array: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:

@@ -10,32 +10,26 @@ import numpy as np
 import torch
 
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.base import Evaluation
+from softswitch.oracles.base import Evaluation, HostDraws, HostOracle
 from softswitch.oracles.batch_sizes import Batches
-from softswitch.oracles.host import HostDraws, HostOracle
-from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions
-from softswitch.oracles.torch_rows import TorchRows, seeded
+from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions, TorchRows, seeded
 from softswitch.problem.problem import PooledConstraint
 from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2
 """Random streams: rows of reports, rows of gradients, and layers such as dropout."""
+Arrays = Mapping[str, Any]
 
 
 class TorchOracle(HostOracle):
     """Clients that hold data sets and take gradient steps of one module, one client after another.
 
-    Args:
-        functions: The module and its functions.
-        clients: Rows of the clients.
-        held_out: Held-out rows of each client, or None for a client without any; or None.
-        participants: Number of clients m in a round.
-        local_steps: Number of local steps E.
-        batches: Number of rows of a report and of a gradient.
-        replace: Whether rows are drawn with replacement. None: with replacement, but a client with no more rows than
-            a batch uses each row once.
-        client_optimum: f_i* if objectives are regrets; else None.
+    ``held_out`` has None for a client without held-out rows. With ``replace=None`` rows are drawn with replacement,
+    but a client with no more rows than a batch uses each row once. ``client_optimum`` is f_i* if objectives are
+    regrets.
     """
+
+    client_count = property(lambda self: len(self._clients))
 
     def __init__(
         self,
@@ -53,59 +47,40 @@ class TorchOracle(HostOracle):
         self.functions, self._clients, self._held_out = functions, clients, held_out
         self.participants, self.local_steps = participants, local_steps
         self._batches, self._replace = batches, replace
+        self.report_batch_size, self.has_held_out = batches.report, held_out is not None
         self._statistics = BatchNormStatistics(functions)
         for rows in clients:
             self._statistics.check_batches(rows, batches.update)
         self._dtype = np.float64 if any(w.dtype == torch.float64 for w in functions.trained.values()) else np.float32
-        self.constraints = functions.constraints(clients[0].take(np.arange(1)))
+        row = clients[0].take(np.arange(1))
+        self.constraints = functions.constraints(row)
         self.has_pooled_constraint = isinstance(functions.constraint, PooledConstraint)
+        self.statistics = len(functions.statistics(row)) if self.has_pooled_constraint else None
         self.has_surrogate = functions.surrogate is not None
-        self.has_held_out = held_out is not None
         # Batch-norm statistics belong to the current iterate: a report at an earlier one would use others.
         self.can_repeat_reports = not self._statistics
         self.reports_full_data = participants == len(clients) and batches.report is None and not self._statistics
-
-    @property
-    def client_count(self) -> int:
-        """Number of clients n."""
-        return len(self._clients)
 
     @property
     def evaluation_row_count(self) -> int:
         """Number of rows of an evaluation, held-out rows included."""
         return sum(len(rows) for rows in (*self._clients, *(self._held_out or ())) if rows is not None)
 
-    @property
-    def report_batch_size(self) -> int | None:
-        """Number of rows that a client draws for a report; None for all rows."""
-        return self._batches.report
-
-    @property
-    def statistics(self) -> int | None:
-        """Number of additive statistics of a report; None for a plain constraint."""
-        return (
-            len(self.functions.statistics(self._clients[0].take(np.arange(1)))) if self.has_pooled_constraint else None
-        )
-
     def pool(self, sums: Any) -> Any:
         """Compute a pooled constraint from summed statistics."""
         return self.functions.pooled(np.asarray(sums)).astype(self._dtype)
 
-    def load_buffers(self, params: Mapping[str, Any], buffers: Any) -> None:
+    def load_buffers(self, params: Arrays, buffers: Any) -> None:
         """Restore batch-norm statistics, or recompute them at these parameters."""
-        if not self._statistics:
-            return
-        self.functions.load(params)
-        if buffers is None:
-            self._recompute_statistics()
-        else:
-            self._statistics.write(buffers)
+        if self._statistics:
+            self.functions.load(params)
+            self._recompute_statistics() if buffers is None else self._statistics.write(buffers)
 
     def buffers(self) -> dict[str, np.ndarray] | None:
         """Return the batch-norm statistics; None without such layers."""
         return self._statistics.read() if self._statistics else None
 
-    def report(self, params: Mapping[str, Any], draws: HostDraws) -> tuple[Reports, None]:
+    def report(self, params: Arrays, draws: HostDraws) -> tuple[Reports, None]:
         """Compute f_i and g_i on a batch of each participant."""
         self.functions.load(params)
         reported: list[Any] = []
@@ -124,13 +99,7 @@ class TorchOracle(HostOracle):
         return Reports(values[:, 0], values[:, 1:], self.pool(summed.sum(axis=0)), mask, sums=summed), None
 
     def direction(
-        self,
-        params: Mapping[str, Any],
-        draws: HostDraws,
-        kept: None,
-        decision: Decision,
-        switches: bool,
-        step_size: float,
+        self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
         """Compute Σ_i r_i u_i; clients of weight 0 are skipped."""
         total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
@@ -142,16 +111,10 @@ class TorchOracle(HostOracle):
         return {name: part.cpu().numpy() for name, part in total.items()}
 
     def directions(
-        self,
-        params: Mapping[str, Any],
-        draws: HostDraws,
-        kept: None,
-        decision: Decision,
-        switches: bool,
-        step_size: float,
+        self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
         """Compute every u_i, stacked along the first axis."""
-        places = list(range(len(draws.clients)))
+        places = range(len(draws.clients))
         directions = [
             {name: part.cpu().numpy().copy() for name, part in direction.items()}
             for _, direction in self._directions(places, params, draws, decision, step_size)
@@ -159,50 +122,46 @@ class TorchOracle(HostOracle):
         return {name: np.stack([direction[name] for direction in directions]) for name in directions[0]}
 
     def _directions(
-        self, places: Sequence[int], params: Mapping[str, Any], draws: HostDraws, decision: Decision, step_size: float
+        self, places: Sequence[int], params: Arrays, draws: HostDraws, decision: Decision, step_size: float
     ) -> Iterator[tuple[int, Mapping[str, torch.Tensor]]]:
         """Yield the directions of some participants, and average their batch-norm statistics afterwards."""
-        before = self._statistics.read()
-        after: list[dict[str, np.ndarray]] = []
+        before, after = self._statistics.read(), []
         for place in places:
             client = draws.clients[place]
             self.functions.load(params)
-            if self._statistics:
-                self._statistics.write(before)
+            self._statistics.write(before)
             loss = decision.local_loss.of(place)
             with seeded((draws.seed, int(client), LAYERS)), closing(self._batches_of(client, draws, UPDATE)) as batches:
                 yield place, self.functions.direction(batches, loss, self.local_steps, step_size)
             after.append(self._statistics.read())
-        if self._statistics and after:
+        if after:
             self._statistics.write_mean(after)
 
-    def evaluate(self, params: Mapping[str, Any]) -> tuple[Any, Any]:
+    def evaluate(self, params: Arrays) -> tuple[Any, Any]:
         """Compute f_i and g_i of every client on all of its rows."""
         with self._at(params):
             return self._values(self._clients)
 
-    def evaluate_held_out(self, params: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    def evaluate_held_out(self, params: Arrays) -> tuple[Any, Any] | None:
         """Compute f_i and g_i on held-out rows, −∞ for a client without any; None if there are none."""
         if self._held_out is None:
             return None
         with self._at(params):
             return self._values(self._held_out)
 
-    def evaluate_params(self, params: Mapping[str, Any]) -> Evaluation:
+    def evaluate_params(self, params: Arrays) -> Evaluation:
         """Evaluate parameters on all rows of every client."""
         with self._at(params):
-            objective, constraint = self._values(self._clients)
-            pooled = None
+            values, pooled = self._values(self._clients), None
             if self.has_pooled_constraint:
                 statistics = [len(rows) * self.functions.statistics(rows.all_rows()) for rows in self._clients]
                 pooled = self.pool(np.sum(statistics, axis=0))
-        return Evaluation(objective, constraint, pooled)
+        return Evaluation(*values, pooled)
 
-    def load_answer(self, params: Mapping[str, Any]) -> None:
+    def load_answer(self, params: Arrays) -> None:
         """Load these parameters and their batch-norm statistics into the module, and set ``eval`` mode."""
+        self.load_buffers(params, None)
         self.functions.load(params)
-        if self._statistics:
-            self._recompute_statistics()
         self.functions.module.eval()
 
     def count_rows(self, draws: HostDraws) -> Any:
@@ -218,32 +177,23 @@ class TorchOracle(HostOracle):
 
     def digest(self) -> dict[str, str]:
         """Return digests of the functions and of the data."""
-        functions = self.functions
-        kinds = sorted({type(part) for part in functions.module.modules()}, key=lambda kind: kind.__qualname__)
-        fixed = {name: value for name, value in functions.module.state_dict().items() if name not in functions.trained}
-        for name in self._statistics.read():  # these are recomputed
-            fixed.pop(name, None)
-        program = function_digest(
-            functions.objective,
-            functions.constraint,
-            functions.surrogate,
-            functions.optimizer,
-            *(kind.forward for kind in kinds),
-            fixed,
-        )
+        functions, module = self.functions, self.functions.module
+        kinds = sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__)
+        changed = {*functions.trained, *self._statistics.read()}
+        fixed = {name: value for name, value in module.state_dict().items() if name not in changed}
+        program = (functions.objective, functions.constraint, functions.surrogate, functions.optimizer)
         return {
-            "module": strip_addresses(repr(functions.module)),
+            "module": strip_addresses(repr(module)),
             "local_steps": str(self.local_steps),
             "participants": str(self.participants),
             "batches": f"{tuple(self._batches)}, replace={self._replace}",
             "clients": function_digest(*(rows.digest() for rows in self._clients)),
-            "program": program,
+            "program": function_digest(*program, *(kind.forward for kind in kinds), fixed),
             "torch": torch.__version__,
             **({} if self.client_optimum is None else {"client_optimum": str(self.client_optimum.tolist())}),
         }
 
     def _subtract_optimum(self, client: Any, values: np.ndarray) -> np.ndarray:
-        """Subtract the client optimum from f."""
         if self.client_optimum is not None:
             values[0] -= self.client_optimum[client]
         return values
@@ -255,17 +205,16 @@ class TorchOracle(HostOracle):
         return rows.batches((draws.seed, int(client), purpose), size, self._replace is not False)
 
     @contextmanager
-    def _at(self, params: Mapping[str, Any]) -> Iterator[None]:
+    def _at(self, params: Arrays) -> Iterator[None]:
         """Load parameters and their statistics within the context; restore the round's statistics afterwards."""
-        before = self.buffers()
+        before = self._statistics.read()
         self.functions.load(params)
         try:
-            if before is not None:
+            if self._statistics:
                 self._recompute_statistics()
             yield
         finally:
-            if before is not None:
-                self._statistics.write(before)
+            self._statistics.write(before)
 
     def _recompute_statistics(self) -> None:
         self._statistics.recompute(rows.all_rows() for rows in self._clients)

@@ -1,43 +1,137 @@
-"""Functions of a PyTorch module as clients use them: values, and E local steps."""
+"""PyTorch at one client: its rows, the values of a module's functions, E local steps, and batch-norm statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.torch_rows import TorchRows, seeded
+from softswitch.oracles.batch_sizes import draw_rows
 from softswitch.problem.problem import PooledConstraint, check_surrogate_size
 from softswitch.support import checks
+from softswitch.support.tracing import function_digest
 
 Function = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizer = Callable[..., torch.optim.Optimizer]
 Weights = dict[str, torch.Tensor]
+ROWS_IN_DIGEST = 64
+"""Number of evenly spaced rows in the digest of a Dataset that does not consist of tensors."""
+STATISTICS_SEED = 0x5EED
+"""Seed for layers that draw random numbers while batch-norm statistics are recomputed."""
+
+
+class TorchRows:
+    """A ``Dataset`` with a length, or a ``DataLoader`` with its own batches; ``argument`` names it in errors."""
+
+    def __init__(self, argument: str, data: Dataset | DataLoader, device: str | torch.device) -> None:
+        self.argument, self._device = argument, device
+        self.loader = data if isinstance(data, DataLoader) else None
+        self._rows: Dataset = data.dataset if isinstance(data, DataLoader) else data
+        self._collate: Callable[[list[Any]], Any] = getattr(self.loader, "collate_fn", None) or default_collate
+        if not hasattr(self._rows, "__len__") or not len(self._rows):
+            raise ValueError(f"{argument} must be a Dataset with a length of at least 1, but is {data!r}")
+        self._cached: Any = None
+
+    def __len__(self) -> int:
+        return len(self._rows)  # type: ignore[arg-type]
+
+    def take(self, indices: np.ndarray, seed: tuple[int, ...] = (0,)) -> Any:
+        """Return these rows as one batch; the seed determines the random numbers that a Dataset draws."""
+        if isinstance(self._rows, TensorDataset):
+            return to_device(self._rows[torch.from_numpy(indices)], self._device)
+        with seeded(seed):
+            return to_device(self._collate([self._rows[int(i)] for i in indices]), self._device)
+
+    def all_rows(self, *, keep: bool = False) -> Any:
+        """Return all rows as one batch, and cache it if ``keep`` is True."""
+        if self._cached is not None:
+            return self._cached
+        tensors = self._rows.tensors if isinstance(self._rows, TensorDataset) else None
+        batch = self.take(np.arange(len(self))) if tensors is None else to_device(tensors, self._device)
+        self._cached = batch if keep else None
+        return batch
+
+    def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Generator[Any]:
+        """Yield batches of ``size`` rows (None: all rows) without end; close the generator after use."""
+        if self.loader is not None:
+            with seeded(seed, self.loader.generator):
+                while True:
+                    is_empty = True
+                    for batch in self.loader:
+                        is_empty = False
+                        yield to_device(batch, self._device)
+                    if is_empty:
+                        raise ValueError("data must yield at least one batch, but the DataLoader yields none")
+        generator = np.random.default_rng(seed)
+        for i in count():
+            if size is None:
+                yield self.all_rows(keep=True)
+            else:
+                yield self.take(draw_rows(generator, len(self), size, replace), (*seed, i))
+
+    def digest(self) -> str:
+        """Return a digest of all rows if they are tensors, else of some rows."""
+        digest = hashlib.sha256(f"{type(self._rows).__name__} {len(self)}".encode())
+        if self.loader is not None:
+            sampler = type(self.loader.sampler).__name__
+            digest.update(f"{self.loader.batch_size} {self.loader.drop_last} {sampler}".encode())
+        some = np.unique(np.linspace(0, len(self) - 1, ROWS_IN_DIGEST).astype(int))
+        batch = self._rows.tensors if isinstance(self._rows, TensorDataset) else self.take(some)
+        digest.update(function_digest(batch).encode())
+        return digest.hexdigest()
+
+
+def to_device(batch: Any, device: str | torch.device) -> Any:
+    """Move the tensors of a batch, in any container, to a device."""
+    if hasattr(batch, "to"):  # a tensor, a packed sequence, a tokenizer's batch
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        parts = [to_device(value, device) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
+
+
+@contextmanager
+def seeded(seed: tuple[int, ...], extra: torch.Generator | None = None) -> Iterator[None]:
+    """Seed PyTorch's generators, and a user's, within the context; restore their states afterwards."""
+    generators = [torch.default_generator, *([] if extra is None else [extra])]
+    if torch.cuda.is_initialized():
+        generators.extend(torch.cuda.default_generators)
+    before = [generator.get_state() for generator in generators]
+    number = int(np.random.default_rng(seed).integers(2**62))
+    for generator in generators:  # without a GPU, torch.manual_seed keeps a traceback for every call
+        generator.manual_seed(number)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 class ModuleFunctions:
     """Objective and constraint of a module. Values are computed in ``eval`` mode, gradients in ``train`` mode.
 
-    Args:
-        module: Module whose parameters that require a gradient are trained.
-        objective: ``(module, batch) -> scalar``.
-        constraint: ``(module, batch) -> scalar or vector``, or a ``PooledConstraint`` of such functions.
-        surrogate: Differentiable function that replaces the constraint in gradients; or None.
-        optimizer: ``(parameters, lr=γ) -> optimizer`` for local steps. Default: plain gradient steps.
+    Functions take ``(module, batch)``; the optimizer of local steps is ``(parameters, lr=γ) -> optimizer``, by default
+    plain gradient steps. Parameters that require a gradient are trained.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
         objective: Function,
-        constraint: Function | PooledConstraint,
-        surrogate: Function | None = None,
-        optimizer: Optimizer | None = None,
+        constraint: Any,
+        surrogate: Any = None,
+        optimizer: Any = None,
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, but is {module!r}")
@@ -45,10 +139,11 @@ class ModuleFunctions:
         checks.check_callable("constraint", constraint, "(module, batch) -> scalar or vector")
         if surrogate is not None:
             checks.check_callable("constraint_surrogate", surrogate, "(module, batch) -> scalar or vector")
-        self.module, self.objective, self.constraint, self.surrogate = module, objective, constraint, surrogate
         if optimizer is not None:
             checks.check_callable("optimizer", optimizer, "(parameters, lr=step size) -> torch.optim.Optimizer")
-        self.optimizer = optimizer
+        self.module, self.objective, self.constraint = module, objective, constraint
+        self.surrogate: Function | None = surrogate
+        self.optimizer: Optimizer | None = optimizer
         if not self.trained:
             raise ValueError("module must have at least one parameter that requires a gradient, but has none")
 
@@ -59,12 +154,11 @@ class ModuleFunctions:
 
     def constraints(self, batch: Any) -> int:
         """Return the number of constraints; raise if the surrogate has another number."""
-        count = len(self.values(batch)) - 1
+        number = len(self.values(batch)) - 1
         if self.surrogate is not None:
-            self.module.eval()
             with torch.no_grad():
-                check_surrogate_size(self._vector(self.surrogate, batch).numel(), count)
-        return count
+                check_surrogate_size(self._vector(self.surrogate, batch).numel(), number)
+        return number
 
     def load(self, params: Mapping[str, Any]) -> None:
         """Copy parameters into the module."""
@@ -79,27 +173,22 @@ class ModuleFunctions:
         """Return f followed by g, computed without gradients."""
         self.module.eval()
         with torch.no_grad():
-            objective = self.objective(self.module, batch)
-            constraint = self.constraint(self.module, batch)
-        parts = [
-            np.atleast_1d(torch.as_tensor(part).detach().cpu().numpy()).astype(float)
-            for part in (objective, constraint)
-        ]
-        for name, part, expected in zip(
-            ("objective", "constraint"), parts, ("a scalar", "a scalar or a vector"), strict=True
-        ):
-            if part.ndim != 1 or (name == "objective" and len(part) != 1) or not len(part):
-                raise ValueError(f"{name} must return {expected}, but returns a tensor of shape {part.shape}")
-        return np.concatenate(parts)
+            values = self.objective(self.module, batch), self.constraint(self.module, batch)
+        objective, constraint = (np.atleast_1d(torch.as_tensor(v).detach().cpu().numpy()).astype(float) for v in values)
+        if objective.shape != (1,):
+            raise ValueError(f"objective must return a scalar, but returns a tensor of shape {objective.shape}")
+        if constraint.ndim != 1 or not len(constraint):
+            raise ValueError(f"constraint must return a scalar or a vector, but returns shape {constraint.shape}")
+        return np.concatenate([objective, constraint])
 
     def objective_slope(self, batch: Any) -> tuple[float, dict[str, np.ndarray]]:
         """Return f and its gradient by name, both in ``eval`` mode."""
         self.module.eval()
         weights = self.trained
         value = torch.as_tensor(self.objective(self.module, batch)).reshape(())
-        if not value.requires_grad:  # constant, such as −∞
-            return float(value), {name: np.zeros(weight.shape) for name, weight in weights.items()}
-        slopes = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+        slopes: Any = [None] * len(weights)
+        if value.requires_grad:  # else constant, such as −∞
+            slopes = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
         return float(value.detach()), {
             name: np.zeros(weight.shape) if slope is None else slope.cpu().numpy()
             for (name, weight), slope in zip(weights.items(), slopes, strict=True)
@@ -124,12 +213,12 @@ class ModuleFunctions:
 
         With plain steps it is the mean of the gradients, which avoids the cancellation of (w_k − w_{k,E})/(γE).
         """
-        if self.optimizer is None or step_size == 0:
-            return self._plain_steps(batches, loss, local_steps, step_size)
         weights = self.trained
+        self.module.train()
+        if self.optimizer is None or step_size == 0:
+            return self._plain_steps(weights, batches, loss, local_steps, step_size)
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         optimizer = self.optimizer(list(weights.values()), lr=step_size)
-        self.module.train()
         for batch in islice(batches, local_steps):
             optimizer.zero_grad()
             self._backward(batch, loss)
@@ -138,11 +227,11 @@ class ModuleFunctions:
         scale = 1 / (step_size * local_steps)
         return {name: (before[name] - weight.detach()) * scale for name, weight in weights.items()}
 
-    def _plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
-        weights = self.trained
+    def _plain_steps(
+        self, weights: Mapping[str, Any], batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float
+    ) -> Weights:
         total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self.module.zero_grad(set_to_none=True)  # gradients left by the user
-        self.module.train()
         for step, batch in enumerate(islice(batches, local_steps), start=1):
             self._backward(batch, loss)
             with torch.no_grad():
@@ -156,12 +245,7 @@ class ModuleFunctions:
         return total if local_steps == 1 else {name: part / local_steps for name, part in total.items()}
 
     def _backward(self, batch: Any, loss: LocalLoss) -> None:
-        local = self._local_loss(batch, loss)
-        if local.requires_grad:  # else constant, such as −∞
-            local.backward()
-
-    def _local_loss(self, batch: Any, loss: LocalLoss) -> torch.Tensor:
-        """Return a·f + <b, g> + c·Σ max(0, g − ε) without the terms of weight 0, with the surrogate instead of g."""
+        """Differentiate a·f + <b, g> + c·Σ max(0, g − ε) without terms of weight 0, with the surrogate instead of g."""
         parts: list[torch.Tensor] = []
         if loss.objective:
             parts.append(float(loss.objective) * torch.as_tensor(self.objective(self.module, batch)))
@@ -171,10 +255,9 @@ class ModuleFunctions:
             parts.append((mix.to(constraints) * constraints).sum())
             if loss.penalty:
                 parts.append(float(loss.penalty) * self._excess(batch, constraints, float(loss.tolerance)))
-        return sum((part.reshape(()) for part in parts), start=torch.zeros(()))
-
-    def _vector(self, function: Function | PooledConstraint, batch: Any) -> torch.Tensor:
-        return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))
+        local = sum((part.reshape(()) for part in parts), start=torch.zeros(()))
+        if local.requires_grad:  # else constant, such as −∞
+            local.backward()
 
     def _excess(self, batch: Any, constraints: torch.Tensor, tolerance: float) -> torch.Tensor:
         """Return Σ max(0, g − ε), or the sum of the surrogate over the constraints with g > ε."""
@@ -183,6 +266,17 @@ class ModuleFunctions:
         with torch.no_grad():
             above = self._vector(self.constraint, batch) > tolerance
         return torch.where(above, constraints, torch.zeros_like(constraints)).sum()
+
+    def _vector(self, function: Function | PooledConstraint, batch: Any) -> torch.Tensor:
+        return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))
+
+    def pass_forward(self, batches: Iterable[Any]) -> None:
+        """Compute both functions in ``train`` mode, for their effect on batch-norm statistics."""
+        self.module.train()
+        with torch.no_grad(), seeded((STATISTICS_SEED,)):
+            for batch in batches:
+                self.objective(self.module, batch)
+                self.constraint(self.module, batch)  # it may use other layers
 
 
 def parameters(module: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -194,51 +288,35 @@ def parameters(module: torch.nn.Module) -> dict[str, np.ndarray]:
     return {name: w.detach().cpu().numpy().copy() for name, w in module.named_parameters() if w.requires_grad}
 
 
-STATISTICS_SEED = 0x5EED
-"""Seed for layers that draw random numbers while batch-norm statistics are recomputed."""
-
-
 class BatchNormStatistics:
     """Running means and variances of a module's normalisation layers; empty if there are none.
 
     Clients start a round with the server's statistics, and the server takes the mean of the participants' statistics
     after their local steps. For an evaluation they are recomputed from the rows of all clients.
-
-    Args:
-        functions: Functions of the module.
     """
 
     def __init__(self, functions: ModuleFunctions) -> None:
         self._functions = functions
-        self._layers = {
-            name: layer
+        self._layers: list[tuple[str, Any]] = [
+            (name, layer)
             for name, layer in functions.module.named_modules()
             if isinstance(layer, _NormBase) and layer.running_mean is not None
-        }
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._layers)
 
     def check_batches(self, rows: TorchRows, batch_size: int | None, client: str | None = None) -> None:
-        """Raise if some batch of a client has a single row and a layer needs more.
-
-        Args:
-            rows: Rows of the client.
-            batch_size: Rows of a gradient batch; None for all rows.
-            client: Name of the client in the error. Default: the argument's name.
-        """
-        functions, module, rest = self._functions, self._functions.module, 0
+        """Raise if some batch of a client has a single row and a layer needs more; ``client`` names it in the error."""
+        module, rest = self._functions.module, 0
         layers = [name for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
         if rows.loader is not None and rows.loader.batch_size is not None and not rows.loader.drop_last:
             rest = len(rows) % rows.loader.batch_size
         if not layers or (len(rows) > 1 and batch_size != 1 and rest != 1):
             return
         before, batch = self.read(), rows.take(np.arange(1))
-        module.train()
         try:
-            with torch.no_grad(), seeded((STATISTICS_SEED,)):
-                functions.objective(module, batch)
-                functions.constraint(module, batch)
+            self._functions.pass_forward([batch])
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -255,7 +333,7 @@ class BatchNormStatistics:
         """Return the statistics by name."""
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._buffers().items()}
 
-    def write(self, numbers: dict[str, Any]) -> None:
+    def write(self, numbers: Mapping[str, Any]) -> None:
         """Copy statistics into the layers."""
         with torch.no_grad():
             for name, tensor in self._buffers().items():
@@ -263,32 +341,28 @@ class BatchNormStatistics:
 
     def write_mean(self, statistics: list[dict[str, np.ndarray]]) -> None:
         """Copy the mean of several clients' statistics into the layers, rounded for counts."""
+        means = {}
         for name, tensor in self._buffers().items():
             mean = np.mean([numbers[name] for numbers in statistics], axis=0)
-            with torch.no_grad():
-                tensor.copy_(torch.as_tensor(mean if tensor.is_floating_point() else np.round(mean)))
+            means[name] = mean if tensor.is_floating_point() else np.round(mean)
+        self.write(means)
 
     def recompute(self, batches: Iterable[Any]) -> None:
         """Recompute the statistics from batches at the current parameters, with equal weight for each batch."""
-        momenta = {name: layer.momentum for name, layer in self._layers.items()}
-        functions, module = self._functions, self._functions.module
+        momenta = [layer.momentum for _, layer in self._layers]
         try:
-            for layer in self._layers.values():
+            for _, layer in self._layers:
                 layer.reset_running_stats()
                 layer.momentum = None  # a plain mean in PyTorch
-            module.train()
-            with torch.no_grad(), seeded((STATISTICS_SEED,)):
-                for batch in batches:
-                    functions.objective(module, batch)
-                    functions.constraint(module, batch)  # it may use other layers
+            self._functions.pass_forward(batches)
         finally:
-            for name, layer in self._layers.items():
-                layer.momentum = momenta[name]
+            for (_, layer), momentum in zip(self._layers, momenta, strict=True):
+                layer.momentum = momentum
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         return {
             f"{name}.{kind}": tensor
-            for name, layer in self._layers.items()
+            for name, layer in self._layers
             for kind in ("running_mean", "running_var", "num_batches_tracked")
             if (tensor := getattr(layer, kind)) is not None
         }

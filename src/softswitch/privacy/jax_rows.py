@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.data.client_data import Rows
-from softswitch.oracles.client_batches import map_slices, sum_slices
+from softswitch.oracles.evaluation import map_slices, sum_slices
 from softswitch.oracles.losses import Losses
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 

@@ -13,12 +13,10 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import Evaluation
+from softswitch.oracles.base import Evaluation, HostDraws
 from softswitch.oracles.batch_sizes import Batches
-from softswitch.oracles.host import HostDraws
 from softswitch.oracles.torch import LAYERS, REPORT, UPDATE, TorchOracle
-from softswitch.oracles.torch_functions import ModuleFunctions
-from softswitch.oracles.torch_rows import TorchRows, seeded
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, seeded
 from softswitch.privacy import clipping
 from softswitch.privacy.clipping import Arrays
 from softswitch.privacy.oracle import NoiseDeviations, NoisyOracle

@@ -2,67 +2,108 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.gym.actions import ActionDistribution
-from softswitch.oracles.gym.episodes import CostFunction, Environment, Played, play, side_by_side
-from softswitch.oracles.gym.networks import PolicyNetwork
+from softswitch.oracles.base import HostDraws, HostOracle
+from softswitch.oracles.gym.policy import ActionDistribution, PolicyNetwork, Weights
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights
-from softswitch.oracles.host import HostDraws, HostOracle
 from softswitch.support.tracing import function_digest
 
-Weights = Mapping[str, np.ndarray]
-SETTINGS_OF_A_RUN = (
-    "participants",
-    "horizon",
-    "gradient_episodes",
-    "estimation_episodes",
-    "local_steps",
-    "discount",
-    "trace",
-    "discounted_cost",
-    "reward_scale",
-    "kl_limit",
-)
+Environment = str | Callable[[], gymnasium.Env] | Callable[[int], VectorEnv]
+"""A Gymnasium id; a function that makes an environment; or one that makes a vector environment of a given size."""
+CostFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""(observations, environment actions, next observations) -> costs, one row for each episode."""
 EVALUATION_SEED = 20_240
 """Seed of all evaluations, so that policies are compared on the same random numbers."""
 
 
+class Played(NamedTuple):
+    """Episodes with axes horizon × episodes (× components); zeros after the end of an episode, where alive is 0."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    costs: np.ndarray
+    alive: np.ndarray
+
+    def totals(self, per_step: np.ndarray, discount: float = 1.0) -> np.ndarray:
+        """Return Σ γᵗ x_t of each episode."""
+        return np.asarray((discount ** np.arange(len(per_step)))[:, None] * per_step).sum(axis=0)
+
+
+def side_by_side(environment: Environment, many: int) -> VectorEnv:
+    """Return a vector environment with this many copies."""
+    if isinstance(environment, str):
+        return gymnasium.make_vec(environment, num_envs=many)
+    required = [p for p in inspect.signature(environment).parameters.values() if p.default is p.empty]
+    if not any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in required):
+        return SyncVectorEnv([environment] * many)  # type: ignore[list-item]
+    made: Any = environment(many)  # type: ignore[call-arg]
+    if getattr(made, "metadata", {}).get("autoreset_mode") == AutoresetMode.SAME_STEP:
+        raise ValueError("a vector environment must use AutoresetMode.NEXT_STEP or DISABLED, but uses SAME_STEP")
+    if not isinstance(made, VectorEnv) or made.num_envs != many:
+        raise ValueError(f"an environment's function of {many} must make a VectorEnv of that size, but makes {made!r}")
+    return made
+
+
+def play(
+    environments: VectorEnv,
+    network: PolicyNetwork,
+    distribution: ActionDistribution,
+    weights: Weights,
+    horizon: int,
+    seed: int,
+    cost: CostFunction | None,
+) -> Played:
+    """Play one episode of at most ``horizon`` steps in each environment; ``cost`` defaults to ``info["cost"]``."""
+    generator = np.random.default_rng(seed)
+    seen, _ = environments.reset(seed=int(generator.integers(2**31)))
+    alive = np.ones(environments.num_envs)
+    steps: list[tuple[np.ndarray, ...]] = []
+    for _ in range(horizon):
+        observed = np.reshape(np.asarray(seen, np.float32), (len(alive), -1))
+        actions = distribution.sample(network.outputs(weights, observed), generator)
+        taken = distribution.for_environment(actions)
+        seen, rewards, ended, truncated, info = environments.step(taken)
+        after = np.reshape(np.asarray(seen), (len(alive), -1))
+        costs = np.asarray(check_cost("environments", info) if cost is None else cost(observed, taken, after), float)
+        if costs.shape != alive.shape:
+            raise ValueError(f"cost must give one number for each of {len(alive)} episodes, but gives {costs.shape}")
+        steps.append((observed, actions, alive * rewards, alive * costs, alive))
+        alive = alive * ~(ended | truncated)
+        if not alive.any():
+            break
+    parts = (np.stack(part) for part in zip(*steps, strict=True))
+    return Played(*(np.pad(part, [(0, horizon - len(part)), *[(0, 0)] * (part.ndim - 1)]) for part in parts))
+
+
+def check_cost(name: str, info: Mapping[str, Any]) -> Any:
+    """Return the costs of a step, or raise."""
+    if "cost" not in info:
+        raise ValueError(f"{name} must return info['cost'], or cost= must be given, but a step has {sorted(info)}")
+    return info["cost"]
+
+
 @dataclass(eq=False, kw_only=True)
 class GymOracle(HostOracle):
-    """Clients with an environment and a cost budget each.
+    """Clients with an environment and a cost budget each; the attributes are arguments of ``make_gym_federation``.
 
     f_i = −E[Σ γᵗ reward] and g_i = E[Σ γᵗ cost] − d_i. A client plays episodes, reports their means, and takes its
     first TRPO step on some of them; each further local step plays new episodes. u_i = w_k − w_{k,E}: with a step size
     of 1 the server moves to the weighted mean of the clients' policies.
-
-    Attributes:
-        environments: Environment of each client.
-        budgets: Cost budgets d_i.
-        network: Network of the policy.
-        distribution: Distribution of its actions.
-        participants: Number of clients m in a round.
-        horizon: Maximum number of steps of an episode.
-        gradient_episodes: Number of episodes for a local step.
-        estimation_episodes: Number of additional episodes for estimates of f and g.
-        evaluation_episodes: Number of episodes of each client in an evaluation.
-        local_steps: Number of local steps E.
-        discount: γ.
-        trace: λ of the advantage estimates.
-        discounted_cost: Whether the cost in the constraint is discounted.
-        reward_scale: Factor of all rewards.
-        kl_limit: Maximum mean KL divergence of a local step.
-        costs: Cost function of each client; None for ``info["cost"]``.
     """
 
     noise_setting: ClassVar[str] = "estimation_episodes"
+    client_count = property(lambda self: len(self.environments))
 
     environments: Sequence[Environment]
     budgets: np.ndarray
@@ -80,115 +121,98 @@ class GymOracle(HostOracle):
     reward_scale: float
     kl_limit: float
     costs: Sequence[CostFunction | None]
-    _made: dict[tuple[int, int], gymnasium.vector.VectorEnv] = field(default_factory=dict, repr=False)
+    _made: dict[tuple[int, int], VectorEnv] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         weakref.finalize(self, _close_all, self._made)
 
-    @property
-    def client_count(self) -> int:
-        """Number of clients n."""
-        return len(self.environments)
-
     def report(self, params: Weights, draws: HostDraws) -> tuple[Reports, list[Played]]:
         """Play episodes and report f_i and g_i, with undiscounted return and cost as metrics."""
-        weights = _numbers(params)
-        many = self.gradient_episodes + self.estimation_episodes
-        played = [self._play(client, many, weights, (draws.seed, int(client), 0)) for client in draws.clients]
-        told: Any = np.asarray([self._measured(one, client) for one, client in zip(played, draws.clients, strict=True)])
-        told = told.astype(np.float32)
-        metrics: Any = {"return": told[:, 2], "cost": told[:, 3]}
-        mask: Any = np.ones(len(told), bool)
-        return Reports(told[:, 0], told[:, 1:2], None, mask, metrics), played
+        weights, episodes = _as_floats(params), self.gradient_episodes + self.estimation_episodes
+        played = [self._play(client, episodes, weights, (draws.seed, int(client), 0)) for client in draws.clients]
+        measured = [self._measure(one, client) for one, client in zip(played, draws.clients, strict=True)]
+        values: Any = np.asarray(measured).astype(np.float32)
+        metrics: Any = {"return": values[:, 2], "cost": values[:, 3]}
+        mask: Any = np.ones(len(values), bool)
+        return Reports(values[:, 0], values[:, 1:2], None, mask, metrics), played
 
     def direction(
-        self,
-        params: Weights,
-        draws: HostDraws,
-        kept: list[Played],
-        decision: Decision,
-        switches: bool,
-        step_size: float,
+        self, params: Weights, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
         """Compute Σ_i r_i (w_k − w_{k,E}), where local steps minimise the method's mix of f_i and g_i."""
         loss: Any = decision.local_loss
-        weights: Any = decision.weights
-        begin = _numbers(params)
+        begin = _as_floats(params)
         total = {name: np.zeros_like(value) for name, value in begin.items()}
         for place, client in enumerate(draws.clients):
-            share = float(weights[place])
+            share = float(decision.weights[place])
             if share == 0:
                 continue
             on_reward, on_cost = float(loss.of(place).objective), float(loss.constraint[place, 0])
-            if loss.penalty and self._measured(kept[place], client)[1] > loss.tolerance:
+            if loss.penalty and self._measure(kept[place], client)[1] > loss.tolerance:
                 on_cost += float(loss.penalty)
             policy: Weights = begin
-            episodes = kept[place].first(self.gradient_episodes)
+            episodes = Played(*(part[:, : self.gradient_episodes] for part in kept[place]))
             for step in range(self.local_steps):
                 if step:
                     episodes = self._play(client, self.gradient_episodes, policy, (draws.seed, int(client), step))
-                policy = self._improved(policy, episodes, on_reward, on_cost)
+                policy = self._improve(policy, episodes, on_reward, on_cost)
             for name, value in policy.items():
                 total[name] += share * (begin[name] - value)
         return {name: value.astype(np.asarray(params[name]).dtype) for name, value in total.items()}
 
     def evaluate(self, params: Weights) -> tuple[Any, Any]:
         """Estimate f_i and g_i of every client over many episodes, with the same seed each time."""
-        weights = _numbers(params)
-        many, told = self.evaluation_episodes, []
+        weights, measured = _as_floats(params), []
         for client in range(self.client_count):
-            played = self._play(client, many, weights, (EVALUATION_SEED, client), keep=False)
-            told.append(self._measured(played, client))
-        found = np.asarray(told, np.float32)
-        return found[:, 0], found[:, 1:2]
+            played = self._play(client, self.evaluation_episodes, weights, (EVALUATION_SEED, client))
+            self._made.pop((client, self.evaluation_episodes)).close()
+            measured.append(self._measure(played, client))
+        values = np.asarray(measured, np.float32)
+        return values[:, 0], values[:, 1:2]
 
     def cost(self, row_count: None) -> tuple[int, int]:
         """Return environment steps for reports and for local steps, every episode counted in full."""
-        a_round = self.participants * self.horizon
-        reported = a_round * (self.gradient_episodes + self.estimation_episodes)
-        return reported, a_round * self.gradient_episodes * self.local_steps
+        steps = self.participants * self.horizon
+        reported = steps * (self.gradient_episodes + self.estimation_episodes)
+        return reported, steps * self.gradient_episodes * self.local_steps
 
     def digest(self) -> dict[str, str]:
         """Return the settings, and digests of the environments and cost functions."""
-        settings = {name: str(getattr(self, name)) for name in SETTINGS_OF_A_RUN}
-        return settings | {
+        settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        del settings["evaluation_episodes"]
+        return {name: str(value) for name, value in settings.items() if isinstance(value, int | float)} | {
             "clients": function_digest(*self.environments, self.budgets),
             "program": function_digest(*self.costs, self.network),
             "gymnasium": gymnasium.__version__,
         }
 
-    def _play(
-        self, client: Any, episodes: int, weights: Weights, seed: tuple[int, ...], *, keep: bool = True
-    ) -> Played:
-        at = (int(client), episodes)
-        if at not in self._made:
-            self._made[at] = side_by_side(self.environments[int(client)], episodes)
-        luck = int(np.random.default_rng(seed).integers(2**62))
-        cost = self.costs[int(client)]
-        played = play(self._made[at], self.network, self.distribution, weights, self.horizon, luck, cost)
-        if not keep:
-            self._made.pop(at).close()
+    def _play(self, client: Any, episodes: int, weights: Weights, seed: tuple[int, ...]) -> Played:
+        key = (int(client), episodes)
+        if key not in self._made:
+            self._made[key] = side_by_side(self.environments[int(client)], episodes)
+        number, cost = int(np.random.default_rng(seed).integers(2**62)), self.costs[int(client)]
+        played = play(self._made[key], self.network, self.distribution, weights, self.horizon, number, cost)
         return played._replace(rewards=self.reward_scale * played.rewards)
 
-    def _improved(self, policy: Weights, episodes: Played, on_reward: float, on_cost: float) -> Weights:
+    def _improve(self, policy: Weights, episodes: Played, on_reward: float, on_cost: float) -> Weights:
         signal = on_reward * episodes.rewards - on_cost * episodes.costs
         better = advantage_estimates(episodes.observations, episodes.alive, signal, self.discount, self.trace)
         alive = episodes.alive > 0
         taken = Taken(episodes.observations[alive], episodes.actions[alive], better[alive])
         return better_weights(self.network, self.distribution, policy, taken, self.kl_limit)
 
-    def _measured(self, played: Played, client: Any) -> tuple[float, float, float, float]:
+    def _measure(self, played: Played, client: Any) -> tuple[float, float, float, float]:
         """Return f_i, g_i, and the undiscounted return and cost."""
-        plain = [float(played.totals(part).mean()) for part in (played.rewards, played.costs)]
+        gain, cost = (float(played.totals(part).mean()) for part in (played.rewards, played.costs))
         discounted = [float(played.totals(part, self.discount).mean()) for part in (played.rewards, played.costs)]
-        spent = discounted[1] if self.discounted_cost else plain[1]
-        return -discounted[0], spent - float(self.budgets[int(client)]), plain[0] / self.reward_scale, plain[1]
+        spent = discounted[1] if self.discounted_cost else cost
+        return -discounted[0], spent - float(self.budgets[int(client)]), gain / self.reward_scale, cost
 
 
-def _close_all(made: dict[tuple[int, int], gymnasium.vector.VectorEnv]) -> None:
+def _close_all(made: dict[tuple[int, int], VectorEnv]) -> None:
     for environments in made.values():
         environments.close()
 
 
-def _numbers(params: Weights) -> dict[str, np.ndarray]:
+def _as_floats(params: Weights) -> dict[str, np.ndarray]:
     return {name: np.asarray(value, float) for name, value in params.items()}

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import STATIC, Oracle
-from softswitch.oracles.client_batches import map_slices
+from softswitch.oracles.evaluation import map_slices
 from softswitch_experiments.tasks.safe_rl.advantages import advantages
 from softswitch_experiments.tasks.safe_rl.episodes import Episodes, Randomness, draw_randomness, play, totals
 from softswitch_experiments.tasks.safe_rl.physics import Physics
