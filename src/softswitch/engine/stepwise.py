@@ -28,8 +28,8 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.parts import Update
 from softswitch.methods.robust import combine
 from softswitch.methods.state import State, active_parts, first_state
-from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.base import HostOracle
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 
