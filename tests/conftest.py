@@ -102,11 +102,12 @@ def pytest_runtest_teardown(item, nextitem):
     """Limit the memory of a worker: trim the heap first, then drop compiled programs."""
     if not Path("/proc/self/statm").exists():
         return
+    module_ends = nextitem is None or nextitem.path != item.path
+    drop_programs = module_ends and Path("/proc/self/maps").read_bytes().count(b"\n") > MAX_MAPS
     if resident_memory() > MAX_MEMORY:
         trim_heap()
-    module_ends = nextitem is None or nextitem.path != item.path
-    too_many_maps = module_ends and Path("/proc/self/maps").read_bytes().count(b"\n") > MAX_MAPS
-    if too_many_maps or resident_memory() > 0.75 * MAX_MEMORY:
+        drop_programs |= resident_memory() > 0.75 * MAX_MEMORY
+    if drop_programs:
         jax.clear_caches()
         gc.collect()
         trim_heap()

@@ -88,6 +88,7 @@ def test_words_and_numbers_are_compared():
     assert not same("north: 0.10\n", "south: 0.10\n")
 
 
+@pytest.mark.slow
 def test_fairlearn(capsys):
     (_, _), theirs, ours = printed_as("coming-from/fairlearn.md", capsys)
     assert same(*theirs)
@@ -98,6 +99,7 @@ def test_fairlearn(capsys):
     assert max(numbers("gap of", ours[0])) <= 0.05
 
 
+@pytest.mark.slow
 def test_cooper(capsys):
     (_, _), theirs, ours = printed_as("coming-from/cooper.md", capsys)
     assert same(*theirs)

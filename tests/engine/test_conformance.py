@@ -101,7 +101,7 @@ class OnHost(HostOracle):
 def solve(engine, case):
     """Run a case by an engine, on all rows of the participants."""
     options = {"method": SOFTMAX, "constraint": softplus_level, "domain": None} | case
-    data, owner = regression(clients=6)
+    data, owner = regression(clients=6, sizes=(14, 16))  # two sizes: Flower's clients compile a program for each
     problem = ss.Problem(least_squares, options["constraint"], jnp.zeros(4), domain=options["domain"])
     sampling = ss.Sampling(**{name: case[name] for name in ("participation", "local_steps", "memory") if name in case})
     logging = ss.Logging(eval_every=5, record_clients=True, progress=False)

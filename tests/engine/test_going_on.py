@@ -27,7 +27,8 @@ RUNS = {
 def solve(folder=None, method=RULE, **options):
     keeps = None if folder is None else ss.Checkpoints(folder, every=0)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    return flat.solve(problem, client_data(*regression()), method, **{"seed": 3, "checkpoints": keeps} | options)
+    fixed = {"seed": 3, "checkpoints": keeps, "lower_bound": False}
+    return flat.solve(problem, client_data(*regression()), method, **fixed | options)
 
 
 def ends(**options):
@@ -36,7 +37,7 @@ def ends(**options):
     return solve(callbacks=[lambda chunk: seen.append(chunk.round) and None], **options), seen
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=list(RUNS))
+@pytest.fixture(scope="module")
 def whole(request):
     return RUNS[request.param], *ends(**RUNS[request.param])
 
@@ -58,7 +59,16 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("then", [interrupt, lambda: True], ids=["Ctrl-C", "a callback"])
+@pytest.mark.parametrize(
+    ("whole", "then"),
+    [
+        pytest.param("all rows", interrupt, id="all rows, Ctrl-C"),
+        pytest.param("batches and few clients", lambda: True, id="batches and few clients, a callback"),
+        pytest.param("local steps", interrupt, id="local steps, Ctrl-C"),
+        pytest.param("all rows", lambda: True, id="all rows, a callback", marks=pytest.mark.slow),
+    ],
+    indirect=["whole"],
+)
 def test_stopped_within_a_cycle_and_at_its_end(whole, tmp_path, then):
     options, expected, chunks = whole
     turns = [cycle.end for cycle in expected.restarts]
@@ -139,19 +149,20 @@ def slowly(chunk):
     time.sleep(0.1)
 
 
-def test_killed_at_random_moments(tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(tmp_path, kills):
     """kill -9 within or between cycles, chunks and saves."""
     folder, done = tmp_path / "run", tmp_path / "done.npy"
     here = Path(__file__).parent
     program = CHILD.format(tests=[str(here), str(here.parent)], folder=str(folder), done=str(done))
     chance = random.Random(1)
-    for life in range(3):
+    for life in range(kills + 1):
         child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-        if life < 2:
+        if life < kills:
             child.stdout.readline()  # the first chunk of this life is done
             time.sleep(chance.uniform(0, 0.6))
             child.send_signal(signal.SIGKILL)
         child.communicate()
-        assert child.returncode == (0 if life == 2 else -signal.SIGKILL)
+        assert child.returncode == (0 if life == kills else -signal.SIGKILL)
     expected = solve(**RUNS["all rows"])
     np.testing.assert_array_equal(np.load(done), expected.params)

@@ -251,7 +251,7 @@ def test_a_step_keeps_the_kl_limit_and_improves_the_surrogate(planet):
     region = TrustRegion()
     step = jax.jit(improve, static_argnames="region")
     judged, curved = jax.jit(surrogate_and_kl), jax.jit(lambda w, s, v: fisher_product(w, s)(v))
-    for seed in range(4):
+    for seed in range(2):
         policy, episodes = played(planet, seed, hidden=(16, 16))
         for signal in (episodes.rewards, -episodes.costs):
             better = gae.advantages(episodes, signal, 0.99, 0.97)
@@ -275,10 +275,11 @@ def test_where_nothing_is_better_the_policy_stays():
     np.testing.assert_array_equal(ravel_pytree(after)[0], ravel_pytree(policy)[0])
 
 
-def test_it_solves_plain_cartpole():
-    """One Earth cart with a budget that cannot be spent: at least 190 of 200 steps."""
+@pytest.mark.parametrize(("rounds", "least"), [(25, 100), pytest.param(80, 190, marks=pytest.mark.slow)])
+def test_it_solves_plain_cartpole(rounds, least):
+    """One Earth cart with a budget that cannot be spent. An episode has at most 200 steps."""
     earth = cartpole(planets=["earth"], budgets=[1000.0], seed=0)
     rule = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.0)
-    result = calls.solve_federation(earth, rule, rounds=80, seed=0, eval_every=0, record_clients=True)
+    result = calls.solve_federation(earth, rule, rounds=rounds, seed=0, eval_every=0, record_clients=True)
     assert result.history.switch_share == 1.0
-    assert result.history.per_client.metrics["return"][-10:].mean() >= 190
+    assert result.history.per_client.metrics["return"][-10:].mean() >= least

@@ -366,7 +366,8 @@ def slowly(chunk):
     time.sleep(0.3)
 
 
-def test_killed_at_random_moments(whole, tmp_path):
+@pytest.mark.parametrize("most", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(whole, tmp_path, most):
     """kill -9 within or between chunks and saves, again and again, until the run is done."""
     folder, done = tmp_path / "run", tmp_path / "done.npy"
     here = Path(__file__).parent
@@ -375,14 +376,14 @@ def test_killed_at_random_moments(whole, tmp_path):
     while not done.exists():
         child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
         child.stdout.readline()  # the first chunk of this life is done
-        if kills < 3:
+        if kills < most:
             time.sleep(chance.uniform(0, 0.4))
             child.send_signal(signal.SIGKILL)
             kills += 1
         child.communicate()
         assert child.returncode in (0, -signal.SIGKILL)
     np.testing.assert_array_equal(np.load(done), whole.params)
-    assert kills == 3
+    assert kills == most
 
 
 def test_a_file_that_cannot_be_put_in_its_place_leaves_the_old_one(tmp_path, monkeypatch):
