@@ -76,7 +76,7 @@ def check_private(clients: Any, privacy: Any, engine: str) -> None:
     """Raise unless these clients can be private in this engine."""
     checks.check_instance("privacy", privacy, RecordPrivacy)
     if not isinstance(clients, ClientData):
-        given = f"{type(clients).__name__}, whose rows are not in memory"
+        given = f"{type(clients).__name__}: rows must be in memory"
         raise ValueError(f"clients must be a ClientData with privacy, but are {given}; use a subset, or {_CLIENT}")
     if engine != "compiled":
         raise ValueError(f"engine must be 'compiled' with privacy, but is {engine!r}; over Flower use {_CLIENT}")
