@@ -58,7 +58,7 @@ def test_kinds_of_labels_and_estimators():
         find_kind("miss-rate", "number")
 
 
-def toy_functions(options):
+def toy_functions(**options):
     """Bound the mean squared score."""
 
     def constraint(params, batch):

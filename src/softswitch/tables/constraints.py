@@ -38,17 +38,6 @@ class ProblemFunctions:
 
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """What a builder may use: the fitted label, the loss for a number, the bound, and custom functions."""
-
-    label: Label
-    loss: str | None = None
-    quantile: float | None = None
-    bound: float | None = None
-    custom: ProblemFunctions | None = None
-
-
-@dataclass(frozen=True)
 class ConstraintKind:
     """A kind of constraint.
 
@@ -61,7 +50,7 @@ class ConstraintKind:
     """
 
     name: str  # value of the setting task.kind
-    build: Callable[[BuildOptions], ProblemFunctions]
+    build: Callable[..., ProblemFunctions]  # of the keywords label, loss, quantile, bound and custom
     description: ConstraintDescription
     sentence: str
     label_types: tuple[str, ...] = (BINARY,)
@@ -175,7 +164,7 @@ def build_problem(
 
     label = label or BinaryLabel(0, 1)
     entry = find_kind(kind, label.label_type)
-    functions = entry.build(BuildOptions(label, loss, quantile, bound, custom))
+    functions = entry.build(label=label, loss=loss, quantile=quantile, bound=bound, custom=custom)
     problem = Problem(
         functions.objective,
         functions.constraint,
@@ -187,7 +176,7 @@ def build_problem(
     return BuiltProblem(problem, entry.strata, functions)
 
 
-def _binary(kind: str, options: BuildOptions) -> ProblemFunctions:
+def _binary(kind: str, **options: Any) -> ProblemFunctions:
     from softswitch.problem import fairness, networks, rates
     from softswitch.problem.ranges import ZERO_ONE
 
@@ -213,32 +202,33 @@ def _binary(kind: str, options: BuildOptions) -> ProblemFunctions:
     return ProblemFunctions(log_loss, gap(probability), range=(0.0, 1.0))
 
 
-def _multiclass(kind: str, options: BuildOptions) -> ProblemFunctions:
+def _multiclass(kind: str, label: Label, **options: Any) -> ProblemFunctions:
     from softswitch.problem import networks
     from softswitch.problem.ranges import ZERO_ONE
 
-    if options.label.label_type == BINARY:
-        return _binary(kind, options)
+    if label.label_type == BINARY:
+        return _binary(kind)
     is_error = kind == "error-rate"
-    rate = networks.class_error_rate() if is_error else networks.class_miss_rates(options.label.outputs)
+    rate = networks.class_error_rate() if is_error else networks.class_miss_rates(label.outputs)
     return ProblemFunctions(networks.class_cross_entropy, *rate, ZERO_ONE)
 
 
-def _number(kind: str, options: BuildOptions) -> ProblemFunctions:
+def _number(
+    kind: str, label: Any, loss: str | None, quantile: float | None, bound: float | None, **options: Any
+) -> ProblemFunctions:
     from softswitch.problem import networks
 
-    unit, is_coverage = options.label.unit, kind == "coverage"  # type: ignore[attr-defined]
-    loss = options.loss or ("quantile" if is_coverage else "squared")
-    quantile = options.quantile or (1 - options.bound if is_coverage and options.bound else 0.5)
+    unit, is_coverage = label.unit, kind == "coverage"
+    loss = loss or ("quantile" if is_coverage else "squared")
+    quantile = quantile or (1 - bound if is_coverage and bound else 0.5)
     constraint, surrogate, row_range = networks.regression_constraint(kind, unit)
     is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
     objective = networks.make_loss(loss, unit, quantile)
     return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
 
 
-def _custom(kind: str, options: BuildOptions) -> ProblemFunctions:
-    assert options.custom is not None
-    return options.custom
+def _custom(kind: str, custom: ProblemFunctions, **options: Any) -> ProblemFunctions:
+    return custom
 
 
 SENTENCES = {

@@ -238,14 +238,8 @@ class Encoding:
     @classmethod
     def from_dict(cls, entries: Sequence[dict[str, Any]]) -> Encoding:
         """Return the encoding that ``to_dict`` wrote."""
-        columns = []
-        for entry in entries:
-            fields = _swap(entry, list, tuple)
-            kind = fields.pop("kind")
-            if kind not in COLUMN_KINDS:
-                raise ValueError(f"column {entry.get('name')!r} has the unknown kind {kind!r}")
-            columns.append(COLUMN_KINDS[kind](**fields))
-        return cls(tuple(columns))
+        fields = [_swap(entry, list, tuple) for entry in entries]
+        return cls(tuple(COLUMN_KINDS[values.pop("kind")](**values) for values in fields))
 
 
 def _fit_column(values: pd.Series, whole: pd.Series) -> Column:

@@ -11,15 +11,9 @@ import numpy as np
 import pandas as pd
 
 from softswitch.engine.candidates import Move
+from softswitch.problem import networks
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.networks import (
-    LabelScale,
-    Network,
-    constant_network,
-    init_network,
-    predict_class,
-    rescale_network,
-)
+from softswitch.problem.networks import LabelScale, Network, predict_class, rescale_network
 from softswitch.problem.rates import is_positive
 
 MAX_CLASSES = 100
@@ -57,11 +51,11 @@ class Label:
 
     def constant(self, like: Network, value: float) -> Network:
         """Return a network of the same shape with a constant prediction."""
-        return constant_network(like, value)
+        return networks.constant_network(like, value)
 
     def initial_network(self, features: int, hidden: tuple[int, ...], seed: int) -> Network:
         """Return random weights, or zeros for a linear model."""
-        start = init_network(features, hidden, outputs=self.outputs, seed=seed)
+        start = networks.init_network(features, hidden, outputs=self.outputs, seed=seed)
         return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
@@ -122,7 +116,7 @@ class MulticlassLabel(Label):
 
     def constant(self, like: Network, value: float) -> Network:
         """Return a network that predicts the class shares, sharper or flatter; 1 predicts the shares themselves."""
-        return constant_network(like, -value * jnp.asarray(self._rarity, dtype=jnp.float32))
+        return networks.constant_network(like, -value * jnp.asarray(self._rarity, dtype=jnp.float32))
 
 
 @dataclass(frozen=True)
