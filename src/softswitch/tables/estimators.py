@@ -122,22 +122,15 @@ class FederatedEstimator(BaseEstimator):
         checks.check_choice("kind", self.kind, kind_names(estimator=type(self).__name__))
 
     def _train(
-        self,
-        X: np.ndarray,  # noqa: N803
-        y: np.ndarray,
-        clients: Any,
-        sample_weight: Any,
-        fit_label: Callable[[np.ndarray, np.ndarray], Label],
-        stratified: dict[str, np.ndarray],
-        **problem_options: Any,
+        self, x: np.ndarray, y: np.ndarray, clients: Any, weights: Any, fit_label: Any, stratified: Any, **given: Any
     ) -> None:
         """Train and certify; ``fit_label`` uses statistics of the training rows, splits preserve ``stratified``."""
         owner = np.zeros(len(y), int) if clients is None else check_row_values("clients", clients, len(y))
         columns = dict(stratified)
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        if weights is not None:
+            weights = _check_sample_weight(weights, x, ensure_non_negative=True)
             counts = weights > 0
-            X, y, owner, weights = X[counts], y[counts], owner[counts], weights[counts]  # noqa: N806
+            x, y, owner, weights = x[counts], y[counts], owner[counts], weights[counts]
             columns = {name: column[counts] for name, column in stratified.items()}
             columns[SAMPLE_WEIGHT] = (weights / weights.mean()).astype(np.float32)
         seed = self.random_state
@@ -151,12 +144,12 @@ class FederatedEstimator(BaseEstimator):
         previous = dict(self.__dict__) if self.warm_start and hasattr(self, "params_") else None
         label = fit_label(y, learn)
         row_weights = columns.get(SAMPLE_WEIGHT, np.ones(len(y)))[learn]
-        self.mean_ = np.average(X[learn], axis=0, weights=row_weights)
-        deviation = np.sqrt(np.average((X[learn] - self.mean_) ** 2, axis=0, weights=row_weights))
+        self.mean_ = np.average(x[learn], axis=0, weights=row_weights)
+        deviation = np.sqrt(np.average((x[learn] - self.mean_) ** 2, axis=0, weights=row_weights))
         self.scale_ = np.where(deviation > 0, deviation, 1.0)
-        columns |= {"y": label.encode(y), "x": self._standardise(X)}
-        options = {"seed": seed, "label": label, "bound": self.bound, **problem_options}
-        built = build_problem(self.kind, X.shape[1], tuple(self.hidden), **options)
+        columns |= {"y": label.encode(y), "x": self._standardise(x)}
+        given |= {"seed": seed, "label": label, "bound": self.bound}
+        built = build_problem(self.kind, x.shape[1], tuple(self.hidden), **given)
         problem, cost = built.problem, built.cost
         if SAMPLE_WEIGHT in columns:  # certificates are then approximate
             names = ("objective", "constraint", "constraint_surrogate")
@@ -172,8 +165,8 @@ class FederatedEstimator(BaseEstimator):
         train = select(learn)
         method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
         active = as_method(fill_alpha(method, len(train)))
-        given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        run: dict[str, Any] = {"seed": seed, "logging": Logging(eval_every=0), **given}
+        options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        run: dict[str, Any] = {"seed": seed, "logging": Logging(eval_every=0), **options}
         self.certificate_, self.certified_ = None, None
         if choose.any() and keep.any():
             split = DataSplit(train, select(choose), select(keep))

@@ -83,26 +83,18 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     else:
         encoding = Encoding.fit(table[masks[0]], features, table)
     columns = {"y": label.encode(values)} | columns | {"x": encoding.encode(table)}
-    built = build_problem(
-        task.kind,
-        len(encoding.features),
-        config.model.hidden,
-        seed=config.run.seed,
-        label=label,
-        loss=replace_auto(task.loss),
-        quantile=replace_auto(task.quantile),
-        bound=task.bound,
-        custom=_import_functions(config, folder) if task.kind == CUSTOM else None,
-    )
+    given: dict[str, Any] = {"loss": replace_auto(task.loss), "quantile": replace_auto(task.quantile)}
+    given |= {"seed": config.run.seed, "label": label, "bound": task.bound}
+    given["custom"] = _import_functions(config, folder) if task.kind == CUSTOM else None
+    built = build_problem(task.kind, len(encoding.features), config.model.hidden, **given)
     problem, private_surrogate = built.problem, built.functions.private_surrogate
     if is_private and private_surrogate is not None:
         problem = replace(problem, constraint_surrogate=private_surrogate)
     owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
 
     def select(rows: np.ndarray) -> ClientData:
-        return ClientData.from_arrays(
-            {name: column[rows] for name, column in columns.items()}, owner[rows], strata=built.strata
-        )
+        selected = {name: column[rows] for name, column in columns.items()}
+        return ClientData.from_arrays(selected, owner[rows], strata=built.strata)
 
     validation, held_out = (select(rows) if rows.any() else None for rows in masks[1:])
     with file.open("rb") as stream:

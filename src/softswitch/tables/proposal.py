@@ -25,6 +25,7 @@ DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "cov
 LABEL_DESCRIPTIONS = {BINARY: "two classes", MULTICLASS: "several classes", NUMBER: "a number"}
 MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER: "rank correlation"}
 """Measure of association by label type."""
+Summaries = Sequence[ColumnSummary]
 HELD_OUT = DataSection("", "", "").held_out
 DUPLICATES_SHARE = 0.01  # share of duplicate rows from which there is a remark
 RARE_CLASS_ROWS = 20  # number of rows of a class below which there is a remark
@@ -136,7 +137,7 @@ class PositiveClass(NamedTuple):
     why: str
 
 
-def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
+def label_candidates(summaries: Summaries) -> list[Candidate]:
     """Return columns that may be the label, the most likely first."""
     usable = [one for one in summaries if one.content not in (*inspection.UNUSABLE, *inspection.DATETIMES)]
     binary = sum(one.content == TWO_VALUES for one in usable)
@@ -156,7 +157,7 @@ def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
     return sorted(candidates, key=lambda candidate: -candidate.points)
 
 
-def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
+def client_candidates(summaries: Summaries, rows: int, label: str | None) -> list[Candidate]:
     """Return columns that may be the client, the most likely first."""
     candidates = []
     for one in summaries:
@@ -219,12 +220,7 @@ def positive_class(label: pd.Series) -> PositiveClass:
 
 
 def reasons_to_ignore(
-    table: pd.DataFrame,
-    summaries: Sequence[ColumnSummary],
-    label: str,
-    client: str,
-    label_type: str,
-    keep: Sequence[str] = (),
+    table: pd.DataFrame, summaries: Summaries, label: str, client: str, label_type: str, keep: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return columns to ignore, each with a reason that completes "it is"."""
     reasons = {}
@@ -242,12 +238,7 @@ def reasons_to_ignore(
 
 
 def remarks(
-    table: pd.DataFrame,
-    summaries: Sequence[ColumnSummary],
-    label: str,
-    client: str,
-    label_type: str,
-    ignored: Sequence[str],
+    table: pd.DataFrame, summaries: Summaries, label: str, client: str, label_type: str, ignored: Sequence[str]
 ) -> list[str]:
     """Return remarks on a table that can be trained on."""
     lines = []
