@@ -72,7 +72,7 @@ def paper(
 ) -> None:
     """Regenerate a figure of the paper as PNG and SVG, its numbers as CSV, and check its claims.
 
-    If 'all' is interrupted, the same command keeps finished experiments and continues with the others.
+    If 'all' is interrupted, the same command keeps finished experiments and runs the remaining ones.
     """
     from softswitch_experiments.paper import EXPERIMENTS
     from softswitch_experiments.paper.batch import Batch, format_duration
@@ -100,7 +100,7 @@ def paper(
     try:
         saved, failed = _run_batch(batch)
     except KeyboardInterrupt:
-        say("Interrupted. Finished experiments are kept; the same command continues with the others.", style="bold")
+        say("Interrupted. Finished experiments are kept; the same command runs the remaining ones.", style="bold")
         raise typer.Exit(INTERRUPTED) from None
     claims = [claim for one in (*batch.reused, *saved) for claim in one.claims]
     duration = format_duration(time.perf_counter() - start)
@@ -158,7 +158,7 @@ def bench(
 ) -> None:
     """Compare all methods on the same tasks, with the same tuning, evaluated on new seeds.
 
-    If it is interrupted, the same command keeps finished cells and continues with the others.
+    If it is interrupted, the same command keeps finished cells and runs the remaining ones.
     """
     import jax
 
