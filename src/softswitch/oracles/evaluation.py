@@ -37,22 +37,19 @@ SliceSize = Callable[[int, int], int]
 Evaluator = Callable[[Params], Evaluation]
 
 
-def slice_size(clients: int, bytes_per_client: int) -> int:
+def slice_size(clients: int, bytes_per_client: int, cpu_limit: int | None = None) -> int:
     """Return how many clients are computed together."""
-    return max(1, min(clients, _slice_bytes() // max(1, bytes_per_client)))
+    if jax.default_backend() == "cpu":
+        limit = min(SLICE_BYTES, cpu_limit or SLICE_BYTES)
+    else:
+        stats = jax.local_devices()[0].memory_stats() or {}
+        limit = max(SLICE_BYTES, stats.get("bytes_limit", 0) // SLICE_SHARE)
+    return max(1, min(clients, limit // max(1, bytes_per_client)))
 
 
 def full_data_slice_size(clients: int, bytes_per_client: int) -> int:
     """Return how many clients are computed together in an evaluation of all rows."""
-    limit = min(SLICE_BYTES, CACHE_BYTES) if jax.default_backend() == "cpu" else _slice_bytes()
-    return max(1, min(clients, limit // max(1, bytes_per_client)))
-
-
-def _slice_bytes() -> int:
-    if jax.default_backend() == "cpu":
-        return SLICE_BYTES
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return max(SLICE_BYTES, stats.get("bytes_limit", 0) // SLICE_SHARE)
+    return slice_size(clients, bytes_per_client, CACHE_BYTES)
 
 
 def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:

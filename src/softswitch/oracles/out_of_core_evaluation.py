@@ -83,6 +83,12 @@ def find_means(data: StreamedData, client: int, losses: Losses, start: Params) -
     store = data.store(len(rows))
     data.read(int(data.offsets[client, 0]) + rows, store, 0)
     generator, cut = np.random.default_rng(0), len(rows) // 3
+
+    def values(params: Params, part: np.ndarray) -> list[np.ndarray]:
+        weights = jnp.full((len(part),), 1 / len(part), float_dtype(params))
+        batch = {**{key: jnp.asarray(column[part]) for key, column in store.items()}, WEIGHT: weights}
+        return [np.asarray(value, float) for value in _values(params, batch, losses)]
+
     means = {"objective": True, "constraint": True}
     for distance in MEAN_TEST_DISTANCES:
         params = jax.tree.map(
@@ -90,20 +96,12 @@ def find_means(data: StreamedData, client: int, losses: Losses, start: Params) -
         )
         for _ in range(MEAN_TEST_SPLITS):
             order = generator.permutation(len(rows))
-            parts = [
-                [np.asarray(value, float) for value in _values(params, _batch(store, part, params), losses)]
-                for part in (order, order[:cut], order[cut:])
-            ]
+            parts = [values(params, part) for part in (order, order[:cut], order[cut:])]
             for name, whole, first, second in zip(means, *parts, strict=True):
                 mean = (cut * first + (len(rows) - cut) * second) / len(rows)
                 scale = np.maximum(np.abs(first), np.abs(second)) + np.abs(whole)
                 means[name] &= bool((np.abs(whole - mean) <= MEAN_TEST_TOLERANCE * scale + 1e-30).all())
     return means | ({"constraint": True} if losses.has_pooled_constraint else {})
-
-
-def _batch(store: dict[str, np.ndarray], rows: np.ndarray, params: Params) -> Batch:
-    weights = jnp.full((len(rows),), 1 / len(rows), float_dtype(params))
-    return {**{key: jnp.asarray(column[rows]) for key, column in store.items()}, WEIGHT: weights}
 
 
 @partial(jax.jit, static_argnames="losses")

@@ -152,11 +152,11 @@ class TorchOracle(HostOracle):
     def evaluate_params(self, params: Arrays) -> Evaluation:
         """Evaluate parameters on all rows of every client."""
         with self._at(params):
-            values, pooled = self._values(self._clients), None
-            if self.has_pooled_constraint:
-                statistics = [len(rows) * self.functions.statistics(rows.all_rows()) for rows in self._clients]
-                pooled = self.pool(np.sum(statistics, axis=0))
-        return Evaluation(*values, pooled)
+            values = self._values(self._clients)
+            if not self.has_pooled_constraint:
+                return Evaluation(*values)
+            statistics = [len(rows) * self.functions.statistics(rows.all_rows()) for rows in self._clients]
+            return Evaluation(*values, self.pool(np.sum(statistics, axis=0)))
 
     def load_answer(self, params: Arrays) -> None:
         """Load these parameters and their batch-norm statistics into the module, and set ``eval`` mode."""
@@ -166,9 +166,8 @@ class TorchOracle(HostOracle):
 
     def count_rows(self, draws: HostDraws) -> Any:
         """Count the participants' rows if a batch is all of them; else return None."""
-        if None not in self._batches:
-            return None
-        return np.asarray(sum(len(self._clients[client]) for client in draws.clients))
+        counts = [len(self._clients[client]) for client in draws.clients]
+        return np.asarray(sum(counts)) if None in self._batches else None
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
