@@ -58,6 +58,12 @@ class ClientData:
     Create it with ``from_arrays`` or ``from_list``. Rows keep their dtype as far as JAX does (float64 needs
     ``jax_enable_x64``).
 
+    Args:
+        columns: Data by name, one row per sample.
+        client: Client label of each row.
+        strata: As for ``from_arrays``.
+        names: Client labels in the order of their indices. Default: the sorted values of ``client``.
+
     Attributes:
         rows: The flat store.
         names: Client labels, in the order of their indices.
@@ -67,7 +73,9 @@ class ClientData:
         client_optimum: f_i* of each client if the objectives are regrets; set by ``with_regret``.
     """
 
-    def __init__(self, columns: Mapping[str, Any], client: ArrayLike, strata: Any, names: Sequence[Any] | None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Any], client: ArrayLike, strata: ArrayLike | None, names: Sequence[Any] | None
+    ) -> None:
         columns = check_columns(columns)
         total = len(next(iter(columns.values())))
         found = order_rows(total, label_codes("client", client, total), stratum_codes(columns, strata, total))
@@ -136,7 +144,12 @@ class ClientData:
         return len(self.names)
 
     def batch_shapes(self, width: int, dtype: DTypeLike) -> dict[str, Any]:
-        """Return the shapes of a batch of ``width`` rows whose weights have this dtype."""
+        """Return the shapes of a batch.
+
+        Args:
+            width: Number of rows.
+            dtype: Dtype of the row weights.
+        """
         return self.rows.batch_shapes(width, dtype)
 
     def __repr__(self) -> str:

@@ -229,7 +229,11 @@ class StreamedData:
         return sum(row.size * row.dtype.itemsize for row in self.columns.values())
 
     def load_client(self, index: int) -> ClientData:
-        """Return all rows of one client in memory."""
+        """Return all rows of one client in memory.
+
+        Args:
+            index: Index of the client.
+        """
         size, first = int(self.sizes[index]), int(self.offsets[index, 0])
         store = self.store(size)
         self.read(np.arange(first, first + size), store, 0)
@@ -237,11 +241,21 @@ class StreamedData:
         return ClientData(store, np.zeros(size, int), stratum, [self.names[index]])
 
     def store(self, rows: int) -> dict[str, np.ndarray]:
-        """Return columns of this many rows, all zeros, that JAX can use without a copy."""
+        """Return columns of zeros that JAX can use without a copy.
+
+        Args:
+            rows: Number of rows.
+        """
         return {key: aligned_zeros((rows, *row.shape), row.dtype) for key, row in self.columns.items()}
 
     def read(self, rows: np.ndarray, store: Mapping[str, np.ndarray], first: int) -> None:
-        """Read rows by number into the columns of a store, from its row ``first`` on; raise if they are not valid."""
+        """Read rows into the columns of a store; raise if they are not valid.
+
+        Args:
+            rows: Row numbers.
+            store: Columns as returned by ``store``.
+            first: Row of the store at which the first row is written.
+        """
         for begin in range(0, len(rows), READ_ROWS):
             some = rows[begin : begin + READ_ROWS].astype(np.int64)
             taken, start = self._take(some), first + begin
@@ -295,7 +309,12 @@ class StreamedData:
         return fingerprint(store, self.stratum_sizes, {"names": np.frombuffer(repr(self.names).encode(), np.uint8)})
 
     def evaluation_rows(self, clients: np.ndarray, piece: tuple[int, int] | None = None) -> np.ndarray:
-        """Return the rows of these clients that evaluations use; ``piece`` is a range of a single client's rows."""
+        """Return the numbers of the rows that evaluations use.
+
+        Args:
+            clients: Indices of the clients.
+            piece: Range of the evaluation rows of a single client. Default: all.
+        """
         many, sizes = self.evaluation_sizes[clients], self.sizes[clients]
         position = np.arange(int(many.sum())) if piece is None else np.arange(*piece)
         owner = np.repeat(np.arange(len(clients)), many) if piece is None else np.zeros(len(position), int)
