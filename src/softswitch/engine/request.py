@@ -14,10 +14,9 @@ import jax
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice
-from softswitch.engine.client_updates import check_exchanges
 from softswitch.engine.compiled import CompiledEngine, Engine, Program, Span
 from softswitch.engine.out_of_core import OutOfCoreEngine
-from softswitch.engine.server_step import Setup
+from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.sharded import ShardedEngine, release
 from softswitch.engine.stepwise import StepwiseEngine
 from softswitch.methods.base import Method

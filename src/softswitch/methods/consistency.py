@@ -81,7 +81,7 @@ class Consistency(NamedTuple):
             step: w_{k+1} − w_k.
         """
         before = take_clients(self, clients)
-        change = local_losses(reports, before.loss) - before.value
+        change = reports.local_losses(before.loss) - before.value
         counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)
         hurt = counts & (before.foretold > 0)
         foretold = jnp.zeros_like(before.foretold)
@@ -100,7 +100,7 @@ class Consistency(NamedTuple):
         return Consistency(
             round=put(self.round, jnp.where(returned, k, before.round)),
             loss=LocalLoss(objective, put(self.loss.constraint, mix), penalty, tolerance),
-            value=put(self.value, local_losses(reports, loss)),
+            value=put(self.value, reports.local_losses(loss)),
             foretold=put(self.foretold, foretold),
             times=add(self.times, counts),
             hurt=add(self.hurt, hurt),
@@ -108,11 +108,3 @@ class Consistency(NamedTuple):
             said=add(self.said, jnp.abs(change)),
             meant=add(self.meant, jnp.abs(before.foretold)),
         )
-
-
-def local_losses(reports: Reports, loss: LocalLoss) -> Float[Array, " m"]:
-    """Return each client's local loss by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
-    objective = jnp.where(reports.has_objective, reports.objective, 0)
-    constraint = jnp.where(reports.has_constraint, reports.constraint, 0)
-    excess = jnp.where(reports.has_constraint, jnp.maximum(constraint - loss.tolerance, 0), 0)
-    return loss.objective * objective + (loss.constraint * constraint).sum(axis=1) + loss.penalty * excess.sum(axis=1)

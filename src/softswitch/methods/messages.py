@@ -64,6 +64,15 @@ class Reports(NamedTuple):
         """What the criterion is made of: the numbers of all pairs (client, constraint), and which were reported."""
         return self.constraint, self.has_constraint
 
+    def local_losses(self, loss: LocalLoss) -> Float[Array, " m"]:
+        """Return each client's local loss by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
+        xp = array_namespace(self.objective)
+        objective = xp.where(self.has_objective, self.objective, 0)
+        constraint = xp.where(self.has_constraint, self.constraint, 0)
+        excess = xp.where(self.has_constraint, xp.maximum(constraint - loss.tolerance, 0), 0)
+        penalty = loss.penalty * xp.sum(excess, axis=1)
+        return loss.objective * objective + xp.sum(loss.constraint * constraint, axis=1) + penalty
+
 
 class LocalLoss(NamedTuple):
     """What a client minimises in its local steps: a_i·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
