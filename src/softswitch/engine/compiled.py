@@ -77,7 +77,7 @@ class Engine(Protocol):
     overwrites_state: bool
 
     def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds between two looks at callbacks, checkpoints and the clock."""
+        """Return the number of rounds between two calls of the callbacks."""
 
     def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
         """Return the state before round 0."""

@@ -188,7 +188,7 @@ def _evaluate(
 def _add_evaluation(
     record: Record, oracle: OutOfCoreOracle, evaluates: bool, evaluated: Evaluated | None, count: int
 ) -> Record:
-    """Return the records of a stretch with the evaluation of its first round, and NaN in the others."""
+    """Return the records of a stretch with the evaluation of its first round, and NaN in the remaining ones."""
     if not evaluates:
         return record
     dtype = record.objective.dtype

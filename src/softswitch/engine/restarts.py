@@ -110,7 +110,7 @@ class Restarts:
 
     @property
     def template(self) -> Method:
-        """The method of the first restart, before anything is known of the clients."""
+        """The method of the first restart, with nothing known about the clients."""
         return self._choice.template(self._requested)
 
     @property
@@ -363,7 +363,7 @@ def candidates(
         averaging_from: The first round that could join its average.
         wanted: The kind that is wanted; "auto" for any.
         more: Added to the description of the average.
-        frugal: Whether to save evaluations: the best by noisy reports is left out unless it is wanted.
+        frugal: Whether to save evaluations: the best by noisy reports is omitted unless it is wanted.
     """
     rounds = f"of rounds {begin} to {done - 1}"
     every = {"last": (state.params, f"last iterate {rounds}")}

@@ -34,7 +34,7 @@ from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 
 CHUNK_ROUNDS = 10
-"""Number of rounds between two looks at the clock, callbacks and checkpoints."""
+"""Number of rounds between two calls of the callbacks."""
 
 _decide = jax.jit(decide)
 _apply = partial(jax.jit, static_argnames="record_clients")(apply)
@@ -50,7 +50,7 @@ class StepwiseEngine:
     overwrites_state = False
 
     def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds between two looks at callbacks, checkpoints and the clock."""
+        """Return the number of rounds between two calls of the callbacks."""
         return CHUNK_ROUNDS
 
     def start(self, params: Params, method: Method, oracle: HostOracle, memory: Memory | None) -> State:

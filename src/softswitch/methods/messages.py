@@ -1,4 +1,4 @@
-"""What a rule reads and what it answers: the reports of one round and the decision made from them."""
+"""Messages of a round: the reports that a method reads, and its decision."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ if TYPE_CHECKING:  # it would import JAX, which not every client has
 
 
 class Reports(NamedTuple):
-    """The numbers that the sampled clients send in the first exchange of a round.
+    """What the participants send in the first exchange of a round.
 
     Attributes:
-        objective: f_i at w_k on client i's fresh batch; −∞ for a client that has none.
-        constraint: g_i likewise; one column a constraint. A violation is positive.
-        pooled: the constraints recomputed from all reporting clients' additive statistics, or None.
-        mask: who reported; the others' entries are ignored.
-        metrics: further numbers that clients tell by name, recorded and never used by a rule.
-        sums: the additive statistics of a pooled constraint, times the client's rows; None for a plain one.
-        bit: the switch bit, where the round is decided already: those who are left after it are weighed again.
-        stand_for: for how many clients each of these stands, where some are asked more often than others: a rule that
-            wants a mean weighs them by it. None: all alike.
-        clients: whose reports these are, for a rule that remembers clients (``Rule.knows_clients``); else None.
-        earlier: what the same batches gave at w_{k−1}, f, g and the sums, for a rule that compares (``Rule.compares``)
-            and for a memory that is corrected; else None.
-        key: a random key, for a rule that draws clients (``Rule.draws_clients``); else None.
+        objective: f_i at w_k on a fresh batch; −∞ for a client that has none.
+        constraint: g_i, one column for each constraint; a positive value is a violation.
+        pooled: The constraints of the participants' summed statistics; None for plain constraints.
+        mask: Which clients reported; other entries are ignored.
+        metrics: Further values by name, which are recorded only.
+        sums: Additive statistics of a pooled constraint, times the client's number of rows; None for a plain one.
+        bit: The switch bit, if the round is decided and its remaining clients are weighted again; else None.
+        stand_for: Number of clients that each client represents in a mean; None if all represent one.
+        clients: Indices of the participants, if ``Method.knows_clients``; else None.
+        earlier: f, g and sums of the same batches at w_{k−1}, if ``Method.compares`` or for a corrected memory; else
+            None.
+        key: A random key, if ``Method.draws_clients``; else None.
     """
 
     objective: Float[Array, " m"]
@@ -43,25 +42,25 @@ class Reports(NamedTuple):
 
     @property
     def has_objective(self) -> Bool[Array, " m"]:
-        """Who reported an objective; NaN is one, and makes the round fail."""
+        """Whether each client reported an objective; NaN counts as one, and the run then diverges."""
         xp = array_namespace(self.objective)
         return xp.logical_and(self.mask, self.objective != -xp.inf)
 
     @property
     def has_constraint(self) -> Bool[Array, "m c"]:
-        """Who reported which constraint."""
+        """Whether each client reported each constraint."""
         xp = array_namespace(self.constraint)
         return xp.logical_and(self.mask[:, None], self.constraint != -xp.inf)
 
     @property
     def void(self) -> Bool[Array, ""]:
-        """Whether nobody reported an objective, or nobody a constraint: the round then counts nothing."""
+        """Whether no client reported an objective, or none a constraint: the round then changes nothing."""
         xp = array_namespace(self.objective)
         return ~(xp.any(self.has_objective) & xp.any(self.pairs[1]))
 
     @property
     def pairs(self) -> tuple[Array, Array]:
-        """What the criterion is made of: the numbers of all pairs (client, constraint), and which were reported."""
+        """The values of all pairs (client, constraint), and whether they were reported."""
         return self.constraint, self.has_constraint
 
     def local_losses(self, loss: LocalLoss) -> Float[Array, " m"]:
@@ -75,16 +74,15 @@ class Reports(NamedTuple):
 
 
 class LocalLoss(NamedTuple):
-    """What a client minimises in its local steps: a_i·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
+    """The function that a client minimises in its local steps: a_i·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
 
     Attributes:
-        objective: a, the same for all or one a client.
-        constraint: b, one row a client, one column a constraint.
+        objective: a, for all clients or one for each.
+        constraint: b, one row for each client and one column for each constraint.
         penalty: c.
         tolerance: ε.
-        linear: s, one a client in the shape of the parameters, where clients keep something (``Rule.at_clients``): the
-            part <s_i, w>, which is added to the rest; else None.
-        pull: π, likewise: the part (π/2)·‖w − w_k‖².
+        linear: s_i in the shape of the parameters, for a further term <s_i, w>; None if there is none.
+        pull: π of a further term (π/2)·‖w − w_k‖²; None if there is none.
     """
 
     objective: Float[Array, ""] | Float[Array, " m"] | float
@@ -96,39 +94,39 @@ class LocalLoss(NamedTuple):
 
     @property
     def own(self) -> tuple[Any, Any, Any]:
-        """What differs from client to client, the clients first: a, or None where all have the same, b and s."""
+        """The parts that differ between clients, with the clients as the first axis: a (or None), b and s."""
         return (self.objective if getattr(self.objective, "ndim", 0) else None), self.constraint, self.linear
 
     def with_own(self, own: tuple[Any, Any, Any]) -> LocalLoss:
-        """The same with other parts of that: of some clients, or of a single one.
+        """Return the same with these parts of some clients, or of a single one.
 
         Args:
-            own: those parts.
+            own: The parts.
         """
         objective, constraint, linear = own
         objective = self.objective if objective is None else objective
         return self._replace(objective=objective, constraint=constraint, linear=linear)
 
     def of(self, place: int) -> LocalLoss:
-        """What the participant in this place minimises; ``linear`` is left out, which no client elsewhere has.
+        """Return the local loss of one participant, without ``linear``.
 
         Args:
-            place: which of them.
+            place: Place of the participant.
         """
         objective, constraint, _ = self.own
         return self.with_own((None if objective is None else objective[place], constraint[place], None))
 
 
 class Decision(NamedTuple):
-    """What the server makes of a round's reports.
+    """The server's decision on a round's reports.
 
     Attributes:
-        criterion: the number that the switch compares with λ.
-        feasible: the switch bit 1_k: whether the criterion is at most λ. The round then joins the feasible set S.
-        weights: r, the server's weight of each client's direction; sums to 1, or to 0 in a void round.
-        local_loss: what the clients minimise in their local steps.
-        clients: who is asked for directions, where a rule draws them (``Rule.draws_clients``); weights and local
-            losses are theirs. None: those who reported.
+        criterion: G_k, which the switch compares with λ.
+        feasible: The switch bit 1_k: whether the criterion is at most λ.
+        weights: r, the weight of each client's direction; they sum to 1, or to 0 in a void round.
+        local_loss: What the clients minimise in their local steps.
+        clients: The clients of the second exchange, if the method draws them; weights and local losses are theirs.
+            None: the participants.
     """
 
     criterion: Float[Array, ""]
