@@ -51,13 +51,16 @@ def draws(true, rows, generator):
     return ss.ClientData.from_arrays({"x": x}, client=np.repeat(np.arange(len(true)), rows))
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.01])
-def test_meets_is_wrong_at_most_as_often_as_promised(margin):
-    """500 held-out draws with one client just above the tolerance: "meets" would be false each time."""
+@pytest.mark.parametrize(
+    ("margin", "repeats"),
+    [(0.0, 150), pytest.param(0.0, 500, marks=pytest.mark.slow), pytest.param(0.01, 500, marks=pytest.mark.slow)],
+)
+def test_meets_is_wrong_at_most_as_often_as_promised(margin, repeats):
+    """Many held-out draws with one client just above the tolerance: "meets" would be false each time."""
     generator = np.random.default_rng(0)
     true = (0.1, 0.2 + margin + 1e-9, 0.15)
     false = 0
-    for _ in range(500):
+    for _ in range(repeats):
         found = ss.certify(
             jnp.float32(0.0),
             PROBLEM,
@@ -69,7 +72,7 @@ def test_meets_is_wrong_at_most_as_often_as_promised(margin):
         )
         assert not found.approximate
         false += found.clients[1].verdict is Verdict.MEETS
-    assert false / 500 <= 0.1
+    assert false / repeats <= 0.1
 
 
 def test_limits_of_all_clients_hold_together():

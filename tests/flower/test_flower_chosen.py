@@ -1,5 +1,6 @@
 """Settings that choose themselves over Flower: the compiled engine's course, kept in checkpoints, whatever is lost."""
 
+import functools
 import logging
 import math
 
@@ -49,6 +50,7 @@ def test_the_grid_chooses_as_the_compiled_engine_does():
     assert grid.params.shape == data.problem.start.shape
 
 
+@functools.cache
 def smallest_worst(limit):
     """F of the quadratics at the best w whose sum is at most ``limit``, by many small steps."""
     x = np.stack([quadratic(i)._data["x"] for i in range(MANY)]).astype(float)
@@ -177,20 +179,27 @@ class Dies(fl.InProcessGrid):
         return super().push_messages(messages)
 
 
+TWO_CYCLES = {"local_steps": 2, "participation": 0.5}
+
+
+def dying_grid():
+    return Dies(quadratics(6, batch_size=4), 6)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A run that is not interrupted."""
+    return run(dying_grid(), **TWO_CYCLES)
+
+
 @pytest.mark.parametrize("fatal", ["1", "20", "40", "41", "99"])
-def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
-    options = {"local_steps": 2, "participation": 0.5}
-
-    def grid():
-        return Dies(quadratics(6, batch_size=4), 6)
-
-    whole = run(grid(), **options)
+def test_a_run_goes_on_without_choosing_again(tmp_path, whole, fatal):
     assert len(whole.restarts) == 2
-    broken = grid()
+    broken = dying_grid()
     broken.fatal = fatal
     with pytest.raises(OSError, match="gone"):
-        run(broken, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
-    fewer = grid()
+        run(broken, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_CYCLES)
+    fewer = dying_grid()
     judged = []
     deliver = fewer.deliver
 
@@ -199,7 +208,7 @@ def test_a_run_goes_on_without_choosing_again(tmp_path, fatal):
         return deliver(message)
 
     fewer.deliver = watched
-    again = run(fewer, checkpoints=ss.Checkpoints(tmp_path, every=0), **options)
+    again = run(fewer, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_CYCLES)
     np.testing.assert_array_equal(again.params["w"], whole.params["w"])
     np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
     assert again.restarts == whole.restarts
