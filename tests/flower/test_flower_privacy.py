@@ -16,7 +16,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from softswitch.flower import messages as wire
 from softswitch.flower import private_client
-from softswitch.flower.replies import PrivacyReports
+from softswitch.flower.remote import PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.clipping import sum_clipped_values

@@ -62,18 +62,6 @@ def unflatten_params(arrays: Arrays, like: Params) -> Params:
     return {name: arrays[name] for name in like} if _is_flat(like) else unflatten_by_path(arrays, like)
 
 
-def unflatten_state(state: Any, like: Any, flat_params: Arrays) -> Any:
-    """Return a tree that contains parameters by name, such as a run's state, in the structure of ``like``."""
-    arrays = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        *outer, last = path
-        name = getattr(last, "key", None)
-        arrays[jax.tree_util.keystr(path)] = leaf
-        if name in flat_params:  # the name is the path within the parameters
-            arrays[f"{jax.tree_util.keystr(tuple(outer))}{name}"] = leaf
-    return unflatten_by_path(arrays, like)
-
-
 def _is_flat(params: Any) -> bool:
     return isinstance(params, dict) and all(
         isinstance(name, str) and jax.tree_util.all_leaves([leaf]) for name, leaf in params.items()

@@ -16,7 +16,7 @@ from filelock import FileLock
 from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import ATTEMPTS, NO_MEAN, count_rows_from_values, private_intervals
 from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
-from softswitch.flower.messages import Arrays, Values
+from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.clipping import PLAIN_STEPS, average_steps, mix_row_losses, sum_clipped_values
@@ -69,18 +69,15 @@ class PrivateClient:
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
         self._start = dict(client.start)  # a copy, because a module's parameters change
+        counts = {"rounds": rounds, "local_steps": local_steps, "evaluations": evaluations}
         planned = Releases.planned(
-            privacy,
-            checks.check_integer("rounds", rounds, minimum=1),
-            checks.check_integer("local_steps", local_steps, minimum=1),
-            checks.check_integer("evaluations", evaluations, minimum=1),
+            privacy, *(checks.check_integer(argument, count, minimum=1) for argument, count in counts.items())
         )
         self.name, self.constraints = client.name, client.constraints
         is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed
-        counts = self._count_rows(1 if is_checked else ATTEMPTS)
+        sizes = [float(count) for count in (*self._count_rows(1 if is_checked else ATTEMPTS), client.rows)]
         self._budget = SpentBudget(budget_file, privacy, Drawing.of(privacy, client.rows), planned)
         self._levels = self._budget.levels
-        sizes = [float(count) for count in (*counts, client.rows)]
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
             noisy = self._budget.release_sizes(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
@@ -101,15 +98,14 @@ class PrivateClient:
 
         It depends only on settings and on numbers of rows that are public or noisy.
         """
-        privacy, known = self._privacy, self._counts > 0
-        noise = self._levels.evaluation * privacy.clip_value
-        deviations = np.where(known, noise / np.where(known, self._counts, 1), np.inf)
-        return {
-            "epsilon": self._budget.epsilon,
-            "delta": privacy.delta,
-            "neighbours": privacy.neighbours,
-            "deviations": deviations.tolist(),
-        }
+        privacy, noise = self._privacy, self._levels.evaluation * self._privacy.clip_value
+        report = {"epsilon": self._budget.epsilon, "delta": privacy.delta, "neighbours": privacy.neighbours}
+        return report | {"deviations": self._over_counts(noise, 1.0, np.inf).tolist()}
+
+    def _over_counts(self, sums: Any, share: float, unknown: float) -> np.ndarray:
+        """Return sums divided by a share of the rows of each function, and a default for functions without rows."""
+        known = self._counts > 0
+        return np.where(known, sums / np.where(known, share * self._counts, 1), unknown)
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return noisy f_i and g_i on a batch of clipped rows."""
@@ -126,17 +122,15 @@ class PrivateClient:
         values: Any = np.zeros(self.constraints)
         counts: Any = self._counts
         mix, scale = mix_row_losses(loss, values, counts)
+        clip = self._privacy.clip_gradient
+        deviation = self._levels.step * clip
 
         def noisy_gradient(point: Arrays) -> Arrays:
-            return self._noisy_gradient(point, np.asarray(mix))
+            total = self._sum_gradients(point, self._draw_rows(), np.asarray(mix), clip)
+            noise = {name: deviation * secret_normals(*part.shape) for name, part in total.items()}
+            return {name: np.asarray(part, float) + noise[name] for name, part in total.items()}
 
         return average_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noisy_gradient)
-
-    def _noisy_gradient(self, params: Arrays, mix: np.ndarray) -> Arrays:
-        rows, clip = self._draw_rows(), self._privacy.clip_gradient
-        total = self._sum_gradients(params, rows, mix, clip)
-        deviation = self._levels.step * clip
-        return {name: np.asarray(part, float) + deviation * secret_normals(*part.shape) for name, part in total.items()}
 
     def evaluate(self, params: Arrays) -> Values:
         """Return noisy f_i and g_i on all rows, clipped."""
@@ -153,24 +147,18 @@ class PrivateClient:
             raise RefusalError("it is private, and certifies only constraints with known ranges")
         self._check_shapes(params)
         self._budget.charge(evaluations=1)
-        rows = np.arange(self._client.held_out_rows)
+        rows, evaluate = np.arange(self._client.held_out_rows), self._client.held_out_values
         values, elsewhere = (
-            self._evaluate_rows(self._client.held_out_values, point, rows)
-            for point in (params, perturb_params(self._start, 1))
+            self._evaluate_rows(evaluate, point, rows) for point in (params, perturb_params(self._start, 1))
         )
-        return private_intervals(
-            values, elsewhere, self._levels.evaluation, levels or ErrorLevels.uniform(error), known
-        )
+        levels = levels or ErrorLevels.uniform(error)
+        return private_intervals(values, elsewhere, self._levels.evaluation, levels, known)
 
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
-        clip = self._privacy.clip_value
-        total = sum_clipped_values(
-            self._evaluate_rows(self._client.row_values, params, rows), clip, 1 + self.constraints
-        )
+        clip, values = self._privacy.clip_value, self._evaluate_rows(self._client.row_values, params, rows)
+        total = sum_clipped_values(values, clip, 1 + self.constraints)
         noisy = total + level * clip * secret_normals(len(total))
-        known = self._counts > 0
-        means = np.where(known, noisy / np.where(known, share * self._counts, 1), -np.inf)
-        return Values(float(means[0]), means[1:].tolist())
+        return to_values(self._over_counts(noisy, share, -np.inf))
 
     def _evaluate_rows(
         self, row_values: Callable[[Arrays, np.ndarray], Any], params: Arrays, rows: np.ndarray
@@ -223,39 +211,40 @@ class PrivateClient:
         return secret_choice(rows, self._batch_rows) if self._has_fixed_size else secret_draw(rows, self._privacy.rate)
 
     def _count_rows(self, attempts: int) -> list[int]:
-        """Return the number of rows that f and each g apply to, or raise if a function is not a mean over rows."""
+        """Return the number of rows that f and each g apply to, or raise if a function is not a mean over rows.
+
+        An error is logged only locally, because its text may reveal rows.
+        """
         client, rows = self._client, np.arange(self._client.rows)
 
-        def row_values(params: Arrays) -> np.ndarray:
-            return self._hide_errors(lambda: client.row_values(params, rows))
+        def hide_errors(compute: Callable[[Arrays], Any]) -> Callable[[Arrays], np.ndarray]:
+            def compute_quietly(params: Arrays) -> np.ndarray:
+                try:
+                    return np.asarray(compute(params))
+                except Exception:
+                    logger.exception("client %r could not compute its reply", self.name)
+                    raise RefusalError("it could not compute its reply; the error is in the client's log") from None
 
-        def mean_values(params: Arrays) -> np.ndarray:
-            values = self._hide_errors(lambda: client.evaluate(params))
-            return np.array([values.objective, *values.constraint])
+            return compute_quietly
+
+        @hide_errors
+        def row_values(params: Arrays) -> Any:
+            return client.row_values(params, rows)
+
+        @hide_errors
+        def mean_values(params: Arrays) -> Any:
+            values = client.evaluate(params)
+            return [values.objective, *values.constraint]
 
         return count_rows_from_values(row_values, mean_values, self._start, attempts)
 
-    def _hide_errors(self, compute: Callable[[], T]) -> T:
-        """Compute, and log an error only locally, because its text may reveal rows."""
-        try:
-            return compute()
-        except Exception:
-            logger.exception("client %r could not compute its reply", self.name)
-            raise RefusalError("it could not compute its reply; the error is in the client's log") from None
-
 
 class SpentBudget:
-    """Counts releases in a file, and refuses those that exceed the budget.
+    """Counts releases in a file that all runs share, and refuses those that exceed the budget.
 
-    Args:
-        file: The file, shared by all runs. It is created if it does not exist.
-        privacy: The privacy settings.
-        drawing: How rows are drawn.
-        planned: The releases that the noise is calibrated for, which are also the maximum. If both noise and ε are
-            given, rounds are allowed until only the planned evaluations fit in the budget.
-
-    Attributes:
-        levels: The noise on each kind of release. It is computed once and kept in the file.
+    The noise is calibrated for the ``planned`` releases, which are also the maximum. If both noise and ε are given,
+    rounds are allowed until only the planned evaluations fit in the budget. ``levels`` is the noise on each kind of
+    release. It is computed once and kept in the file.
     """
 
     def __init__(self, file: str | Path, privacy: RecordPrivacy, drawing: Drawing, planned: Releases) -> None:
@@ -268,18 +257,14 @@ class SpentBudget:
             if not self._file.exists():
                 levels = calibrate_noise(privacy, planned, drawing)
                 if not count_affordable_rounds(privacy, levels, drawing, 1, self._local_steps, planned.evaluations):
-                    raise ValueError(
-                        f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: "
-                        "raise the noise, or omit it to have it computed"
-                    )
+                    problem = f"epsilon = {privacy.epsilon:g} does not allow a single round with noise"
+                    raise ValueError(f"{problem} = {levels.step:.3g}: raise the noise, or omit it to have it computed")
                 releases = list(Releases())
                 self._write({"releases": releases, "sizes": None, "levels": list(levels), "settings": settings})
             state = self._read()
         if state["settings"] != settings:
-            raise ValueError(
-                f"budget_file {self._file} was created with other settings: keep privacy, rounds, local_steps, "
-                "evaluations and the rows unchanged"
-            )
+            kept = "keep privacy, rounds, local_steps, evaluations and the rows unchanged"
+            raise ValueError(f"budget_file {self._file} was created with other settings: {kept}")
         self.levels = NoiseLevels(*state["levels"])
 
     @property

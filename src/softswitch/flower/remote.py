@@ -1,4 +1,4 @@
-"""Requests to all clients outside of the rounds: evaluation and certification of an answer."""
+"""The clients as the server sees them: readers of their replies, evaluation and certification of an answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -19,22 +20,168 @@ from softswitch.certification.certify import build_certificate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.limits import MAX_BET, BinomialRate
 from softswitch.flower import messages as wire
-from softswitch.flower.exchange import NoReply, PendingMessages, poll_intervals
-from softswitch.flower.replies import PrivacyReports, ValueLimits, check_statistics, pool_statistics, value_range
+from softswitch.flower.client import clip_direction
+from softswitch.flower.compression import parse_direction
+from softswitch.flower.exchange import NoReply, PendingMessages, check_reply, poll_intervals
 from softswitch.flower.roster import Roster
+from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
 from softswitch.flower.settings import StrategySettings
+from softswitch.methods.compressors import Compressor
+from softswitch.methods.memory import Memory
+from softswitch.methods.messages import Reports
 from softswitch.oracles.base import Evaluation
+from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
-from softswitch.problem.ranges import Range, check_range, endpoints, expand_ranges, has_two_values
+from softswitch.problem.ranges import Range, check_range, endpoints, expand_ranges, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval, IntervalMethod
 from softswitch.results.events import EventLog
+from softswitch.results.history import ClientOutcome
+from softswitch.results.result import Result
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
 ATTEMPTS = 3
 """Number of times that a client is asked if it fails for now."""
 SLACK, P_SLACK = 1e-5, 0.99
-"""Tolerance for a client's limits, in units of the range, and factor on its p-values."""
+"""Tolerance for a client's numbers, in units of their range, and factor on its p-values."""
+
+
+def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
+    """Return the reports of a round in which no client reported."""
+    objective, constraint = (jnp.full(shape, -jnp.inf, dtype) for shape in (clients, (clients, constraints)))
+    return Reports(objective, constraint, jnp.zeros(constraints, dtype) if pools else None, jnp.zeros(clients, bool))
+
+
+def pool_statistics(value: Callable[[Any], Any], sums: Sequence[np.ndarray] | np.ndarray) -> np.ndarray | None:
+    """Return the pooled constraint of the clients' statistics; None, with a warning, if it cannot be computed."""
+    try:
+        pooled = np.atleast_1d(np.asarray(value(np.sum(sums, axis=0))))
+        if not np.isfinite(pooled).all():
+            raise ValueError(f"the pooled constraint is {pooled}")
+    except Exception as error:
+        logger.warning("the pooled constraint could not be computed: %s", error)
+        return None
+    return pooled
+
+
+def _with_slack(bounds: Range) -> tuple[float, float, float]:
+    low, high = endpoints(bounds)
+    return low, high, SLACK * max(high - low, abs(low), abs(high))
+
+
+def _value_range(bounds: Range) -> tuple[float, float]:
+    """Return the range of a mean of rows, or of a gap between two means, with tolerance for rounding."""
+    low, high, slack = _with_slack(bounds)
+    return min(low, 0.0) - slack, max(high, high - low) + slack
+
+
+class ValueReader:
+    """Reads the values of clients and checks them against their known ranges."""
+
+    def __init__(self, settings: StrategySettings, constraints: int) -> None:
+        self._settings, self._constraints = settings, constraints
+        self._ranges = function_ranges(settings.objective_range, settings.constraint_range, constraints)
+
+    def read(self, content: RecordDict, statistics: int | None, name: str = wire.VALUES) -> wire.Values:
+        """Return values, or raise ``InvalidMessageError``; the number of ``statistics`` is checked if it is known."""
+        settings = self._settings
+        pools, largest = settings.pooled is not None, settings.largest_number
+        values = wire.parse_values(content, self._constraints, pools, largest, name)
+        for value, bounds in zip((values.objective, *values.constraint), self._ranges, strict=True):
+            if bounds is not None and value != -math.inf:
+                low, high = _value_range(bounds)
+                problem = f"it reports {value:g}, outside the range {endpoints(bounds)} of single rows"
+                wire.require(low <= value <= high, problem)
+        if values.statistics is None:
+            return values
+        count, statistics_range = len(values.statistics), settings.statistics_range
+        problem = f"it reports {count} statistics, but {statistics} are expected"
+        wire.require(statistics in (None, count), problem)
+        try:
+            ranges = expand_ranges(statistics_range, count, "statistics_range")
+        except ValueError as error:
+            raise wire.InvalidMessageError(str(error)) from error
+        for value, bounds in zip(values.statistics, ranges, strict=True):
+            if bounds is not None:
+                low, high, slack = _with_slack(bounds)
+                problem = f"a statistic is {value:g}, outside the range {(low, high)} of single rows"
+                wire.require(low - slack <= value <= high + slack, problem)
+        return values
+
+
+class PrivacyReport(NamedTuple):
+    """A client's report: spent ε, δ, the neighbouring relation, and the deviations of the noise on f and each g.
+
+    A deviation is None for a function that the client does not have. There are none if they are unknown.
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: str
+    deviations: tuple[float | None, ...] = ()
+
+
+class PrivacyReports:
+    """The last privacy report of each client that sends one; a client has so many ``functions``: f and all g."""
+
+    def __init__(self, functions: int) -> None:
+        self._functions = functions
+        self._reports: dict[str, PrivacyReport] = {}
+
+    def read(self, name: str, content: RecordDict) -> float | None:
+        """Keep the privacy report in a client's reply and return its ε, or raise ``InvalidMessageError``."""
+        record = content.get(wire.PRIVACY)
+        if not isinstance(record, ConfigRecord):
+            return None
+        epsilon, delta = wire.read_float(record, "epsilon"), wire.read_float(record, "delta")
+        problem = f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}"
+        wire.require(epsilon >= 0 and 0 < delta < 1, problem)
+        numbers = wire.read_numbers(record, "deviations") if "deviations" in record else []
+        valid = "deviations" not in record or len(numbers) == self._functions
+        problem = f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}"
+        wire.require(valid and all(number >= 0 for number in numbers), problem)
+        deviations = tuple(None if math.isinf(number) else number for number in numbers)
+        self._reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
+        return epsilon
+
+    def to_dict(self) -> dict[str, PrivacyReport]:
+        """Return all reports, for a checkpoint."""
+        return self._reports
+
+    def restore(self, reports: Mapping[str, Any]) -> None:
+        """Take over the reports of a checkpoint."""
+        self._reports = {
+            name: PrivacyReport(float(epsilon), float(delta), str(neighbours), *map(tuple, deviations))
+            for name, (epsilon, delta, neighbours, *deviations) in reports.items()
+        }
+
+    def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
+        """Return the budgets that these clients have spent; None if no client reports one."""
+        if not self._reports:
+            return None
+        reports, unknown = [self._reports.get(str(name)) for name in names], (None,) * self._functions
+        return PrivacyAccount(
+            epsilon=tuple(None if report is None else report.epsilon for report in reports),
+            delta=max(report.delta for report in self._reports.values()),
+            neighbours="; or ".join(sorted({report.neighbours for report in self._reports.values()})),
+            deviations=tuple(unknown if report is None else report.deviations or unknown for report in reports),
+        )
+
+    def add_to_result(self, result: Result) -> Result:
+        """Return the result with the spent budgets, and a remark on noisy values in its status."""
+        account = self.account(result.names)
+        if account is None or np.isnan(result.client_objective).all():
+            return replace(result, privacy=account)
+        status = replace(result.status, message=f"{result.status.message}; {account.value_note}")
+        return replace(result, status=status, privacy=account)
+
+    def add_to_certificate(self, certificate: Certificate) -> Certificate:
+        """Return the certificate with the largest budget that was spent, its own cost included."""
+        if not self._reports:
+            return certificate
+        reports = self._reports.values()
+        epsilon, delta = max(report.epsilon for report in reports), max(report.delta for report in reports)
+        return replace(certificate, epsilon=epsilon, delta=delta)
 
 
 class RemoteClients:
@@ -45,56 +192,49 @@ class RemoteClients:
         privacy: The clients' reports on their privacy budgets.
     """
 
-    noise_setting = "batch_size"
-    report_batch_size: int | None = None
+    noise_setting, report_batch_size = "batch_size", None
 
-    def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog | None = None) -> None:
-        self._grid, self._roster, self._settings = grid, roster, settings
-        self._events = EventLog() if events is None else events
-        self._constraints = roster.constraints or 1
-        ranges = settings.objective_range, settings.constraint_range, settings.statistics_range
-        self._limits = ValueLimits(*ranges, self._constraints)
+    def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog) -> None:
+        self._grid, self.roster, self.settings, self.events = grid, roster, settings, events
+        self.constraints = roster.constraints or 1
+        self.values = ValueReader(settings, self.constraints)
         self.participants = 1
-        self.privacy = PrivacyReports(1 + self._constraints)
+        self.privacy = PrivacyReports(1 + self.constraints)
 
     def rows(self, index: int) -> int:
         """Return a client's number of training rows, by its index among the clients that are not excluded."""
-        return self._roster.rows(self._roster.included[index])
+        return self.roster.rows(self.roster.included[index])
 
     @property
     def has_surrogate(self) -> bool:
         """Whether clients descend on surrogates of their constraints."""
-        return self._roster.has_surrogate
+        return self.roster.has_surrogate
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the numbers of rows on which a round evaluates values and gradients."""
-        return row_count[:, 0], self._settings.local_steps * row_count[:, 1]
+        return row_count[:, 0], self.settings.local_steps * row_count[:, 1]
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Return f_i and g_i of every client that is not excluded, on all its rows; NaN if it does not reply.
 
         Wait for clients that are not connected, and ask those that fail for now again.
         """
-        values, included = self.judge_now(params, patient=True), self._roster.included
+        values, included = self.judge_now(params, patient=True), self.roster.included
         return Evaluation(values.objective[included], values.constraint[included], values.pooled)
 
     def judge_now(self, params: Params, *, patient: bool = False) -> Evaluation:
         """Return the same for all clients by index; NaN for those that are excluded or not connected."""
-        count, pooled = len(self._roster.names), self._settings.pooled
-        objective, constraint = np.full(count, np.nan), np.full((count, self._constraints), np.nan)
-        sums, content = [], RecordDict({wire.PARAMS: wire.to_record(params)})
+        roster, pooled = self.roster, self.settings.pooled
+        count, sums = len(roster.names), []
+        objective, constraint = np.full(count, np.nan), np.full((count, self.constraints), np.nan)
 
         def read(index: int, reply: Message) -> None:
-            largest = self._settings.largest_number
-            values = wire.parse_values(reply.content, self._constraints, pooled is not None, largest)
-            self._limits.check(values)
-            if self._roster.statistics:
-                check_statistics(values, self._roster.statistics)
+            values = self.values.read(reply.content, roster.statistics or None)
             objective[index], constraint[index] = values.objective, values.constraint
-            if values.statistics is not None and self._roster.clients[index] is not None:
-                sums.append(self._roster.rows(index) * np.asarray(values.statistics))
+            if values.statistics is not None and roster.clients[index] is not None:
+                sums.append(roster.rows(index) * np.asarray(values.statistics))
 
-        self._ask_all(wire.EVALUATE, content, read, patient=patient)
+        self._ask_all(wire.EVALUATE, RecordDict({wire.PARAMS: wire.to_record(params)}), read, patient=patient)
         return Evaluation(objective, constraint, pool_statistics(pooled, sums) if pooled is not None and sums else None)
 
     def certify(
@@ -108,39 +248,23 @@ class RemoteClients:
     ) -> Certificate | None:
         """Certify every client's constraint on its held-out rows; return None if no client has such rows.
 
-        Each client computes its own intervals and sends only these.
-
-        Args:
-            params: The answer.
-            tolerance: The tolerance ε of the constraint.
-            confidence: The confidence of the certificate.
-            objective_range: Range of the objective on a single row. Default: that of the run's settings.
-            constraint_range: Range of the constraint on a single row. Default: that of the run's settings.
+        Each client computes its own intervals and sends only these. The ranges of f and g on a single row are those of
+        the run's settings by default.
         """
-        settings, roster = self._settings, self._roster
+        settings, roster, functions = self.settings, self.roster, 1 + self.constraints
         objective_range = settings.objective_range if objective_range is None else objective_range
         constraint_range = settings.constraint_range if constraint_range is None else constraint_range
         error = 1 - checks.check_probability("confidence", confidence)
-        functions = 1 + self._constraints
         ranges = [check_range("objective_range", objective_range), *expand_ranges(constraint_range, functions - 1)]
-        held_out_rows = {
-            i: client.held_out_rows
-            for i in roster.included
-            if (client := roster.clients[i]) is not None and client.held_out_rows > 0
-        }
+        clients = {i: client for i in roster.included if (client := roster.clients[i]) is not None}
+        held_out_rows = {i: client.held_out_rows for i, client in clients.items() if client.held_out_rows > 0}
         if not held_out_rows:
             return None
         levels = ErrorLevels(error / len(held_out_rows), error, tolerance)
-        request = ConfigRecord(
-            {
-                "error": levels.joint,
-                "marginal": levels.marginal,
-                "tolerance": levels.tolerance,
-                "low": [math.nan if bounds is None else endpoints(bounds)[0] for bounds in ranges],
-                "high": [math.nan if bounds is None else endpoints(bounds)[1] for bounds in ranges],
-                "two_values": [float(has_two_values(bounds)) for bounds in ranges],
-            }
-        )
+        limits = [(math.nan, math.nan) if bounds is None else endpoints(bounds) for bounds in ranges]
+        request = ConfigRecord({"error": levels.joint, "marginal": levels.marginal, "tolerance": levels.tolerance})
+        request["low"], request["high"] = [low for low, _ in limits], [high for _, high in limits]
+        request["two_values"] = [float(has_two_values(bounds)) for bounds in ranges]
         content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: request})
         intervals: dict[int, list[Interval]] = {}
 
@@ -166,15 +290,15 @@ class RemoteClients:
         If ``patient``, wait for clients that are not connected, repeat requests that fail for now, and ask clients
         that were silent before.
         """
-        roster, timeout = self._roster, self._settings.report_timeout
+        roster, timeout = self.roster, self.settings.report_timeout
         roster.refresh(self._grid, 0, 0.0)
         left = set(roster.included if indices is None else indices)
         if not patient:
-            left &= set(roster.available(self._events.round or 0, 0))
+            left &= set(roster.available(self.events.round or 0, 0))
         tries, max_tries = Counter[int](), ATTEMPTS if patient else 1
         pending, began = PendingMessages(self._grid, timeout), time.monotonic()
         deadline = began + timeout
-        connect_deadline = min(deadline, began + (self._settings.wait if patient else 0.0))
+        connect_deadline = min(deadline, began + (self.settings.wait if patient else 0.0))
         for interval in poll_intervals():
             nodes, now = roster.connected, time.monotonic()
             may_ask = now < deadline or not tries  # connected clients are asked even if the refresh took long
@@ -193,26 +317,190 @@ class RemoteClients:
             self._is_done(i, NoReply(f"no reply within {timeout:g} s"), kind, read)
         for i in sorted(i for i in left if not tries[i]):
             logger.warning("client %r was not connected (%s)", roster.names[i], kind)
-            self._events.record("lost", f"it was not connected ({kind})", client=roster.names[i])
+            self.events.record("lost", f"it was not connected ({kind})", client=roster.names[i])
 
     def _is_done(self, index: int, reply: Message | NoReply, kind: str, read: Callable[[int, Message], None]) -> bool:
         """Read a reply; return whether there is no need to ask the client again."""
-        name = self._roster.names[index]
+        name = self.roster.names[index]
         try:
-            if isinstance(reply, NoReply):
-                raise reply
-            if (reason := wire.read_refusal(reply.content)) is not None:
-                raise wire.InvalidMessageError(f"it refused: {reason}")
+            content = check_reply(reply)
+            assert isinstance(reply, Message)
             read(index, reply)
-            self.privacy.read(name, reply.content)
+            self.privacy.read(name, content)
         except NoReply as failure:
             logger.warning("client %r did not reply (%s): %s", name, kind, failure)
-            self._events.record("lost", f"{kind}: {failure}", client=name)
+            self.events.record("lost", f"{kind}: {failure}", client=name)
             return failure.permanent
         except wire.InvalidMessageError as error:
             logger.warning("the reply of client %r is rejected (%s): %s", name, kind, error)
-            self._events.record("rejected", f"{kind}: {error}", client=name)
+            self.events.record("rejected", f"{kind}: {error}", client=name)
         return True
+
+
+class ReplyReader:
+    """Converts the replies of rounds to reports and directions, and logs the clients that fail.
+
+    Attributes:
+        silent: The clients from which nothing came in the present round.
+        replied: The clients that replied in the present round.
+        epsilon: The budget spent by each client of the present round, by place; NaN if it reports none.
+    """
+
+    def __init__(
+        self,
+        clients: RemoteClients,
+        shapes: Mapping[str, wire.ArraySpec],
+        statistics: int | None,
+        dtype: np.dtype,
+        up: Compressor | None = None,
+        read_masked: Callable[[RecordDict], MaskedUpdate] | None = None,
+    ) -> None:
+        settings = clients.settings
+        self._clients, self._roster, self._settings = clients, clients.roster, settings
+        self._shapes, self._dtype, self._up, self._read_masked = shapes, dtype, up, read_masked
+        self._statistics = settings.statistics if statistics is None else statistics
+        self._keeps_sums = statistics is not None
+        self._reads_earlier = isinstance(settings.memory, Memory) and settings.memory.corrected
+        self.silent: set[int] = set()
+        self.replied: set[int] = set()
+        self.epsilon = np.zeros(0)
+
+    def read_reports(
+        self, k: int, clients: list[int], replies: Sequence[Message | NoReply]
+    ) -> tuple[Reports, np.ndarray]:
+        """Return the reports of round k and the outcome of each client.
+
+        A server with memory gets the sums of each client's statistics; else they are pooled here.
+        """
+        pooled, count = self._settings.pooled, len(clients)
+        void = no_reports(count, self._clients.constraints, self._dtype, pooled is not None)
+        outcomes, found = np.zeros(count, np.int32), {}
+        self.silent, self.replied, self.epsilon = set(), set(), np.full(count, np.nan)
+        if pooled is not None and not self._statistics:
+            self._statistics = _most_common_statistics(replies)
+        failures = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
+        for place, (index, reply) in enumerate(zip(clients, replies, strict=True)):
+            report = self._read(k, index, reply, place, outcomes, failures, self._read_report)
+            if report is not None:
+                found[place] = report
+        values = {place: now for place, (now, _) in found.items()}
+        objective, constraint, sums = self._stack(clients, values, -np.inf, 0.0)
+        mask = jnp.asarray(np.isin(np.arange(count), list(found)))
+        reports = Reports(objective, constraint, void.pooled, mask)
+        if self._reads_earlier:
+            earlier = {place: before for place, (_, before) in found.items() if before is not None}
+            reports = reports._replace(earlier=self._stack(clients, earlier, np.nan, np.nan))
+        if self._keeps_sums:
+            return reports._replace(sums=sums), outcomes
+        if pooled is None or not found:
+            return reports, outcomes
+        statistics = [self._roster.rows(clients[place]) * np.asarray(now.statistics) for place, now in values.items()]
+        constraint_value = pool_statistics(pooled, statistics)
+        if constraint_value is None:
+            return void, np.where(outcomes == ClientOutcome.COUNTED, ClientOutcome.VOID, outcomes)
+        return reports._replace(pooled=jnp.asarray(constraint_value, self._dtype)), outcomes
+
+    def _stack(
+        self, clients: list[int], values: Mapping[int, wire.Values], missing: float, no_sums: float
+    ) -> tuple[Any, Any, Any]:
+        """Return f, g and the sums of statistics by place, if they are kept."""
+        shapes, defaults = ((), (self._clients.constraints,), (self._statistics or 0,)), (missing, missing, no_sums)
+        parts = [
+            np.full((len(clients), *shape), fill, self._dtype) for shape, fill in zip(shapes, defaults, strict=True)
+        ]
+        for place, (objective, constraint, statistics) in values.items():
+            parts[0][place], parts[1][place] = objective, constraint
+            if self._keeps_sums and statistics is not None:
+                parts[2][place] = self._roster.rows(clients[place]) * np.asarray(statistics)
+        return jnp.asarray(parts[0]), jnp.asarray(parts[1]), jnp.asarray(parts[2]) if self._keeps_sums else None
+
+    def read_updates(
+        self,
+        k: int,
+        clients: list[int],
+        updating: list[int],
+        replies: Sequence[Message | NoReply],
+        outcomes: np.ndarray,
+    ) -> dict[int, Any]:
+        """Return the usable directions, masked with secure aggregation, by place; update ``outcomes`` for all."""
+        failures, read = (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE), self._read_masked or self._read_direction
+        updates = {
+            place: self._read(k, clients[place], reply, place, outcomes, failures, read)
+            for place, reply in zip(updating, replies, strict=True)
+        }
+        return {place: update for place, update in updates.items() if update is not None}
+
+    def _read(
+        self,
+        k: int,
+        index: int,
+        reply: Message | NoReply,
+        place: int,
+        outcomes: np.ndarray,
+        failures: tuple[ClientOutcome, ClientOutcome],
+        read: Callable[[RecordDict], Any],
+    ) -> Any:
+        """Return what ``read`` makes of a reply, or None if it is not usable; record the client's outcome."""
+        name, content, events = self._roster.names[index], None, self._clients.events
+        try:
+            if isinstance(reply, NoReply):
+                raise reply
+            if (reason := wire.read_refusal(reply.content)) is None:
+                content = read(reply.content)
+                if (epsilon := self._clients.privacy.read(name, reply.content)) is not None:
+                    self.epsilon[place] = epsilon
+                outcomes[place] = ClientOutcome.COUNTED
+            else:
+                outcomes[place] = ClientOutcome.REFUSED
+                logger.warning("round %d: client %r refuses: %s", k, name, reason)
+                events.record("refused", reason, client=name)
+        except NoReply as failure:
+            outcomes[place] = failures[0]
+            if failure.silent:
+                self.silent.add(index)
+            logger.warning("round %d: client %r is lost: %s", k, name, failure)
+            events.record("lost", f"{failures[0].label}: {failure}", client=name)
+            return None
+        except wire.InvalidMessageError as error:
+            outcomes[place], content = failures[1], None
+            logger.warning("round %d: the reply of client %r is rejected: %s", k, name, error)
+            events.record("rejected", f"{failures[1].label}: {error}", client=name)
+        self.replied.add(index)
+        return content
+
+    def _read_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
+        """Return a client's report, and that of its batch at the previous iterate if it is wanted and present."""
+        if self._read_masked is not None:
+            parse_key(content)  # raises for a client that could not take part in the second exchange
+        is_known = self._settings.pooled is None or self._statistics is not None
+        wire.require(is_known, "clients differ in how many statistics they report; set statistics")
+        has_earlier = self._reads_earlier and wire.PREVIOUS_VALUES in content
+        read = self._clients.values.read
+        earlier = read(content, self._statistics, wire.PREVIOUS_VALUES) if has_earlier else None
+        return read(content, self._statistics), earlier
+
+    def _read_direction(self, content: RecordDict) -> wire.Arrays:
+        record, largest, clip_norm = (
+            content.get(wire.DIRECTION),
+            self._settings.largest_number,
+            self._settings.clip_norm,
+        )
+        if self._up is None:
+            direction = wire.parse_arrays(record, self._shapes, largest)
+        else:
+            direction = parse_direction(record, self._up, self._shapes, largest)
+        return direction if clip_norm is None else clip_direction(direction, clip_norm)
+
+
+def _most_common_statistics(replies: Sequence[Message | NoReply]) -> int | None:
+    """Return the most common number of statistics; None for a tie."""
+    records = (reply.content.get(wire.VALUES) for reply in replies if isinstance(reply, Message))
+    counts = Counter(
+        len(record["statistics"]) if isinstance(record["statistics"], list) else 1
+        for record in records
+        if isinstance(record, MetricRecord) and "statistics" in record
+    ).most_common(2)
+    return None if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]) else counts[0][0]
 
 
 @dataclass(frozen=True)
@@ -233,21 +521,21 @@ class IntervalLimits:
 
     def check(self, interval: Interval, bounds: Range | None) -> None:
         """Raise ``InvalidMessageError`` if an interval is impossible, or better than its rows allow."""
-        if interval.rows > self.rows:
-            raise wire.InvalidMessageError(
-                f"its interval uses {interval.rows:,} rows, but it reported {self.rows:,} held-out rows"
-            )
-        for value in (interval.estimate, interval.lower, interval.upper, interval.marginal_upper):
-            if math.isfinite(value) and abs(value) > self.largest:
-                raise wire.InvalidMessageError(
-                    f"its interval contains {value:g}, but the largest number is {self.largest:g}"
-                )
-        if not interval.rows or math.isnan(interval.estimate):
-            if interval.meets_at < 1 or interval.violates_at < 1:
-                raise wire.InvalidMessageError("it reports p-values of a function without an estimate")
+        rows, estimate = interval.rows, interval.estimate
+        wire.require(rows <= self.rows, f"its interval uses {rows:,} rows, but it reported {self.rows:,} held-out rows")
+        for value in (estimate, interval.lower, interval.upper, interval.marginal_upper):
+            small = not math.isfinite(value) or abs(value) <= self.largest
+            wire.require(small, f"its interval contains {value:g}, but the largest number is {self.largest:g}")
+        if not rows or math.isnan(estimate):
+            has_none = interval.meets_at >= 1 and interval.violates_at >= 1
+            wire.require(has_none, "it reports p-values of a function without an estimate")
             return
         if bounds is not None:
-            _check_range(interval, bounds)
+            low, high = _value_range(bounds)
+            limits = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
+            for value in (estimate, *limits):
+                problem = f"its interval contains {value:g}, outside the range {endpoints(bounds)} of single rows"
+                wire.require(low <= value <= high, problem)
         if interval.method is IntervalMethod.NORMAL:
             self._check_normal(interval)
         elif bounds is not None and interval.method is IntervalMethod.BINOMIAL:
@@ -258,30 +546,27 @@ class IntervalLimits:
 
     def _check_normal(self, interval: Interval) -> None:
         """Compare with the normal approximation; without a spread, limits must be infinite."""
-        spread = interval.deviation / math.sqrt(interval.rows)
+        estimate, spread = interval.estimate, interval.deviation / math.sqrt(interval.rows)
         if not spread > 0:
-            if math.isfinite(interval.lower) or math.isfinite(interval.upper):
-                raise wire.InvalidMessageError("its rows have no deviation, but its interval has finite limits")
+            is_infinite = math.isinf(interval.lower) and math.isinf(interval.upper)
+            wire.require(is_infinite, "its rows have no deviation, but its interval has finite limits")
             spread = math.inf
-        upper, lower = (interval.estimate - side * float(ndtri(self.levels.joint)) * spread for side in (1, -1))
-        alone = interval.estimate - float(ndtri(self.levels.marginal)) * spread
-        self._compare_limits(interval, lower, upper, alone, spread)
-        distance = (self.levels.tolerance - interval.estimate) / spread if math.isfinite(spread) else 0.0
+        joint, marginal = (-float(ndtri(error)) * spread for error in (self.levels.joint, self.levels.marginal))
+        self._compare_limits(interval, estimate - joint, estimate + joint, estimate + marginal, spread)
+        distance = (self.levels.tolerance - estimate) / spread if math.isfinite(spread) else 0.0
         if not math.isnan(distance):
             self._compare_p_values(interval, float(ndtr(-distance)), float(ndtr(distance)))
 
     def _check_rate(self, interval: Interval, bounds: Range) -> None:
         """Compare with the exact limits of the counts."""
-        if not has_two_values(bounds):
-            raise wire.InvalidMessageError("its interval is for rows with two values, but its function has more")
+        problem = "its interval is for rows with two values, but its function has more"
+        wire.require(has_two_values(bounds), problem)
         low, high = endpoints(bounds)
         span, rows = high - low, interval.rows
         exact_count = (interval.estimate - low) / span * rows
         count = round(exact_count)
-        if not 0 <= count <= rows or abs(exact_count - count) > max(1e-3, SLACK * rows):
-            raise wire.InvalidMessageError(
-                f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}"
-            )
+        valid = 0 <= count <= rows and abs(exact_count - count) <= max(1e-3, SLACK * rows)
+        wire.require(valid, f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}")
         rounding = math.floor(1e-6 * rows)  # of an estimate in float32, in the client's favour
         above, below = (BinomialRate(max(0, number - rounding), rows) for number in (count, rows - count))
         lower, upper = high - span * below.upper(self.levels.joint), low + span * above.upper(self.levels.joint)
@@ -297,14 +582,13 @@ class IntervalLimits:
 
         def smallest_upper_limit(error: float) -> float:
             growth = math.expm1(min(700.0, math.log(1 / error) / rows)) / MAX_BET
-            return growth / (1 + growth)
+            return span * (growth / (1 + growth))
 
         def smallest_p_value(bound: float) -> float:
             return math.exp(-rows * math.log1p(MAX_BET * bound / (1 - bound)))
 
-        best = span * smallest_upper_limit(self.levels.joint)
-        alone = low + span * smallest_upper_limit(self.levels.marginal)
-        self._compare_limits(interval, high - best, low + best, alone, span)
+        best, alone = smallest_upper_limit(self.levels.joint), smallest_upper_limit(self.levels.marginal)
+        self._compare_limits(interval, high - best, low + best, low + alone, span)
         share = (self.levels.tolerance - low) / span
         if 0 < share < 1:
             self._compare_p_values(interval, smallest_p_value(share), smallest_p_value(1 - share))
@@ -317,80 +601,54 @@ class IntervalLimits:
             (interval.lower > lower + slack, "lower limit", interval.lower, lower),
             (reported_alone < alone - slack, "limit for a single client", reported_alone, alone),
         ):
-            if too_good:
-                raise wire.InvalidMessageError(
-                    f"its {name} {limit:g} is better than {best:g}, the best that {interval.rows:,} rows allow"
-                )
+            allowed = f"the best that {interval.rows:,} rows allow"
+            wire.require(not too_good, f"its {name} {limit:g} is better than {best:g}, {allowed}")
 
     def _compare_p_values(self, interval: Interval, meets_at: float, violates_at: float) -> None:
-        for name, p_value, best in (
-            ("meets_at", interval.meets_at, meets_at),
-            ("violates_at", interval.violates_at, violates_at),
-        ):
-            if p_value < P_SLACK * min(best, 0.5) - 1e-300:
-                raise wire.InvalidMessageError(
-                    f"its {name} {p_value:.3g} is better than {best:.3g}, the best that {interval.rows:,} rows allow"
-                )
+        for name, best in (("meets_at", meets_at), ("violates_at", violates_at)):
+            p_value, allowed = getattr(interval, name), f"the best that {interval.rows:,} rows allow"
+            too_good = p_value < P_SLACK * min(best, 0.5) - 1e-300
+            wire.require(not too_good, f"its {name} {p_value:.3g} is better than {best:.3g}, {allowed}")
 
     def _check_p_values(self, interval: Interval) -> None:
         """Check that the p-values are consistent with the limits."""
-        tolerance, joint = self.levels.tolerance, self.levels.joint
+        tolerance, smallest = self.levels.tolerance, P_SLACK * self.levels.joint
         if math.isnan(tolerance):
             return
-        if max(interval.meets_at, interval.violates_at) <= self.levels.marginal:
-            raise wire.InvalidMessageError("by its p-values it both meets and violates the tolerance")
+        is_consistent = max(interval.meets_at, interval.violates_at) > self.levels.marginal
+        wire.require(is_consistent, "by its p-values it both meets and violates the tolerance")
         slack = SLACK * max(1.0, abs(tolerance))
         # Limits never exclude the estimate.
         above = interval.upper > max(tolerance, interval.estimate) + slack
         below = interval.lower < min(tolerance, interval.estimate) - slack
-        if (above and interval.meets_at < P_SLACK * joint) or (below and interval.violates_at < P_SLACK * joint):
-            raise wire.InvalidMessageError("its p-values are smaller than its limits allow")
-
-
-def _check_range(interval: Interval, bounds: Range) -> None:
-    """Check the estimate, and the limits unless they are approximations, against the range of single rows."""
-    low, high = value_range(bounds)
-    limits = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
-    for value in (interval.estimate, *limits):
-        if not low <= value <= high:
-            raise wire.InvalidMessageError(
-                f"its interval contains {value:g}, outside the range {endpoints(bounds)} of single rows"
-            )
+        too_small = (above and interval.meets_at < smallest) or (below and interval.violates_at < smallest)
+        wire.require(not too_small, "its p-values are smaller than its limits allow")
 
 
 def read_intervals(content: RecordDict, functions: int, limits: IntervalLimits | None = None) -> list[Interval]:
     """Return the intervals in a client's reply, one for each function, or raise ``InvalidMessageError``."""
-    record = content.get(wire.INTERVALS)
-    if not isinstance(record, MetricRecord):
-        raise wire.InvalidMessageError("there are no intervals")
-    defaults = {
-        "marginal_upper": math.nan,
-        "meets_at": 1.0,
-        "violates_at": 1.0,
-        "method": float(list(IntervalMethod).index(IntervalMethod.NORMAL)),
-    }
+    record: Any = content.get(wire.INTERVALS)
+    wire.require(isinstance(record, MetricRecord), "there are no intervals")
+    methods = list(IntervalMethod)
+    normal = float(methods.index(IntervalMethod.NORMAL))
+    defaults = {"marginal_upper": math.nan, "meets_at": 1.0, "violates_at": 1.0, "method": normal}
+    sent = {name: [default] * functions for name, default in defaults.items() if name not in record} | dict(record)
     names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *defaults)
-    columns = {
-        name: [defaults[name]] * functions
-        if name in defaults and name not in record
-        else wire.read_numbers(record, name)
-        for name in names
-    }
-    if {len(column) for column in columns.values()} != {functions}:
-        raise wire.InvalidMessageError(f"there are not {functions} intervals")
-    intervals = [_interval({name: columns[name][j] for name in names}) for j in range(functions)]
+    columns = {name: wire.read_numbers(sent, name) for name in names}
+    wire.require({len(column) for column in columns.values()} == {functions}, f"there are not {functions} intervals")
+    intervals = [_interval({name: columns[name][j] for name in names}, methods) for j in range(functions)]
     if limits is not None:
         for interval, bounds in zip(intervals, limits.ranges, strict=True):
             limits.check(interval, bounds)
     return intervals
 
 
-def _interval(row: dict[str, float]) -> Interval:
+def _interval(row: dict[str, Any], methods: list[IntervalMethod]) -> Interval:
     """Return an interval, or raise if its numbers are inconsistent."""
     is_valid = (
         all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
         and (math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"])
-        and row["method"] in range(len(IntervalMethod))
+        and row["method"] in range(len(methods))
         and row["lower"] <= row["upper"]
         and (math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"])
         and 0 <= row["rows"] < 2**53
@@ -398,7 +656,6 @@ def _interval(row: dict[str, float]) -> Interval:
         and row["deviation"] >= 0
         and (row["rows"] >= 1 or (math.isinf(row["lower"]) and math.isinf(row["upper"])))
     )
-    if not is_valid:
-        raise wire.InvalidMessageError(f"{row} is not an interval")
-    numbers = {**row, "rows": int(row["rows"]), "approximate": row["approximate"] != 0}
-    return Interval(**{**numbers, "method": list(IntervalMethod)[int(row["method"])]})  # type: ignore[arg-type]
+    wire.require(is_valid, f"{row} is not an interval")
+    row |= {"rows": int(row["rows"]), "approximate": row["approximate"] != 0, "method": methods[int(row["method"])]}
+    return Interval(**row)

@@ -6,20 +6,14 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import NoReply, PendingMessages, poll_intervals
-from softswitch.flower.membership import (
-    ClientInfo,
-    confusable_key,
-    encode_key,
-    get_version,
-    parse_registration,
-)
+from softswitch.flower.membership import ClientInfo, confusable_key, encode_key, get_version, parse_registration
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
@@ -31,20 +25,15 @@ SILENT_ROUNDS = 2
 
 
 class Backoff:
-    """Exponential backoff for clients or nodes that stay silent.
-
-    Args:
-        tolerated: Number of silences in a row without consequence.
-    """
+    """Exponential backoff for clients or nodes that are silent more often in a row than is ``tolerated``."""
 
     def __init__(self, tolerated: int = 0) -> None:
         self._tolerated = tolerated
-        self._silences: dict[int, int] = {}
-        self._next: dict[int, int] = {}
+        self._silences, self._next = Counter[int](), dict[int, int]()
 
     def record_silence(self, key: int, now: int) -> int:
         """Record a silence at time ``now``; return the time until the next attempt, 0 for no delay."""
-        self._silences[key] = self._silences.get(key, 0) + 1
+        self._silences[key] += 1
         excess = self._silences[key] - self._tolerated
         if excess <= 0:
             return 0
@@ -54,7 +43,7 @@ class Backoff:
 
     def silences(self, key: int) -> int:
         """Return the number of silences in a row."""
-        return self._silences.get(key, 0)
+        return self._silences[key]
 
     def reset(self, key: int) -> bool:
         """Record a reply; return whether there was a delay."""
@@ -81,18 +70,16 @@ class Roster:
         statistics: Number of additive statistics of a client's pooled constraint; 0 if unknown.
     """
 
-    def __init__(self, settings: StrategySettings, events: EventLog | None = None) -> None:
-        self._timeout = settings.report_timeout
-        self._largest_rows = settings.largest_rows
+    def __init__(self, settings: StrategySettings, events: EventLog) -> None:
+        self._timeout, self._largest_rows = settings.report_timeout, settings.largest_rows
         self._min_votes = max(settings.min_clients, len(settings.expected))
         self.constraints, self.statistics = settings.constraints, settings.statistics or 0
         self._fixed = {name for name in ("constraints", "statistics") if getattr(settings, name) is not None}
-        self._expected = set(settings.expected)
-        self._listed = settings.listed
+        self._expected, self._listed = set(settings.expected), settings.listed
         self._owners = {listed.identity: name for name, listed in self._listed.items()}
         self._exclude = {confusable_key(name) for name in settings.exclude}
         self._excluded = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._exclude
-        self._events = EventLog() if events is None else events
+        self._events = events
         self.names: list[str] = list(settings.expected)
         self.clients: list[ClientInfo | None] = [None] * len(self.names)
         self._indices = {confusable_key(name): index for index, name in enumerate(self.names)}
@@ -121,9 +108,8 @@ class Roster:
     @property
     def is_outvoted(self) -> bool:
         """Whether a larger group of clients was turned away for its numbers of constraints or statistics."""
-        unlike = Counter(
-            (client.constraints, client.statistics) for client in self._unlike.values() if self._votes(client.name)
-        )
+        voters = (client for client in self._unlike.values() if self._votes(client.name))
+        unlike = Counter((client.constraints, client.statistics) for client in voters)
         return max(unlike.values(), default=0) > sum(self._votes(self.names[index]) for index in self._node_of)
 
     def _votes(self, name: str) -> bool:
@@ -181,13 +167,13 @@ class Roster:
     def finish_round(self, k: int, silent: Iterable[int], replied: Iterable[int]) -> None:
         """Record which clients were silent in round k, and which replied."""
         for index in set(silent):
-            delay = self._client_backoff.record_silence(index, k)
+            delay, name = self._client_backoff.record_silence(index, k), self.names[index]
             self._make_room(index)
             if delay:
                 times = self._client_backoff.silences(index)
                 reason = f"silent {times} times in a row; asked again after {delay} rounds"
-                logger.warning("client %r is %s", self.names[index], reason)
-                self._events.record("silent", reason, client=self.names[index])
+                logger.warning("client %r is %s", name, reason)
+                self._events.record("silent", reason, client=name)
         for index in set(replied) - set(silent):
             if self._client_backoff.reset(index):
                 logger.info("client %r is back", self.names[index])
@@ -236,7 +222,9 @@ class Roster:
         self._greet([node for node in new if self._may_join(node, keys[node])])
         for _ in range(2):
             for node, reply in self._greetings.poll():
-                if node in keys:
+                if node in self._nodes and node in keys:
+                    self._settle_contest(node, reply)
+                elif node in keys:
                     self._read_introduction(node, keys[node], reply)
             self._admit_candidates(time_is_up=False)
             if not self._contenders:
@@ -268,26 +256,21 @@ class Roster:
 
     def _may_join(self, node: int, key: bytes | None) -> bool:
         """Return whether to greet a node; with a list, its key decides."""
-        if not self._listed:
-            return True
         name = self._owner(key)
-        if name is None:
+        if self._listed and name is None:
             self._turn_away(node, "its public key is not in the list of clients")
-        elif confusable_key(name) in self._exclude:
+        elif name is not None and confusable_key(name) in self._exclude:
             self._exclude_node(node, name)
         return node not in self._turned_away
 
     def _greet(self, nodes: Iterable[int]) -> None:
         assert self._greetings is not None
-        content = RecordDict({wire.SETTINGS: ConfigRecord(get_version())})
+        content, limit = RecordDict({wire.SETTINGS: ConfigRecord(get_version())}), self._timeout
         self._greetings.send(
-            {node: Message(content, node, wire.REGISTER, ttl=self._timeout, group_id="hello") for node in nodes}
+            {node: Message(content, node, wire.REGISTER, ttl=limit, group_id="hello") for node in nodes}
         )
 
     def _read_introduction(self, node: int, key: bytes | None, reply: Message | NoReply) -> None:
-        if node in self._nodes:
-            self._settle_contest(node, reply)
-            return
         try:
             if isinstance(reply, NoReply):
                 raise reply
@@ -313,20 +296,18 @@ class Roster:
 
     def _check_identity(self, client: ClientInfo, key: bytes | None) -> None:
         """Raise if a node's name is not that of its key, or if it has more rows than the list allows."""
-        if not self._listed:
-            return
         owner = self._owner(key)
-        assert owner is not None
-        if client.name != owner:
-            raise wire.InvalidMessageError(
-                f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
-            )
+        if owner is None:  # there is no list
+            return
+        problem = f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
+        wire.require(client.name == owner, problem)
         for name in ("rows", "held_out_rows"):
             rows, limit = getattr(client, name), getattr(self._listed[owner], name)
-            if limit is not None and rows > limit:
-                raise wire.InvalidMessageError(
+            if limit is not None:
+                problem = (
                     f"it reports {rows:,} {name.replace('_', ' ')}, but the list of clients allows at most {limit:,}"
                 )
+                wire.require(rows <= limit, problem)
 
     def _admit_candidates(self, *, time_is_up: bool) -> None:
         """Admit the clients that introduced themselves, once the majority's numbers of constraints etc. are known.
@@ -335,8 +316,10 @@ class Roster:
         """
         if not self._candidates or (self._awaits_introductions and not time_is_up):
             return
-        by_name = self._candidates_by_name
-        self._refuse_one_name(by_name)
+        by_name, count = self._candidates_by_name, len(self._candidates)
+        if not (self._met or self._listed) and count > 1 and len(by_name) == 1:
+            advice = "give every client a unique name, such as one from its node's config (context.node_config)"
+            raise ValueError(f"all {count} nodes call themselves {next(iter(by_name))!r}: {advice}")
         voters = [client for name, client in by_name.items() if self._votes(name)]
         if not voters and time_is_up:
             voters = list(by_name.values())  # no expected client has come
@@ -344,28 +327,17 @@ class Roster:
         if (self.constraints is None or pooled) and len(voters) < self._min_votes and not time_is_up:
             return
         if self.constraints is None:
-            self.constraints = _majority(voters, "constraints", lambda client: client.constraints)
+            self.constraints = _majority(voters, "constraints")
         if pooled:
-            self.statistics = _majority(pooled, "statistics", lambda client: client.statistics, strict=not self._nodes)
+            self.statistics = _majority(pooled, "statistics", strict=not self._nodes)
         candidates, self._candidates = self._candidates, {}
-        for node in sorted(
-            candidates, key=lambda node: (_sort_key(candidates[node].name), self._registered.get(node, ("", node)))
-        ):
+        order = {n: (_sort_key(c.name), self._registered.get(n, ("", n))) for n, c in candidates.items()}
+        for node in sorted(candidates, key=order.__getitem__):
             self._admit(node, candidates[node])
 
     @property
     def _candidates_by_name(self) -> dict[str, ClientInfo]:
         return {client.name: client for client in self._candidates.values()}
-
-    def _refuse_one_name(self, by_name: dict[str, ClientInfo]) -> None:
-        """Raise if all nodes of a new run have the same name."""
-        if self._met or self._listed or len(self._candidates) < 2 or len(by_name) > 1:
-            return
-        (name,) = by_name
-        raise ValueError(
-            f"all {len(self._candidates)} nodes call themselves {name!r}: give every client a unique name, such as "
-            "one from its node's config (context.node_config)"
-        )
 
     def _admit(self, node: int, client: ClientInfo) -> None:
         for name, count, expected in (
@@ -373,10 +345,7 @@ class Roster:
             ("statistics", client.statistics, client.statistics and self.statistics),  # 0 means unknown
         ):
             if count != expected:
-                reason = f"it has {count} {name}, the others {expected}"
-                logger.warning("client %r is turned away: %s", client.name, reason)
-                self._events.record("turned away", reason, client=client.name, node=node)
-                self._turned_away[node] = ""
+                self._turn_away(node, f"it has {count} {name}, the others {expected}", client.name)
                 if name not in self._fixed:
                     self._unlike[node] = client
                 return
@@ -387,10 +356,11 @@ class Roster:
         if self.names[index] != client.name:
             self._turn_away(node, f"its name {wire.sanitize(client.name)!r} looks like that of {self.names[index]!r}")
             return
-        known = self.clients[index]
+        known, suppressed = self.clients[index], ""
         reported = f"it reports {client.rows:,} rows and {client.held_out_rows:,} held-out rows"
-        if client.excluded_classes:
-            logger.warning("client %r leaves out %s", client.name, describe_small_classes(client.excluded_classes))
+        if count := client.excluded_classes:
+            suppressed = f"{count} {'class' if count == 1 else 'classes'} with too few rows (its own policy)"
+            logger.warning("client %r leaves out %s", client.name, suppressed)
         if known is not None and (known.rows, known.held_out_rows) != (client.rows, client.held_out_rows):
             before = f"it reported {known.rows:,} and {known.held_out_rows:,} before"
             self._turn_away(node, f"{reported}, but {before}: a client's rows must not change in a run", client.name)
@@ -402,12 +372,13 @@ class Roster:
             self._contenders[node] = client
             self._greet([current_node])  # to see whether it still replies
         else:
-            self.clients[index] = client
-            self._nodes[node], self._node_of[index] = index, node
-            self._client_backoff.reset(index)
-            if client.excluded_classes:
-                reported += f"; it leaves out {describe_small_classes(client.excluded_classes)}"
+            self._connect(node, index, client)
+            reported += f"; it leaves out {suppressed}" if suppressed else ""
             self._events.record("met", reported, client=client.name, node=node)
+
+    def _connect(self, node: int, index: int, client: ClientInfo) -> None:
+        self._nodes[node], self._node_of[index], self.clients[index] = index, node, client
+        self._client_backoff.reset(index)
 
     def _settle_contest(self, node: int, reply: Message | NoReply) -> None:
         """Decide who holds a name that another node claims: the connected node if it replied to a greeting."""
@@ -423,15 +394,14 @@ class Roster:
 
     def _replace(self, old: int, node: int, client: ClientInfo, reason: str) -> None:
         """Move a client from one node to another."""
-        index = self._nodes.pop(old)
         self._turned_away[old] = client.name
-        self._nodes[node], self._node_of[index], self.clients[index] = index, node, client
-        self._client_backoff.reset(index)
+        self._connect(node, self._nodes.pop(old), client)
         logger.warning("client %r is now node %d, no longer node %d: %s", client.name, node, old, reason)
         self._events.record("replaced", f"no longer node {old}: {reason}", client=client.name, node=node)
 
     def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:
-        logger.warning("node %d is turned away: %s", node, reason)
+        who = f"node {node}" if client is None else f"client {client!r}"
+        logger.warning("%s is turned away: %s", who, reason)
         self._events.record("turned away", reason, client=client, node=node)
         self._turned_away[node] = ""
 
@@ -442,22 +412,15 @@ class Roster:
         self._turned_away[node] = ""
 
 
-def describe_small_classes(count: int) -> str:
-    """Return a description of the classes that a client leaves out."""
-    return f"{count} {'class' if count == 1 else 'classes'} with too few rows (its own policy)"
-
-
-def _majority(
-    clients: Iterable[ClientInfo], name: str, count: Callable[[ClientInfo], int], *, strict: bool = True
-) -> int:
-    """Return the most common count; for a tie raise, or return 0 if not ``strict``."""
-    counts = Counter(map(count, clients)).most_common()
-    if len(counts) > 1 and counts[0][1] == counts[1][1]:
-        if not strict:
-            return 0
-        votes = ", ".join(f"{clients} with {number}" for number, clients in counts)
-        raise ValueError(f"clients differ in their number of {name}, and there is no majority ({votes}): set {name}")
-    return counts[0][0]
+def _majority(clients: Iterable[ClientInfo], name: str, *, strict: bool = True) -> int:
+    """Return the most common number; for a tie raise, or return 0 if not ``strict``."""
+    counts = Counter(getattr(client, name) for client in clients).most_common()
+    if len(counts) == 1 or counts[0][1] > counts[1][1]:
+        return int(counts[0][0])
+    if not strict:
+        return 0
+    votes = ", ".join(f"{clients} with {number}" for number, clients in counts)
+    raise ValueError(f"clients differ in their number of {name}, and there is no majority ({votes}): set {name}")
 
 
 def _sort_key(name: str) -> list[tuple[int, int, str]]:

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,8 +22,7 @@ from softswitch.engine.restarts import numbers_of, with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import ClientParams, PreviousParams
 from softswitch.flower.exchange import PollingGrid
-from softswitch.flower.remote import RemoteClients
-from softswitch.flower.replies import ReplyReader
+from softswitch.flower.remote import RemoteClients, ReplyReader
 from softswitch.flower.restarts import RemoteRestarts
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import SecureAggregator
@@ -73,15 +72,15 @@ class FlowerRun:
         params = _first_params(initial_arrays)
         compression = method.at_clients if isinstance(method.at_clients, Compression) else None
         tunes = is_automatic([method])
-        _check(method, settings, params, rounds)
+        _check(method, settings, params)
         check_optimizer(_template(method, params, rounds, jumps=False) if tunes else method, params)
         self._requested = method
         self.held = None if compression is None else ClientParams(compression)
         self.events = EventLog(settings.events)
         self.grid = cast(Grid, PollingGrid(grid, settings.update_timeout, settings.required_replies))
-        self.roster = Roster(settings, self.events)
-        self.roster.refresh(self.grid, settings.min_clients, settings.wait, all_expected=True)
-        constraints = self.roster.constraints
+        self.roster = roster = Roster(settings, self.events)
+        roster.refresh(self.grid, settings.min_clients, settings.wait, all_expected=True)
+        constraints = roster.constraints
         if constraints is None:
             which = "client of the list" if settings.clients else "client"
             raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
@@ -90,50 +89,31 @@ class FlowerRun:
         if requested_memory == "auto" and not tunes and method.robust is None:
             requested_memory = None
         self.settings = settings = replace(settings, memory=self._choose_memory(settings, tunes))
-        self.clients = RemoteClients(self.grid, self.roster, settings, self.events)
+        self.clients = RemoteClients(self.grid, roster, settings, self.events)
         statistics = self._statistics()
         is_corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
         self.before = PreviousParams() if is_corrected else None
-        template = _template(method, params, rounds, jumps=self.roster.has_surrogate) if tunes else method
+        template = _template(method, params, rounds, jumps=roster.has_surrogate) if tunes else method
         self.server = ServerState(template, params, constraints, statistics, rounds, settings)
-        exact = self.roster.reports_all_rows and settings.participation == 1
+        exact = roster.reports_all_rows and settings.participation == 1
         self.restarts = RemoteRestarts(method, rounds, self.server, self.clients, settings, exact) if tunes else None
-        self.aggregator: SecureAggregator | None = None
-        if settings.secure is not None:
-            assert settings.clip_norm is not None
-            shapes = wire.array_specs(params)
+        shapes, self.aggregator, read_masked = wire.array_specs(params), None, None
+        if settings.secure is not None and settings.clip_norm is not None:
             self.aggregator = SecureAggregator(settings.secure, settings.clip_norm, shapes, self.events)
-        self.reader = ReplyReader(
-            self.roster,
-            wire.array_specs(params),
-            constraints,
-            statistics,
-            self.server.dtype,
-            settings,
-            self.events,
-            self.clients.privacy,
-            None if compression is None else compression.up,
-            None if self.aggregator is None else self.aggregator.read_update,
-        )
+            read_masked = self.aggregator.read_update
+        up = None if compression is None else compression.up
+        self.reader = ReplyReader(self.clients, shapes, statistics, self.server.dtype, up, read_masked)
         self.metrics: dict[int, MetricRecord] = {}
         self._share, self._stops = SwitchShare(), False
         self._began = time.perf_counter()
-        numbers = (
-            method,
-            settings.domain if has_leaves(settings.domain) else None,
-            None if isinstance(requested_memory, str) else requested_memory,
-        )
+        domain = settings.domain if has_leaves(settings.domain) else None
+        numbers = method, domain, None if isinstance(requested_memory, str) else requested_memory
+        as_text = ("seed", "local_steps", "participation", "min_clients", "clip_norm", "largest_number")
         self.identity = {
             "method": strip_addresses(str(method)),
-            "seed": str(settings.seed),
-            "local_steps": str(settings.local_steps),
-            "participation": str(settings.participation),
-            "domain": strip_addresses(repr(settings.domain)),
-            "min_clients": str(settings.min_clients),
+            **{name: str(getattr(settings, name)) for name in as_text},
+            **{name: strip_addresses(repr(getattr(settings, name))) for name in ("domain", "pooled")},
             "memory": str(requested_memory),
-            "clip_norm": str(settings.clip_norm),
-            "largest_number": str(settings.largest_number),
-            "pooled": strip_addresses(repr(settings.pooled)),
             "constraints": str(constraints),
             "numbers": fingerprint(numbers),
             "start": fingerprint(params),
@@ -155,29 +135,26 @@ class FlowerRun:
 
     def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
         """Return the memory of the settings; for "auto", one if the method is tuned or robust and needs it."""
+        roster, is_robust = self.roster, self._requested.robust is not None
         if not isinstance(settings.memory, str):
-            if settings.memory is not None and settings.memory.corrected and (single := self.roster.single_reporters):
+            if settings.memory is not None and settings.memory.corrected and (single := roster.single_reporters):
                 raise ValueError(
                     f"memory must not be corrected if clients report at one iterate only, as {join_first(single)} do: "
                     "private clients, networks with running means, custom clients without can_repeat_reports, and "
                     "clients of an older softswitch; use Memory(smoothing=…)"
                 )
             return settings.memory
-        if not (tunes or self._requested.robust is not None) or settings.pooled is not None:
+        if not (tunes or is_robust) or settings.pooled is not None:
             return None
-        if tunes and self._corrects_memory(settings):
+        corrects, checkpoints = not is_robust and not roster.reports_all_rows, settings.checkpoints
+        corrects = corrects and not roster.single_reporters
+        if checkpoints is not None and checkpoints.saved_identity("method") is not None:  # a resumed run
+            corrects = checkpoints.saved_identity(CORRECTED) is not None
+        if tunes and corrects:
             return Memory(corrected=True)
         if settings.participation == 1:
             return None
-        return Memory(smoothing=0.0 if self.roster.reports_all_rows else SMOOTHING)
-
-    def _corrects_memory(self, settings: StrategySettings) -> bool:
-        """Return whether to correct the memory; a resumed run keeps its choice."""
-        checkpoints = settings.checkpoints
-        if checkpoints is not None and checkpoints.saved_identity("method") is not None:
-            return checkpoints.saved_identity(CORRECTED) is not None
-        roster = self.roster
-        return self._requested.robust is None and not roster.reports_all_rows and not roster.single_reporters
+        return Memory(smoothing=0.0 if roster.reports_all_rows else SMOOTHING)
 
     def _statistics(self) -> int | None:
         """Return a client's number of statistics if the server remembers them; else None."""
@@ -193,9 +170,9 @@ class FlowerRun:
     def _resume(self) -> bool:
         """Continue from the latest checkpoint; return False if there is none."""
         checkpoints, restarts, server = self.settings.checkpoints, self.restarts, self.server
-        snapshot = None
-        if checkpoints is not None:
-            snapshot = checkpoints.latest(self.identity, server.like, restarts and server.state.params)
+        if checkpoints is None:
+            return False
+        snapshot = checkpoints.latest(self.identity, server.like, restarts and server.state.params)
         if snapshot is None:
             return False
         server.resume(snapshot, in_cycles=restarts is not None)
@@ -215,8 +192,9 @@ class FlowerRun:
         elif "numbers" in journal:
             server.method = with_numbers(server.method, journal["numbers"])
         self._share.update(self._history())
-        logger.info("resuming after %d of %d rounds", snapshot.done, server.rounds)
-        self.events.record("resumed", f"after {snapshot.done} of {server.rounds} rounds")
+        progress = f"after {snapshot.done} of {server.rounds} rounds"
+        logger.info("resuming %s", progress)
+        self.events.record("resumed", progress)
         return True
 
     @property
@@ -259,17 +237,9 @@ class FlowerRun:
             best, journal["cycles"] = self.restarts.to_checkpoint()
         elif server.method is not self._requested:
             journal["numbers"] = numbers_of(server.method)
-        snapshot = Snapshot(
-            server.state,
-            server.record,
-            server.done,
-            self.seconds,
-            server.averaging_from,
-            tuple(self.roster.names),
-            best,
-            json.dumps(journal) if journal else "",
-        )
-        checkpoints.save(snapshot, self.identity)
+        names, text = tuple(self.roster.names), json.dumps(journal) if journal else ""
+        state, record, done, begin = server.state, server.record, server.done, server.averaging_from
+        checkpoints.save(Snapshot(state, record, done, self.seconds, begin, names, best, text), self.identity)
 
     def finish(self, stopped: bool) -> Result:
         """Evaluate the answer and return the result; ``stopped``: the rounds were interrupted."""
@@ -294,9 +264,7 @@ class FlowerRun:
         )
         # The noise of reports at one iterate is not measured: it would take extra rounds.
         result = self.clients.privacy.add_to_result(build_result(end, self.clients, lambda: math.nan))
-        diagnostics = (self._excluded_diagnostic(), self._suppressed_classes_diagnostic())
-        added = tuple(diagnostic for diagnostic in diagnostics if diagnostic is not None)
-        result = replace(result, diagnostics=(*result.diagnostics, *added))
+        result = replace(result, diagnostics=(*result.diagnostics, *self._diagnostics()))
         self.events.record("finished", str(result.status))
         if server.void_in_a_row < self.settings.patience:
             return result
@@ -310,11 +278,10 @@ class FlowerRun:
         rows = {name: self.roster.rows(i) for i, name in enumerate(self.roster.names)}
         name, total = max(rows, key=rows.__getitem__), sum(rows.values())
         is_limited = name in settings.listed and settings.listed[name].rows is not None
-        if is_limited or 2 * rows[name] <= total:
-            return
-        reason = f"it reports {rows[name]:,} of {total:,} rows, and so decides the pooled constraint"
-        logger.warning("client %r: %s", name, reason)
-        self.events.record("weighs most", reason, client=name)
+        if not is_limited and 2 * rows[name] > total:
+            reason = f"it reports {rows[name]:,} of {total:,} rows, and so decides the pooled constraint"
+            logger.warning("client %r: %s", name, reason)
+            self.events.record("weighs most", reason, client=name)
 
     @property
     def _excluded(self) -> list[int]:
@@ -325,33 +292,27 @@ class FlowerRun:
         """The excluded names that no known client has."""
         return join_first([repr(name) for name in self.settings.exclude if not self.roster.is_known(name)], 5)
 
-    def _excluded_diagnostic(self) -> Diagnostic | None:
-        if not self.settings.exclude:
-            return None
-        history = self._history()
-        assert history.per_client is not None
-        assert history.per_client.outcomes is not None
-        has_counted = history.per_client.outcomes == ClientOutcome.COUNTED
-        rounds = int((np.isin(history.per_client.clients, self._excluded) & has_counted).any(axis=1).sum())
-        before = f"; they took part in {rounds} round{'s' * (rounds != 1)} before" if rounds else ""
-        unknown = f"; no client is known by the name {self._unknown_excluded}" if self._unknown_excluded else ""
-        return Diagnostic(
-            DiagnosticCode.EXCLUDED_CLIENTS,
-            f"{join_first([repr(name) for name in self.settings.exclude], 5)} excluded (exclude){before}{unknown}",
-            "Neither the status nor a certificate covers these clients: state this wherever the model is used",
-        )
-
-    def _suppressed_classes_diagnostic(self) -> Diagnostic | None:
+    def _diagnostics(self) -> Iterator[Diagnostic]:
+        """Yield what the result does not cover: excluded clients, and classes that clients left out."""
+        if self.settings.exclude:
+            recorded = self._history().per_client
+            assert recorded is not None
+            counted = np.isin(recorded.clients, self._excluded) & (recorded.outcomes == ClientOutcome.COUNTED)
+            rounds = int(counted.any(axis=1).sum())
+            before = f"; they took part in {rounds} round{'s' * (rounds != 1)} before" if rounds else ""
+            unknown = f"; no client is known by the name {self._unknown_excluded}" if self._unknown_excluded else ""
+            names = join_first([repr(name) for name in self.settings.exclude], 5)
+            advice = "Neither the status nor a certificate covers these clients: state this wherever the model is used"
+            yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, f"{names} excluded (exclude){before}{unknown}", advice)
         clients = ((self.roster.names[i], self.roster.clients[i]) for i in self.roster.included)
-        names = [repr(name) for name, client in clients if client is not None and client.excluded_classes]
-        if not names:
-            return None
-        return Diagnostic(
-            DiagnosticCode.SUPPRESSED_CLASSES,
-            f"{join_first(names, 5)} left out classes with too few rows, by their own policy",
-            "Results do not cover these rows, and functions of only these rows count as absent: state this wherever "
-            "the model is used",
-        )
+        suppressed = [repr(name) for name, client in clients if client is not None and client.excluded_classes]
+        if suppressed:
+            advice = "Results do not cover these rows, and functions of only these rows count as absent: state this"
+            yield Diagnostic(
+                DiagnosticCode.SUPPRESSED_CLASSES,
+                f"{join_first(suppressed, 5)} left out classes with too few rows, by their own policy",
+                f"{advice} wherever the model is used",
+            )
 
     def _history(self) -> History:
         assert self.server.record is not None
@@ -362,7 +323,7 @@ def _template(method: Method, params: Params, rounds: int, *, jumps: bool) -> Me
     return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
 
 
-def _check(method: Method, settings: StrategySettings, params: Params, rounds: int) -> None:
+def _check(method: Method, settings: StrategySettings, params: Params) -> None:
     """Raise if the method cannot run over Flower, or not with these settings."""
     check_domain(settings.domain, params)
     check_over_network(method)
@@ -382,10 +343,8 @@ def _first_params(initial_arrays: ArrayRecord) -> Params:
     expected = wire.array_specs(params)
     for name, shape in wire.array_specs(arrays).items():
         if expected[name] != shape:
-            raise ValueError(
-                f"initial_arrays must be of a dtype that JAX computes in, but {name!r} is {arrays[name].dtype}; "
-                "use float32, or jax.config.update('jax_enable_x64', True)"
-            )
+            problem = f"initial_arrays must be of a dtype that JAX computes in, but {name!r} is {arrays[name].dtype}"
+            raise ValueError(f"{problem}; use float32, or jax.config.update('jax_enable_x64', True)")
     return params
 
 

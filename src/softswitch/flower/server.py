@@ -23,23 +23,10 @@ from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import Automatic, as_method, resolve_method
 from softswitch.methods.base import Method
 from softswitch.problem.parameters import Params
-from softswitch.problem.ranges import Range, check_range, check_ranges
-from softswitch.results.certificate import Certificate
+from softswitch.problem.ranges import Range
+from softswitch.results import folder as folders
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.events import EVENTS
-from softswitch.results.folder import (
-    ABOUT,
-    CHECKPOINTS,
-    CONFIG,
-    FORMAT,
-    Run,
-    create_folder,
-    find_runs,
-    open_run,
-    read_versions,
-    write_result,
-)
-from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
@@ -90,15 +77,11 @@ def server_app(
     rounds = checks.check_integer("rounds", rounds, minimum=1)
     if confidence is not None:
         checks.check_probability("confidence", confidence)
-    check_range("objective_range", objective_range)
-    check_ranges(constraint_range)
     ranges = {"objective_range": objective_range, "constraint_range": constraint_range}
-    given_ranges = {name: bounds for name, bounds in ranges.items() if bounds is not None}
-    base = with_changes(with_changes(settings, changes), given_ranges)
+    changes |= {argument: bounds for argument, bounds in ranges.items() if bounds is not None}
+    base = with_changes(settings, changes)
     if base.checkpoints is not None:
-        raise ValueError(
-            "checkpoints must be None: they are in the run folder; for another place use SwitchingStrategy"
-        )
+        raise ValueError("checkpoints must be None: they are in the run folder; otherwise use SwitchingStrategy")
     if isinstance(method, Method | Automatic):
         SwitchingStrategy(method, base)  # raises now if it is invalid, not on the server
     app = ServerApp()
@@ -118,23 +101,31 @@ def server_app(
             as_method(active),
             active_settings,
             seed=request["seed"],
-            checkpoints=Checkpoints(folder / CHECKPOINTS, every=0),
+            checkpoints=Checkpoints(folder / folders.CHECKPOINTS, every=0),
             events=active_settings.events or folder / EVENTS,
         )
-        write_json(folder / ABOUT, about)
+        write_json(folder / folders.ABOUT, about)
         toml = _settings_toml(active, first, request, active_settings)
-        write_atomically(folder / CONFIG, toml.encode(), durable=False)
+        write_atomically(folder / folders.CONFIG, toml.encode(), durable=False)
         strategy.start(grid, initial_arrays(first), request["rounds"])
         result, clients = strategy.result, strategy.clients
         assert result is not None
         assert clients is not None
         rows = {"rows": [clients.rows(i) for i in range(len(result.names))]}
-        write_result(folder, result, about=about, clients=rows)  # before the certificate, which may fail
+        folders.write_result(folder, result, about=about, clients=rows)  # before the certificate, which may fail
         certificate = None
         if confidence is not None and result.status.code is not StatusCode.DIVERGED:
             certificate = clients.certify(result.params, float(active.tolerance), confidence)
-            write_result(folder, result, about=about, clients=rows, certificate=certificate)
-        _print_result(folder, result, certificate)
+            folders.write_result(folder, result, about=about, clients=rows, certificate=certificate)
+        console = Console(stderr=True, width=110)
+        console.print(result.explain(), markup=False)
+        if certificate is not None:
+            console.print(certificate.table())
+        if find_spec("jinja2") is not None:
+            from softswitch.results.report import write_report
+
+            console.print(f"Report: {write_report([folder])}", markup=False)
+        console.print(f"Run folder: {folder.resolve()}", markup=False)
 
     return app
 
@@ -151,40 +142,41 @@ def _with_members(settings: StrategySettings, config: Mapping[str, Any], exclude
 
 def _open_folder(out: Path, name: str, config: dict[str, Any], request: dict[str, int]) -> tuple[Path, dict[str, Any]]:
     """Return the run folder and its metadata: a new one, or one to resume."""
-    resume = config.get("resume", False)
+    resume, versions = config.get("resume", False), {"versions": folders.read_versions()}
     if not resume:
         changes = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         about = {
-            "format": FORMAT,
+            "format": folders.FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "engine": "flower",
             "command": f"flwr run . --run-config '{changes}'",
             "asked": request,
-            "versions": read_versions(),
         }
-        return create_folder(out, name), about
+        return folders.create_folder(out, name), about | versions
     if isinstance(resume, str):
-        run = open_run(resume)
+        run = folders.open_run(resume)
         if run.about.get("engine") != "flower":
             raise ValueError(f"resume must be the folder of a run over Flower, but is {resume!r}")
     else:
-        runs = [run for run in find_runs(out) if run.name.startswith(f"{name}-") and _can_resume(run)]
+        runs = [run for run in folders.find_runs(out) if run.name.startswith(f"{name}-") and _can_resume(run)]
         if not runs:
             raise ValueError(f"resume=true needs an unfinished run of {name!r} below {out}, but there is none")
         run = max(runs, key=lambda run: str(run.about.get("started", "")))
     logger.info("resuming %s", run.folder)
     kept = ("format", "started", "engine", "command", "asked", "excluded")
-    return run.folder, {key: run.about[key] for key in kept if key in run.about} | {"versions": read_versions()}
+    return run.folder, {key: run.about[key] for key in kept if key in run.about} | versions
+
+
+def _can_resume(run: folders.Run) -> bool:
+    ended_early = run.about.get("status", {}).get("code") == StatusCode.STOPPED
+    return run.about.get("engine") == "flower" and (not run.finished or ended_early)
 
 
 def _settings_toml(method: Method, start: Any, request: dict[str, int], settings: StrategySettings) -> str:
     """Return the settings that differ from the defaults as TOML."""
-    defaults = StrategySettings()
-    strategy: dict[str, Any] = {}
-    for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        if value is not None and value != getattr(defaults, entry.name):
-            strategy[entry.name] = value if isinstance(value, bool | int | float | str | list) else str(value)
+    values = {entry.name: getattr(settings, entry.name) for entry in fields(settings)}
+    changed = {key: v for key, v in values.items() if v is not None and v != getattr(StrategySettings(), key)}
+    strategy = {key: v if isinstance(v, bool | int | float | str | list) else str(v) for key, v in changed.items()}
     if settings.clients:
         strategy["clients"] = ", ".join(settings.clients)
     size = sum(np.size(leaf) for leaf in flatten_params(start).values())
@@ -197,20 +189,3 @@ def _settings_toml(method: Method, start: Any, request: dict[str, int], settings
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
         for name, section in sections.items()
     )
-
-
-def _can_resume(run: Run) -> bool:
-    ended_early = run.about.get("status", {}).get("code") == StatusCode.STOPPED
-    return run.about.get("engine") == "flower" and (not run.finished or ended_early)
-
-
-def _print_result(folder: Path, result: Result, certificate: Certificate | None) -> None:
-    console = Console(stderr=True, width=110)
-    console.print(result.explain(), markup=False)
-    if certificate is not None:
-        console.print(certificate.table())
-    if find_spec("jinja2") is not None:
-        from softswitch.results.report import write_report
-
-        console.print(f"Report: {write_report([folder])}", markup=False)
-    console.print(f"Run folder: {folder.resolve()}", markup=False)

@@ -18,7 +18,7 @@ from softswitch.engine.server_step import Cost, Evaluated, Setup, apply, decide,
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
-from softswitch.flower.replies import no_reports, pool_statistics
+from softswitch.flower.remote import no_reports, pool_statistics
 from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method

@@ -12,6 +12,7 @@ from softswitch.engine.defaults import AUTOMATIC_AVERAGE
 from softswitch.flower.membership import AllowedClient, check_distinct_names, confusable_key, parse_allow_list
 from softswitch.flower.secure_aggregation import SecureAggregation
 from softswitch.methods.memory import Memory
+from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain
 from softswitch.problem.ranges import Range, check_range, check_ranges
@@ -25,13 +26,9 @@ class StrategySettings:
     """The settings of ``SwitchingStrategy`` apart from the method.
 
     Attributes:
-        local_steps: Number of local steps E.
-        participation: Share of the connected clients in each round.
+        local_steps, participation: As in ``Sampling``; the participation is a share of the connected clients.
         seed: Seed of the client sampling and of the clients' batches.
-        average_last: Average only over the feasible rounds of this last share of the rounds. Default: all rounds; the
-            second half of a cycle if the method is ``Automatic``.
-        answer: The iterate to return: "average", "last" or "best". "auto" means the best on all clients' data if the
-            method is ``Automatic``, else the average.
+        average_last, answer: As ``average_last`` and ``iterate`` of ``Output``.
         eval_every: Number of rounds between evaluations of F and G on all clients' data, which take an extra exchange.
             0 evaluates only the answer.
         domain: Θ, onto which to project after every server step: ``Ball``, ``Box``, any object with ``project``, or
@@ -105,17 +102,18 @@ class StrategySettings:
     events: str | Path | None = None
 
     def __post_init__(self) -> None:
-        smallest = {"local_steps": 1, "eval_every": 0, "min_clients": 1, "patience": 1, "largest_rows": 1}
-        optional = {"robust": 0, "constraints": 1, "statistics": 1}
-        for name, limit in {**smallest, **optional}.items():
-            if name in smallest or getattr(self, name) is not None:
-                checks.check_integer(name, getattr(self, name), minimum=limit)
-        for name in ("report_timeout", "update_timeout", "largest_number", "clip_norm"):
-            if name != "clip_norm" or self.clip_norm is not None:
-                checks.check_real(name, getattr(self, name), above=0)
-        for name in ("participation", "average_last"):
-            if name == "participation" or self.average_last is not None:
-                checks.check_real(name, getattr(self, name), above=0, maximum=1)
+        Sampling(local_steps=self.local_steps, participation=self.participation, memory=self.memory)
+        Logging(eval_every=checks.check_integer("eval_every", self.eval_every, minimum=0))
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        given = {f.name: values[f.name] for f in fields(self) if not (f.default is None and values[f.name] is None)}
+        minima = {"min_clients": 1, "patience": 1, "largest_rows": 1, "robust": 0, "constraints": 1, "statistics": 1}
+        for name, minimum in minima.items():
+            if name in given:
+                checks.check_integer(name, given[name], minimum=minimum)
+        maxima = {"report_timeout": None, "update_timeout": None, "largest_number": None, "clip_norm": None}
+        for name, maximum in {**maxima, "average_last": 1}.items():
+            if name in given:
+                checks.check_real(name, given[name], above=0, maximum=maximum)
         checks.check_real("wait", self.wait, minimum=0)
         checks.check_seed("seed", self.seed)
         checks.check_choice("answer", self.answer, ANSWERS)
@@ -124,10 +122,9 @@ class StrategySettings:
         check_ranges(self.statistics_range, "statistics_range")
         if self.quorum is not None and not (isinstance(self.quorum, float) and 0 < self.quorum < 1):
             checks.check_integer("quorum", self.quorum, minimum=1)
-        if self.checkpoints is not None:
-            checks.check_instance("checkpoints", self.checkpoints, Checkpoints)
-        if self.memory not in (None, "auto"):
-            checks.check_instance("memory", self.memory, Memory)
+        for name, kind in (("checkpoints", Checkpoints), ("secure", SecureAggregation)):
+            if name in given:
+                checks.check_instance(name, given[name], kind)
         if self.pooled is not None:
             checks.check_callable("pooled", self.pooled, "(summed statistics) -> scalar or vector")
         if self.domain is not None and not isinstance(self.domain, Domain):
@@ -140,23 +137,17 @@ class StrategySettings:
         object.__setattr__(self, "clients", parse_allow_list(self.clients))
         if self.names and self.clients:
             raise ValueError("names must be empty if clients is set: clients has all names, in the wanted order")
-        if self.secure is not None:
-            checks.check_instance("secure", self.secure, SecureAggregation)
-            self._check_secure(self.secure)
-
-    def _check_secure(self, secure: SecureAggregation) -> None:
+        if self.secure is None:
+            return
         if self.clip_norm is None:
             raise ValueError("secure needs clip_norm: masked directions are integers of a known range")
         if self.robust is not None:
             raise ValueError(f"robust={self.robust} compares single directions, which secure hides: use one of the two")
         if self.resend_params:
-            raise ValueError(
-                "resend_params must be False with secure: clients that restart between the exchanges lose their keys"
-            )
-        if self.expected and len(self.expected) < secure.min_clients:
-            raise ValueError(
-                f"secure hides a client among {secure.min_clients} (min_clients), but {len(self.expected)} take part"
-            )
+            raise ValueError("resend_params must be False with secure: clients that restart lose their keys")
+        smallest, count = self.secure.min_clients, len(self.expected)
+        if 0 < count < smallest:
+            raise ValueError(f"secure hides a client among {smallest} (min_clients), but {count} take part")
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -186,9 +177,8 @@ class StrategySettings:
         Args:
             automatic: Whether the run is automatic; the share is then one of each cycle.
         """
-        if self.average_last is None:
-            return AUTOMATIC_AVERAGE if automatic else 1.0
-        return self.average_last
+        default = AUTOMATIC_AVERAGE if automatic else 1.0
+        return default if self.average_last is None else self.average_last
 
 
 def with_changes(settings: StrategySettings | None, changes: Mapping[str, Any]) -> StrategySettings:

@@ -29,14 +29,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.engine.request import RunSettings
 from softswitch.flower.client import ClientPolicy, client_app
 from softswitch.flower.exchange import CLIENT_RAISED
-from softswitch.flower.jax_client import (
-    JaxClient,
-    flatten_params,
-    flatten_traced,
-    initial_arrays,
-    unflatten_params,
-    unflatten_state,
-)
+from softswitch.flower.jax_client import JaxClient, flatten_params, flatten_traced, initial_arrays, unflatten_params
 from softswitch.flower.membership import normalize_name
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
@@ -49,6 +42,7 @@ from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.callbacks import ProgressBar, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
+from softswitch.support.arrays import unflatten_by_path
 
 STRATUM = "stratum of the row"
 FIRST_REPLIES = 600.0
@@ -81,12 +75,9 @@ class InProcessGrid(Grid):
     ) -> None:
         if isinstance(nodes, int):
             nodes = {100 + i: {"partition-id": i, "num-partitions": nodes} for i in range(nodes)}
-        self._app = app
-        self._run = next(self._runs)
-        self._contexts = {
-            node: Context(self._run, node, dict(config), RecordDict(), dict(run_config or {}))
-            for node, config in nodes.items()
-        }
+        self._app, run = app, next(self._runs)
+        self._run, given = run, dict(run_config or {})
+        self._contexts = {n: Context(run, n, dict(config), RecordDict(), given) for n, config in nodes.items()}
         self.connected = set(nodes)
         self._keys = {node: key.encode() if isinstance(key, str) else key for node, key in (keys or {}).items()}
         self._replies: dict[str, Message] = {}
@@ -114,13 +105,10 @@ class InProcessGrid(Grid):
         """Deliver messages and keep the replies; a node that is not connected never replies."""
         ids = []
         for message in messages:
-            message_id = str(next(self._ids))
-            message.metadata.__dict__["_message_id"] = message_id
+            message_id = message.metadata.__dict__["_message_id"] = str(next(self._ids))
             ids.append(message_id)
-            if message.metadata.dst_node_id in self.connected:
-                reply = self.deliver(message)
-                if reply is not None:
-                    self._replies[message_id] = reply
+            if message.metadata.dst_node_id in self.connected and (reply := self.deliver(message)) is not None:
+                self._replies[message_id] = reply
         return ids
 
     def deliver(self, message: Message) -> Message | None:
@@ -174,12 +162,11 @@ def solve_over_flower(
     ``engine`` is "grid" or "ray". ``identity`` is what a run of the compiled engine depends on, as text.
     """
     names = [normalize_name(str(name)) for name in clients.names]
-    first = initial_arrays(problem.start)
-    with (
-        ProgressBar(settings.rounds, logging.progress) as bar,
-        tempfile.TemporaryDirectory() as folder,
-        _without_flower_log(),
-    ):
+    first, constraint, domain = initial_arrays(problem.start), problem.constraint, problem.domain
+    if not (domain is None or isinstance(domain, Ball | Box)):  # these work with any structure
+        domain = _FlatDomain(domain, problem.start)
+    shown = ProgressBar(settings.rounds, logging.progress)
+    with shown as bar, tempfile.TemporaryDirectory() as folder, _without_flower_log():
         strategy = SwitchingStrategy(
             as_method(method),
             local_steps=sampling.local_steps,
@@ -188,8 +175,8 @@ def solve_over_flower(
             average_last=settings.average_last,
             answer=settings.answer,
             eval_every=settings.eval_every,
-            domain=_flat_domain(problem),
-            pooled=problem.constraint.value if isinstance(problem.constraint, PooledConstraint) else None,
+            domain=domain,
+            pooled=constraint.value if isinstance(constraint, PooledConstraint) else None,
             callbacks=[bar, *check_callbacks(logging.callbacks)],
             checkpoints=checkpoints,
             memory=settings.memory,
@@ -217,16 +204,27 @@ def solve_over_flower(
     like = like._replace(parts={"memory": result.state.parts.get("memory"), "previous": problem.start} | known)
     like = like._replace(parts={name: like.parts[name] for name in result.state.parts})
     original_names: dict[Any, Any] = dict(zip(names, clients.names, strict=True))
-    worst = original_names.get(result.status.client, result.status.client)
     return replace(
         result,
         names=clients.names,
-        status=replace(result.status, client=worst),
+        status=replace(result.status, client=original_names.get(result.status.client, result.status.client)),
         params=unflatten(result.params),
         last=unflatten(result.last),
         best=unflatten(result.best),
-        state=unflatten_state(result.state, like, flatten_params(problem.start)),
+        state=_unflatten_state(result.state, like, flatten_params(problem.start)),
     )
+
+
+def _unflatten_state(state: Any, like: Any, flat_params: Mapping[str, Any]) -> Any:
+    """Return a state that contains parameters by name in the structure of ``like``."""
+    arrays, keystr = {}, jax.tree_util.keystr
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        *outer, last = path
+        name = getattr(last, "key", None)
+        arrays[keystr(path)] = leaf
+        if name in flat_params:  # the name is the path within the parameters
+            arrays[f"{keystr(tuple(outer))}{name}"] = leaf
+    return unflatten_by_path(arrays, like)
 
 
 class _FlatDomain:
@@ -237,12 +235,6 @@ class _FlatDomain:
 
     def project(self, params: Params) -> Params:
         return flatten_traced(self._domain.project(unflatten_params(params, self._like)))
-
-
-def _flat_domain(problem: Problem) -> Domain | None:
-    if problem.domain is None or isinstance(problem.domain, Ball | Box):
-        return problem.domain  # they work with any structure
-    return _FlatDomain(problem.domain, problem.start)
 
 
 def _load_client(
