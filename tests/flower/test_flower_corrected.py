@@ -230,7 +230,7 @@ def test_what_is_told_of_the_iterate_before_is_checked_like_all_reports(caplog):
     told = strategy.result.history.per_client
     liar = [told.outcomes[k][told.clients[k].tolist().index(0)] for k in range(len(bad) + 2)]
     assert liar == [ClientOutcome.COUNTED, *[ClientOutcome.BAD_REPORT] * len(bad), ClientOutcome.COUNTED]
-    assert caplog.text.count("the reply of client 'site 0' is rejected") == len(bad)
+    assert caplog.text.count("client 'site 0' is rejected") == len(bad)
     assert np.isfinite(strategy.result.state.parts["memory"].forecasts.estimates).all()
     assert strategy.result.state.parts["memory"].times.tolist() == [2, len(bad) + 2, len(bad) + 2]
 

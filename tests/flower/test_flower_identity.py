@@ -204,7 +204,7 @@ def test_without_keys_a_ghost_is_replaced_once_it_stays_silent(caplog):
     assert outcomes[:3, 1].tolist() == [ClientOutcome.COUNTED] * 3
     assert outcomes[3, 1] == ClientOutcome.NO_REPORT
     assert outcomes[-1, 1] == ClientOutcome.COUNTED
-    assert "client 'site 1' is now node 111, no longer node 101" in caplog.text
+    assert "client 'site 1' is replaced: it is now node 111, no longer node 101" in caplog.text
     assert result.status.ok
 
 

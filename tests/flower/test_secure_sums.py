@@ -388,7 +388,7 @@ def test_a_client_tells_masks_only_where_enough_arrived(asked, why, caplog):
     grid.changes = {(0, wire.UNMASK): change}
     run(grid)
     assert why in caplog.text
-    assert "client 'site 0' does not help to remove masks" in caplog.text
+    assert "masks are not removed" in caplog.text
 
 
 def test_of_another_client_either_its_own_mask_or_the_common_one_is_told():

@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
-from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task
+from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
@@ -101,19 +101,17 @@ class ClientPolicy:
         if min_rows <= 1 or hasattr(client, "privacy_report"):
             return client
         class_rows: Any = getattr(client, "class_rows", None)
-        if class_rows is None:
-            problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared"
-            raise RefusalError(f"{problem}: set classes or class_rows, or min_class_rows=1 if no function needs them")
+        problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
+        refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
         sizes = [int(size) for size in (class_rows.values() if isinstance(class_rows, Mapping) else class_rows)]
         small, policy = sum(size < min_rows for size in sizes), f"fewer than {min_rows} rows (client policy)"
         classes = getattr(client, "classes", None)
         if not isinstance(classes, RowClasses) or classes.rows is None:
-            if small or not sizes:
-                raise RefusalError(f"it has a class of {policy}, and cannot exclude these rows")
+            refuse_unless(sizes and not small, f"it has a class of {policy}, and cannot exclude these rows")
             return client
         rows, held_out = classes.select_rows(min_rows)
-        if rows.sum() < max(1, self.min_rows):
-            raise RefusalError(f"without classes of {policy} it has {rows.sum()} rows left")
+        is_enough = rows.sum() >= max(1, self.min_rows)
+        refuse_unless(is_enough, f"without classes of {policy} it has {rows.sum()} rows left")
         if not rows.all() or (held_out is not None and not held_out.all()):
             try:
                 client = client.restrict(rows, held_out)  # type: ignore[attr-defined]
@@ -140,22 +138,20 @@ class ClientPolicy:
         """
         if self.runs is not None:
             participates = self.runs(context) if callable(self.runs) else context.run_id in self.runs
-            if not participates:
-                raise RefusalError(f"it does not participate in run {context.run_id} (client policy)")
+            refuse_unless(participates, f"it does not participate in run {context.run_id} (client policy)")
         for attribute in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
             rows = int(getattr(client, attribute))
-            if rows < self.min_rows and (rows or attribute != "held_out_rows"):
-                name = attribute.replace("_", " ")
-                raise RefusalError(f"it has {rows} {name}, but its policy requires {self.min_rows}")
-        per_batch = getattr(client, "class_rows_per_batch", None)
-        if per_batch is not None and per_batch < self.min_class_rows:
-            problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires"
-            raise RefusalError(f"{problem} {self.min_class_rows}: increase batch_size, or use all rows (None)")
+            problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.min_rows}"
+            refuse_unless(rows >= self.min_rows or (not rows and attribute == "held_out_rows"), problem)
         classes, min_rows = getattr(client, "classes", None), self.min_class_rows
+        per_batch = getattr(client, "class_rows_per_batch", None)
+        problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
+        is_enough = per_batch is None or per_batch >= min_rows
+        refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
         certifies = kind == wire.CERTIFY and client.held_out_rows and min_rows > 1
-        if certifies and isinstance(classes, RowClasses) and classes.rows is not None and classes.held_out_rows is None:
-            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
-            raise RefusalError(f"{problem}: set held_out_classes")
+        is_partial = isinstance(classes, RowClasses) and classes.rows is not None and classes.held_out_rows is None
+        problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
+        refuse_unless(not (certifies and is_partial), f"{problem}: set held_out_classes")
 
     def count(self, kind: str, context: Context) -> None:
         """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached.
@@ -172,8 +168,7 @@ class ClientPolicy:
         with nullcontext() if file is None else FileLock(file.with_name(f".{file.name}.lock")):
             counts = _read_counts(file, context)
             count = counts.get(name, 0)
-            if count >= maximum:
-                raise RefusalError(f"it has answered {count} {name}, and its policy allows {maximum}")
+            refuse_unless(count < maximum, f"it has answered {count} {name}, and its policy allows {maximum}")
             counts[name] = count + 1
             if file is None:
                 context.state[REPLY_COUNTS] = ConfigRecord(dict(counts))
@@ -263,8 +258,7 @@ class _Handlers:
     def register(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         settings = message.content.get(wire.SETTINGS)
         mismatch = protocol_mismatch(settings if isinstance(settings, ConfigRecord) else {}, "server")
-        if mismatch is not None:
-            raise RefusalError(mismatch)
+        refuse_unless(mismatch is None, str(mismatch))
         return {wire.REGISTRATION: ConfigRecord({**get_version(), **asdict(ClientInfo.of(client))})}
 
     def report(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
@@ -293,16 +287,16 @@ class _Handlers:
         """Compute a direction at the parameters of the report, or at those sent again with this message."""
         self.policy.count(wire.UPDATE, context)
         content, policy = message.content, self.policy
-        if policy.min_secure_clients is not None and secure.TERMS not in content:
-            raise RefusalError("it sends directions only with secure aggregation (client policy)")
+        is_allowed = policy.min_secure_clients is None or secure.TERMS in content
+        refuse_unless(is_allowed, "it sends directions only with secure aggregation (client policy)")
         decision = wire.get_config(content, wire.DECISION)
         source = content if wire.PARAMS in content else context.state
         params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
             raise RefusalError("it lost the parameters of the round in a restart after its report")
         task, wanted = _parse_task(settings), message.metadata.group_id
-        if str(task.round) != wanted:
-            raise RefusalError(f"it has the parameters of round {task.round}, but the request is for round {wanted}")
+        problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
+        refuse_unless(str(task.round) == wanted, problem)
         loss = _parse_local_loss(decision, client.constraints)
         direction = client.update(wire.from_record(params), policy.seed_batches(task), loss)
         clip_norm = settings.get("clip_norm")
@@ -328,8 +322,7 @@ class _Handlers:
         self.policy.count(wire.CERTIFY, context)
         settings = wire.get_config(message.content, wire.SETTINGS)
         params = wire.from_record(message.content.get(wire.PARAMS))
-        if not client.held_out_rows:
-            raise RefusalError("it has no held-out rows")
+        refuse_unless(client.held_out_rows, "it has no held-out rows")
         error = _parse_probability(settings, "error")
         options: dict[str, Any] = {}
         if "marginal" in settings and "levels" in inspect.signature(client.certify).parameters:

@@ -16,6 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
+from softswitch.results.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
 SHORTEST_POLL, LONGEST_POLL = 0.002, 0.5
@@ -35,7 +36,17 @@ class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error 
         self.permanent, self.silent = permanent, silent
 
 
-def check_reply(reply: Message | NoReply) -> RecordDict:
+Reply = Message | NoReply
+
+
+def log_event(events: EventLog, what: str, why: str, *, client: str | None = None, node: int | None = None) -> None:
+    """Record an event of a client or node, and log it as a warning."""
+    who = f"node {node}" if client is None else f"client {client!r}"
+    logger.warning("%s%s is %s: %s", "" if events.round is None else f"round {events.round}: ", who, what, why)
+    events.record(what, why, client=client, node=node)
+
+
+def check_reply(reply: Reply) -> RecordDict:
     """Return the content of a reply; raise the failure, or ``InvalidMessageError`` for a refusal."""
     if isinstance(reply, NoReply):
         raise reply
@@ -70,11 +81,9 @@ class PendingMessages:
             else:
                 self._unsent.append(key)
 
-    def poll(self) -> list[tuple[int, Message | NoReply]]:
+    def poll(self) -> list[tuple[int, Reply]]:
         """Return the replies, failures and timeouts since the last poll, with the keys of their messages."""
-        results: list[tuple[int, Message | NoReply]] = [
-            (key, NoReply("the message could not be sent")) for key in self._unsent
-        ]
+        results: list[tuple[int, Reply]] = [(key, NoReply("the message could not be sent")) for key in self._unsent]
         self._unsent = []
         if not self._pending:
             return results
@@ -97,11 +106,9 @@ def poll_intervals() -> Iterator[float]:
         interval = min(1.3 * interval, LONGEST_POLL)
 
 
-def exchange(
-    grid: Grid, messages: Sequence[Message], timeout: float, quorum: int | None = None
-) -> list[Message | NoReply]:
+def exchange(grid: Grid, messages: Sequence[Message], timeout: float, quorum: int | None = None) -> list[Reply]:
     """Send messages and wait for the replies, or for a quorum that are not refusals; return them in order."""
-    results: list[Message | NoReply] = [NoReply("the message could not be sent")] * len(messages)
+    results: list[Reply] = [NoReply("the message could not be sent")] * len(messages)
     pending, replies = PendingMessages(grid, timeout), 0
     pending.send(dict(enumerate(messages)))
     deadline = time.monotonic() + timeout
@@ -117,7 +124,7 @@ def exchange(
     return results
 
 
-def _pull(grid: Grid, ids: list[str]) -> Iterator[tuple[str, Message | NoReply]]:
+def _pull(grid: Grid, ids: list[str]) -> Iterator[tuple[str, Reply]]:
     """Yield the replies so far with the ids of their messages; an unreadable reply does not affect the rest."""
     try:
         for reply in grid.pull_messages(ids):
@@ -144,7 +151,7 @@ class PollingGrid:
 
     def __init__(self, grid: Grid, timeout: float, quorum: Callable[[int], int | None]) -> None:
         self._grid, self._timeout, self._quorum = grid, timeout, quorum
-        self.results: list[Message | NoReply] = []
+        self.results: list[Reply] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)

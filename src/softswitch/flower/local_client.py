@@ -24,6 +24,12 @@ class RefusalError(Exception):
     """Raise this in a client to refuse a request; the text is sent to the server as the reason."""
 
 
+def refuse_unless(condition: Any, reason: str) -> None:
+    """Raise ``RefusalError`` unless a condition for a reply holds."""
+    if not condition:
+        raise RefusalError(reason)
+
+
 class Task(NamedTuple):
     """The settings that the server sends with the parameters of a round.
 

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import ATTEMPTS, NO_MEAN, count_rows_from_values, private_intervals
-from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges
+from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges, refuse_unless
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
@@ -115,8 +115,7 @@ class PrivateClient:
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return u_i, the mean of E noisy gradients on batches of clipped rows."""
-        if loss.penalty:
-            raise RefusalError("it is private, and does not support a penalty on constraint violations")
+        refuse_unless(not loss.penalty, "it is private, and does not support a penalty on constraint violations")
         self._check_shapes(params)
         self._budget.charge(steps=task.local_steps)
         values: Any = np.zeros(self.constraints)
@@ -143,8 +142,7 @@ class PrivateClient:
     ) -> list[Interval]:
         """Return confidence intervals from noisy sums over the held-out rows."""
         known = merge_ranges(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
-        if None in known[1:]:
-            raise RefusalError("it is private, and certifies only constraints with known ranges")
+        refuse_unless(None not in known[1:], "it is private, and certifies only constraints with known ranges")
         self._check_shapes(params)
         self._budget.charge(evaluations=1)
         rows, evaluate = np.arange(self._client.held_out_rows), self._client.held_out_values
@@ -203,8 +201,8 @@ class PrivateClient:
 
     def _check_shapes(self, params: Arrays) -> None:
         expected = {name: value.shape for name, value in self._start.items()}
-        if (shapes := {name: value.shape for name, value in params.items()}) != expected:
-            raise RefusalError(f"parameters must have the shapes {expected}, but have {shapes}"[:200])
+        shapes = {name: value.shape for name, value in params.items()}
+        refuse_unless(shapes == expected, f"parameters must have the shapes {expected}, but have {shapes}"[:200])
 
     def _draw_rows(self) -> np.ndarray:
         rows = self._client.rows
@@ -283,8 +281,8 @@ class SpentBudget:
             state = self._read()
             before = Releases(*state["releases"])
             after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
-            if not self._allows(after, has_report=after.reports > before.reports):
-                raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
+            allowed = self._allows(after, has_report=after.reports > before.reports)
+            refuse_unless(allowed, f"its privacy budget of {self._privacy.epsilon} does not allow another release")
             self._write({**state, "releases": list(after)})
 
     def release_sizes(self, draw: Callable[[], list[float]]) -> list[float]:

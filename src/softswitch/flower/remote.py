@@ -22,7 +22,7 @@ from softswitch.certification.limits import MAX_BET, BinomialRate
 from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction
 from softswitch.flower.compression import parse_direction
-from softswitch.flower.exchange import NoReply, PendingMessages, check_reply, poll_intervals
+from softswitch.flower.exchange import NoReply, PendingMessages, Reply, check_reply, log_event, poll_intervals
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
 from softswitch.flower.settings import StrategySettings
@@ -110,10 +110,7 @@ class ValueReader:
 
 
 class PrivacyReport(NamedTuple):
-    """A client's report: spent ε, δ, the neighbouring relation, and the deviations of the noise on f and each g.
-
-    A deviation is None for a function that the client does not have. There are none if they are unknown.
-    """
+    """Spent ε, δ, the neighbouring relation, and the deviations of the noise on f and each g, if they are known."""
 
     epsilon: float
     delta: float
@@ -185,12 +182,7 @@ class PrivacyReports:
 
 
 class RemoteClients:
-    """All clients of a run, as an oracle for the evaluation of answers.
-
-    Attributes:
-        participants: Mean number of clients in a round.
-        privacy: The clients' reports on their privacy budgets.
-    """
+    """All clients of a run, as an oracle for the evaluation of answers; ``participants`` is their mean number."""
 
     noise_setting, report_batch_size = "batch_size", None
 
@@ -316,10 +308,9 @@ class RemoteClients:
         for i in sorted(pending.keys):
             self._is_done(i, NoReply(f"no reply within {timeout:g} s"), kind, read)
         for i in sorted(i for i in left if not tries[i]):
-            logger.warning("client %r was not connected (%s)", roster.names[i], kind)
-            self.events.record("lost", f"it was not connected ({kind})", client=roster.names[i])
+            log_event(self.events, "lost", f"it was not connected ({kind})", client=roster.names[i])
 
-    def _is_done(self, index: int, reply: Message | NoReply, kind: str, read: Callable[[int, Message], None]) -> bool:
+    def _is_done(self, index: int, reply: Reply, kind: str, read: Callable[[int, Message], None]) -> bool:
         """Read a reply; return whether there is no need to ask the client again."""
         name = self.roster.names[index]
         try:
@@ -328,22 +319,17 @@ class RemoteClients:
             read(index, reply)
             self.privacy.read(name, content)
         except NoReply as failure:
-            logger.warning("client %r did not reply (%s): %s", name, kind, failure)
-            self.events.record("lost", f"{kind}: {failure}", client=name)
+            log_event(self.events, "lost", f"{kind}: {failure}", client=name)
             return failure.permanent
         except wire.InvalidMessageError as error:
-            logger.warning("the reply of client %r is rejected (%s): %s", name, kind, error)
-            self.events.record("rejected", f"{kind}: {error}", client=name)
+            log_event(self.events, "rejected", f"{kind}: {error}", client=name)
         return True
 
 
 class ReplyReader:
     """Converts the replies of rounds to reports and directions, and logs the clients that fail.
 
-    Attributes:
-        silent: The clients from which nothing came in the present round.
-        replied: The clients that replied in the present round.
-        epsilon: The budget spent by each client of the present round, by place; NaN if it reports none.
+    ``silent``, ``replied`` and ``epsilon`` (the spent budgets by place, or NaN) are those of the present round.
     """
 
     def __init__(
@@ -365,9 +351,7 @@ class ReplyReader:
         self.replied: set[int] = set()
         self.epsilon = np.zeros(0)
 
-    def read_reports(
-        self, k: int, clients: list[int], replies: Sequence[Message | NoReply]
-    ) -> tuple[Reports, np.ndarray]:
+    def read_reports(self, k: int, clients: list[int], replies: Sequence[Reply]) -> tuple[Reports, np.ndarray]:
         """Return the reports of round k and the outcome of each client.
 
         A server with memory gets the sums of each client's statistics; else they are pooled here.
@@ -380,7 +364,7 @@ class ReplyReader:
             self._statistics = _most_common_statistics(replies)
         failures = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
         for place, (index, reply) in enumerate(zip(clients, replies, strict=True)):
-            report = self._read(k, index, reply, place, outcomes, failures, self._read_report)
+            report = self._read(index, reply, place, outcomes, failures, self._read_report)
             if report is not None:
                 found[place] = report
         values = {place: now for place, (now, _) in found.items()}
@@ -419,28 +403,30 @@ class ReplyReader:
         k: int,
         clients: list[int],
         updating: list[int],
-        replies: Sequence[Message | NoReply],
+        replies: Sequence[Reply],
         outcomes: np.ndarray,
     ) -> dict[int, Any]:
         """Return the usable directions, masked with secure aggregation, by place; update ``outcomes`` for all."""
         failures, read = (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE), self._read_masked or self._read_direction
         updates = {
-            place: self._read(k, clients[place], reply, place, outcomes, failures, read)
+            place: self._read(clients[place], reply, place, outcomes, failures, read)
             for place, reply in zip(updating, replies, strict=True)
         }
         return {place: update for place, update in updates.items() if update is not None}
 
     def _read(
         self,
-        k: int,
         index: int,
-        reply: Message | NoReply,
+        reply: Reply,
         place: int,
         outcomes: np.ndarray,
-        failures: tuple[ClientOutcome, ClientOutcome],
+        failures: Any,
         read: Callable[[RecordDict], Any],
     ) -> Any:
-        """Return what ``read`` makes of a reply, or None if it is not usable; record the client's outcome."""
+        """Return what ``read`` makes of a reply, or None if it is not usable; record the client's outcome.
+
+        ``failures`` are the outcomes of a client without a reply and of one with an invalid reply.
+        """
         name, content, events = self._roster.names[index], None, self._clients.events
         try:
             if isinstance(reply, NoReply):
@@ -452,19 +438,15 @@ class ReplyReader:
                 outcomes[place] = ClientOutcome.COUNTED
             else:
                 outcomes[place] = ClientOutcome.REFUSED
-                logger.warning("round %d: client %r refuses: %s", k, name, reason)
-                events.record("refused", reason, client=name)
+                log_event(events, "refused", reason, client=name)
         except NoReply as failure:
             outcomes[place] = failures[0]
-            if failure.silent:
-                self.silent.add(index)
-            logger.warning("round %d: client %r is lost: %s", k, name, failure)
-            events.record("lost", f"{failures[0].label}: {failure}", client=name)
+            self.silent |= {index} if failure.silent else set()
+            log_event(events, "lost", f"{failures[0].label}: {failure}", client=name)
             return None
         except wire.InvalidMessageError as error:
             outcomes[place], content = failures[1], None
-            logger.warning("round %d: the reply of client %r is rejected: %s", k, name, error)
-            events.record("rejected", f"{failures[1].label}: {error}", client=name)
+            log_event(events, "rejected", f"{failures[1].label}: {error}", client=name)
         self.replied.add(index)
         return content
 
@@ -492,7 +474,7 @@ class ReplyReader:
         return direction if clip_norm is None else clip_direction(direction, clip_norm)
 
 
-def _most_common_statistics(replies: Sequence[Message | NoReply]) -> int | None:
+def _most_common_statistics(replies: Sequence[Reply]) -> int | None:
     """Return the most common number of statistics; None for a tie."""
     records = (reply.content.get(wire.VALUES) for reply in replies if isinstance(reply, Message))
     counts = Counter(

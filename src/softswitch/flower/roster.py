@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
-from softswitch.flower.exchange import NoReply, PendingMessages, poll_intervals
+from softswitch.flower.exchange import NoReply, PendingMessages, Reply, log_event, poll_intervals
 from softswitch.flower.membership import ClientInfo, confusable_key, encode_key, get_version, parse_registration
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
@@ -29,25 +29,21 @@ class Backoff:
 
     def __init__(self, tolerated: int = 0) -> None:
         self._tolerated = tolerated
-        self._silences, self._next = Counter[int](), dict[int, int]()
+        self.silences, self._next = Counter[int](), dict[int, int]()
 
     def record_silence(self, key: int, now: int) -> int:
         """Record a silence at time ``now``; return the time until the next attempt, 0 for no delay."""
-        self._silences[key] += 1
-        excess = self._silences[key] - self._tolerated
+        self.silences[key] += 1
+        excess = self.silences[key] - self._tolerated
         if excess <= 0:
             return 0
         delay = min(2**excess, LONGEST_BACKOFF)
         self._next[key] = now + delay
         return delay
 
-    def silences(self, key: int) -> int:
-        """Return the number of silences in a row."""
-        return self._silences[key]
-
     def reset(self, key: int) -> bool:
         """Record a reply; return whether there was a delay."""
-        self._silences.pop(key, None)
+        del self.silences[key]
         return self._next.pop(key, None) is not None
 
     def is_waiting(self, key: int, now: int) -> bool:
@@ -62,12 +58,7 @@ class Roster:
     keys, the key determines the client, and other nodes are turned away. Clients that are met together are sorted by
     name, with numbers by their value; later clients follow. If two connected nodes have the same key, the later one
     replaces the earlier. Without keys, the second node of a name is turned away unless the first one is silent.
-
-    Attributes:
-        names: The clients' names, in the order of their indices.
-        clients: What each client reported about itself; None if only its name is known.
-        constraints: Number of constraints of a client; None before the first client is met.
-        statistics: Number of additive statistics of a client's pooled constraint; 0 if unknown.
+    ``constraints`` is None and ``statistics`` is 0 until clients are met. A client is None if only its name is known.
     """
 
     def __init__(self, settings: StrategySettings, events: EventLog) -> None:
@@ -121,13 +112,11 @@ class Roster:
 
     def rows(self, index: int) -> int:
         """Return a client's number of training rows; 0 if it was not met."""
-        client = self.clients[index]
-        return 0 if client is None else client.rows
+        return getattr(self.clients[index], "rows", 0)
 
     def cost(self, index: int) -> tuple[int, int]:
         """Return the numbers of rows that a client's report and its gradient use."""
-        client = self.clients[index]
-        return (0, 0) if client is None else (client.value_rows, client.gradient_rows)
+        return getattr(self.clients[index], "value_rows", 0), getattr(self.clients[index], "gradient_rows", 0)
 
     @property
     def reports_all_rows(self) -> bool:
@@ -168,25 +157,20 @@ class Roster:
         """Record which clients were silent in round k, and which replied."""
         for index in set(silent):
             delay, name = self._client_backoff.record_silence(index, k), self.names[index]
-            self._make_room(index)
+            for node in [node for node, held_name in self._turned_away.items() if held_name == name]:
+                del self._turned_away[node]  # it is greeted again, and may take the name
+            rivals = [node for node, client in self._contenders.items() if client.name == name]
+            if rivals and index in self._node_of:
+                self._replace(self._node_of[index], rivals[0], self._contenders.pop(rivals[0]), "it stayed silent")
             if delay:
-                times = self._client_backoff.silences(index)
-                reason = f"silent {times} times in a row; asked again after {delay} rounds"
-                logger.warning("client %r is %s", name, reason)
-                self._events.record("silent", reason, client=name)
+                times = self._client_backoff.silences[index]
+                log_event(
+                    self._events, "silent", f"{times} times in a row; asked again after {delay} rounds", client=name
+                )
         for index in set(replied) - set(silent):
             if self._client_backoff.reset(index):
                 logger.info("client %r is back", self.names[index])
                 self._events.record("back", "it replied", client=self.names[index])
-
-    def _make_room(self, index: int) -> None:
-        """Allow another node to take the name of a silent client."""
-        name = self.names[index]
-        for node in [node for node, held_name in self._turned_away.items() if held_name == name]:
-            del self._turned_away[node]  # it is greeted again
-        rivals = [node for node, client in self._contenders.items() if client.name == name]
-        if rivals and index in self._node_of:
-            self._replace(self._node_of[index], rivals[0], self._contenders.pop(rivals[0]), "it stayed silent")
 
     def refresh(self, grid: Grid, min_clients: int, wait: float, *, all_expected: bool = False) -> None:
         """Update who is connected; wait up to ``wait`` seconds for ``min_clients`` clients.
@@ -214,8 +198,23 @@ class Roster:
     def _poll(self, grid: Grid) -> None:
         if self._greetings is None:
             self._greetings = PendingMessages(grid, self._timeout)
-        keys = self._connected_keys(grid)
-        self._remove_disconnected(set(keys))
+        keys: dict[int, bytes | None] = {}  # the public key of each connected node, if there is a list
+        if self._listed:
+            nodes = list(grid.get_nodes())
+            self._registered = {node.node_id: (node.registered_at, node.node_id) for node in nodes}
+            keys = {node.node_id: encode_key(bytes(node.public_key)) for node in nodes}
+        else:
+            keys = dict.fromkeys(grid.get_node_ids())
+        for node in set(self._nodes) - set(keys):
+            index = self._nodes.pop(node)
+            del self._node_of[index]
+            logger.warning("client %r has left", self.names[index])
+            self._events.record("left", client=self.names[index])
+            self._turned_away.clear()  # another node may take its name now
+            self._unlike.clear()
+        for waiting in (self._turned_away, self._candidates, self._contenders, self._unlike):
+            for node in set(waiting) - set(keys):
+                del waiting[node]
         self._refreshes += 1
         busy = {*self._nodes, *self._candidates, *self._contenders, *self._turned_away, *self._greetings.keys}
         new = [node for node in sorted(set(keys) - busy) if not self._node_backoff.is_waiting(node, self._refreshes)]
@@ -234,26 +233,6 @@ class Roster:
     def _awaits_introductions(self) -> bool:
         return self._greetings is not None and not self._greetings.keys <= self._overdue | set(self._nodes)
 
-    def _connected_keys(self, grid: Grid) -> dict[int, bytes | None]:
-        """Return the connected nodes, with their public keys if there is a list."""
-        if not self._listed:
-            return dict.fromkeys(grid.get_node_ids())
-        nodes = list(grid.get_nodes())
-        self._registered = {node.node_id: (node.registered_at, node.node_id) for node in nodes}
-        return {node.node_id: encode_key(bytes(node.public_key)) for node in nodes}
-
-    def _remove_disconnected(self, connected: set[int]) -> None:
-        for node in set(self._nodes) - connected:
-            index = self._nodes.pop(node)
-            del self._node_of[index]
-            logger.warning("client %r has left", self.names[index])
-            self._events.record("left", client=self.names[index])
-            self._turned_away.clear()  # another node may take its name now
-            self._unlike.clear()
-        for nodes in (self._turned_away, self._candidates, self._contenders, self._unlike):
-            for node in set(nodes) - connected:
-                del nodes[node]
-
     def _may_join(self, node: int, key: bytes | None) -> bool:
         """Return whether to greet a node; with a list, its key decides."""
         name = self._owner(key)
@@ -270,7 +249,7 @@ class Roster:
             {node: Message(content, node, wire.REGISTER, ttl=limit, group_id="hello") for node in nodes}
         )
 
-    def _read_introduction(self, node: int, key: bytes | None, reply: Message | NoReply) -> None:
+    def _read_introduction(self, node: int, key: bytes | None, reply: Reply) -> None:
         try:
             if isinstance(reply, NoReply):
                 raise reply
@@ -280,8 +259,7 @@ class Roster:
             self._check_identity(client, key)
         except NoReply as failure:
             self._node_backoff.record_silence(node, self._refreshes)
-            logger.warning("node %d did not introduce itself: %s", node, failure)
-            self._events.record("not introduced", str(failure), node=node, client=self._owner(key))
+            log_event(self._events, "not introduced", str(failure), node=node, client=self._owner(key))
         except wire.InvalidMessageError as error:
             self._turn_away(node, str(error), self._owner(key))
         else:
@@ -380,7 +358,7 @@ class Roster:
         self._nodes[node], self._node_of[index], self.clients[index] = index, node, client
         self._client_backoff.reset(index)
 
-    def _settle_contest(self, node: int, reply: Message | NoReply) -> None:
+    def _settle_contest(self, node: int, reply: Reply) -> None:
         """Decide who holds a name that another node claims: the connected node if it replied to a greeting."""
         name = self.names[self._nodes[node]]
         rivals = sorted(rival for rival, client in self._contenders.items() if client.name == name)
@@ -396,13 +374,11 @@ class Roster:
         """Move a client from one node to another."""
         self._turned_away[old] = client.name
         self._connect(node, self._nodes.pop(old), client)
-        logger.warning("client %r is now node %d, no longer node %d: %s", client.name, node, old, reason)
-        self._events.record("replaced", f"no longer node {old}: {reason}", client=client.name, node=node)
+        reason = f"it is now node {node}, no longer node {old}: {reason}"
+        log_event(self._events, "replaced", reason, client=client.name, node=node)
 
     def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:
-        who = f"node {node}" if client is None else f"client {client!r}"
-        logger.warning("%s is turned away: %s", who, reason)
-        self._events.record("turned away", reason, client=client, node=node)
+        log_event(self._events, "turned away", reason, client=client, node=node)
         self._turned_away[node] = ""
 
     def _exclude_node(self, node: int, name: str) -> None:

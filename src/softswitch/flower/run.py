@@ -52,12 +52,8 @@ CORRECTED = "corrected"
 class FlowerRun:
     """One run, from the first contact with clients to its result.
 
-    Attributes:
-        held: Which parameters clients have, if messages are compressed; else None.
-        before: Which clients have the previous iterate, if they report there too; else None.
-        restarts: The restart cycles of an automatic method; else None.
-        identity: What the run depends on, as text.
-        metrics: The metrics of every round for Flower.
+    ``held`` tracks which parameters clients have, if messages are compressed, and ``before`` which clients have the
+    previous iterate, if they report there too. ``identity`` is what the run depends on, as text.
     """
 
     def __init__(
@@ -90,7 +86,13 @@ class FlowerRun:
             requested_memory = None
         self.settings = settings = replace(settings, memory=self._choose_memory(settings, tunes))
         self.clients = RemoteClients(self.grid, roster, settings, self.events)
-        statistics = self._statistics()
+        keeps_sums = settings.pooled is not None and settings.memory is not None
+        statistics = roster.statistics or None if keeps_sums else None
+        if keeps_sums and statistics is None and method.switches_on == "pooled":
+            raise ValueError(
+                "criterion='pooled' with memory needs the number of statistics that a client reports, but no client "
+                "has reported it; give your clients an attribute statistics with that number"
+            )
         is_corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
         self.before = PreviousParams() if is_corrected else None
         template = _template(method, params, rounds, jumps=roster.has_surrogate) if tunes else method
@@ -155,17 +157,6 @@ class FlowerRun:
         if settings.participation == 1:
             return None
         return Memory(smoothing=0.0 if roster.reports_all_rows else SMOOTHING)
-
-    def _statistics(self) -> int | None:
-        """Return a client's number of statistics if the server remembers them; else None."""
-        if self.settings.pooled is None or self.settings.memory is None:
-            return None
-        if not self.roster.statistics and self._requested.switches_on == "pooled":
-            raise ValueError(
-                "criterion='pooled' with memory needs the number of statistics that a client reports, but no client "
-                "has reported it; give your clients an attribute statistics with that number"
-            )
-        return self.roster.statistics or None
 
     def _resume(self) -> bool:
         """Continue from the latest checkpoint; return False if there is none."""

@@ -35,8 +35,8 @@ from flwr.supercore.primitives import asymmetric
 
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector, to_vector
-from softswitch.flower.exchange import NoReply, check_reply
-from softswitch.flower.local_client import RefusalError
+from softswitch.flower.exchange import NoReply, Reply, check_reply, log_event
+from softswitch.flower.local_client import RefusalError, refuse_unless
 from softswitch.flower.membership import find_keys, parse_allow_list
 from softswitch.results.events import EventLog
 from softswitch.support import checks
@@ -217,33 +217,18 @@ class SigningKeys:
         listed = parse_allow_list(self.clients if isinstance(self.clients, Mapping) else find_keys(self.clients))
         return {name: serialization.load_pem_public_key(str(client.key).encode()) for name, client in listed.items()}
 
-    def sign(self, name: str, run: int, round_: int, key: bytes) -> bytes:
-        """Return the signature of a client's public key for a round of a run.
-
-        Args:
-            name: The client's name.
-            run: Flower's run id.
-            round_: The round k.
-            key: The public key.
-        """
+    def _sign(self, name: str, run: int, round_: int, key: bytes) -> bytes:
         signature: bytes = self._private.sign(_signed_text(name, run, round_, key), *_signature_scheme(self._private))
         return signature
 
-    def verify(self, terms: AggregationTerms, run: int, *, place: int) -> None:
-        """Raise ``RefusalError`` if the key of another client is not signed by its owner.
-
-        Args:
-            terms: The terms of the sum.
-            run: Flower's run id.
-            place: The place of this client in the terms.
-        """
+    def _verify(self, terms: AggregationTerms, run: int, place: int) -> None:
+        """Raise ``RefusalError`` if a key of the terms, other than that at ``place``, is not signed by its owner."""
         for other, name in enumerate(terms.names):
             if other == place:
                 continue
-            if (public := self._publics.get(name)) is None:
-                raise RefusalError(f"{name!r} is in the sum, but not in its list of clients")
-            if not terms.signatures:
-                raise RefusalError("the keys of the other clients are not signed, but it requires signed keys")
+            public: Any = self._publics.get(name)
+            refuse_unless(public is not None, f"{name!r} is in the sum, but not in its list of clients")
+            refuse_unless(terms.signatures, "the keys of the other clients are not signed, but it requires signed keys")
             text = _signed_text(name, run, terms.round, terms.keys[other])
             try:
                 public.verify(terms.signatures[other], text, *_signature_scheme(public))
@@ -348,7 +333,7 @@ def create_round_key(round_: int, name: str, context: Context, signing_keys: Sig
         context.state.pop(outdated, None)
     record = ConfigRecord({"key": public})
     if signing_keys is not None:
-        record["signature"] = signing_keys.sign(name, context.run_id, round_, public)
+        record["signature"] = signing_keys._sign(name, context.run_id, round_, public)
     return record
 
 
@@ -362,23 +347,23 @@ def mask_direction(
 ) -> dict[str, Any]:
     """Return the records of the masked weighted direction and of the encrypted shares of the client's own mask."""
     key = _get_round_key(context, terms.round)
-    if TERMS in context.state:
-        raise RefusalError("it has already sent its direction of this round; a key masks one direction only")
+    has_sent = TERMS in context.state
+    refuse_unless(not has_sent, "it has already sent its direction of this round; a key masks one direction only")
     is_listed = key["public"] in terms.keys and terms.names[terms.keys.index(key["public"])] == name
     wire.require(is_listed, "its terms do not contain this client's name and key")
     place, clients = terms.keys.index(key["public"]), len(terms.names)
     min_clients = max(min_clients, MIN_CLIENTS)
     _check_effective_clients(terms.weights, min_clients)
     weight = terms.weights[place] / sum(terms.weights)  # many light clients could hide a heavy one
-    if weight * WEIGHT_TOLERANCE * min_clients > 1:
-        raise RefusalError(f"it would have {weight:.0%} of the weight in the sum, but accepts at most 1/{min_clients}")
+    is_light = weight * WEIGHT_TOLERANCE * min_clients <= 1
+    refuse_unless(is_light, f"it would have {weight:.0%} of the weight in the sum, but accepts at most 1/{min_clients}")
     if signing_keys is not None:
-        signing_keys.verify(terms, context.run_id, place=place)
+        signing_keys._verify(terms, context.run_id, place)
         required = min(clients, malicious_server_threshold(clients, min_clients))
-        if terms.shares < required:
-            raise RefusalError(f"{terms.shares} of {clients} clients can remove the masks, but it requires {required}")
-    if not all(np.isfinite(part).all() for part in direction.values()):
-        raise RefusalError("its direction contains NaN or infinity")
+        problem = f"{terms.shares} of {clients} clients can remove the masks, but it requires {required}"
+        refuse_unless(terms.shares >= required, problem)
+    is_finite = all(np.isfinite(part).all() for part in direction.values())
+    refuse_unless(is_finite, "its direction contains NaN or infinity")
     secrets, digest, own_seed = _derive_secrets(terms, key, place), terms.digest(), os.urandom(SEED_BYTES)
     total = quantize(direction, terms.weights[place], terms.limit)
     total += generate_mask(own_seed, total.size)
@@ -398,18 +383,17 @@ def mask_direction(
 def unmask(message: Message, context: Context, min_clients: int) -> ConfigRecord:
     """Return shares of the own masks of clients whose direction arrived, and the common masks with lost clients."""
     request: dict[str, Any] = dict(wire.get_config(message.content, SHARES))
-    if TERMS not in context.state or SHARES not in context.state:
-        raise RefusalError("it has no masked direction: it was restarted, or has already revealed its masks")
+    is_masked = TERMS in context.state and SHARES in context.state
+    refuse_unless(is_masked, "it has no masked direction: it was restarted, or has already revealed its masks")
     terms, key = parse_terms(context.state[TERMS]), _get_round_key(context, None)
     place, clients = terms.keys.index(key["public"]), len(terms.names)
-    arrived, encrypted = request.get("arrived"), request.get("shares")
-    if not isinstance(arrived, list) or not isinstance(encrypted, list) or len(arrived) != len(encrypted):
-        raise wire.InvalidMessageError("it must list the clients whose directions arrived, with one share of each")
-    valid = all(isinstance(other, int) and 0 <= other < clients for other in arrived)
-    wire.require(valid and len(set(arrived)) == len(arrived), "it lists a client that is not in the sum, or one twice")
-    if place not in arrived or len(arrived) < terms.shares:
-        counts = f"{len(arrived)} of {clients} directions arrived"
-        raise RefusalError(f"{counts}, but it requires {terms.shares} with its own")
+    arrived, encrypted = _read_list(request, "arrived", int), _read_list(request, "shares", bytes)
+    is_complete = len(arrived) == len(encrypted)
+    wire.require(is_complete, "it must list the clients whose directions arrived, with one share of each")
+    distinct = len(set(arrived)) == len(arrived) and all(0 <= other < clients for other in arrived)
+    wire.require(distinct, "it lists a client that is not in the sum, or one twice")
+    counts = f"{len(arrived)} of {clients} directions arrived, but it requires {terms.shares} with its own"
+    refuse_unless(place in arrived and len(arrived) >= terms.shares, counts)
     _check_effective_clients([terms.weights[other] for other in arrived], max(min_clients, MIN_CLIENTS))
     secrets, digest = _derive_secrets(terms, key, place), terms.digest()
     state: Any = context.state[SHARES]
@@ -430,9 +414,8 @@ def _get_round_key(context: Context, round_: int | None) -> dict[str, Any]:
 
 
 def _check_effective_clients(weights: list[float], min_clients: int) -> None:
-    if not _has_enough_clients(weights, min_clients):
-        effective = f"the effective number of clients in the sum is {effective_clients(weights):.2f}"
-        raise RefusalError(f"{effective}, but it requires {min_clients}")
+    effective = f"the effective number of clients in the sum is {effective_clients(weights):.2f}"
+    refuse_unless(_has_enough_clients(weights, min_clients), f"{effective}, but it requires {min_clients}")
 
 
 def _derive_secrets(terms: AggregationTerms, key: dict[str, Any], place: int) -> dict[int, bytes]:
@@ -453,15 +436,8 @@ class SecureMean(NamedTuple):
     mean: wire.Arrays
 
 
-class MaskedUpdate(NamedTuple):
-    """A client's masked weighted direction, as integers below 2³², and its encrypted shares for each client."""
-
-    numbers: np.ndarray
-    letters: list[bytes]
-
-
-class _AggregationFailed(Exception):  # noqa: N818
-    """A round's directions cannot be aggregated; the text gives the reason."""
+MaskedUpdate = tuple[np.ndarray, list[bytes]]
+"""A client's masked weighted direction, as integers below 2³², and its encrypted shares for each client."""
 
 
 class SecureAggregator:
@@ -496,13 +472,10 @@ class SecureAggregator:
         letters, clients = _read_list(wire.get_config(content, SHARES), "shares", bytes), len(self._places)
         valid = len(letters) == clients and all(len(letter) <= MAX_SHARE_BYTES for letter in letters)
         wire.require(valid, f"it must send {clients} letters to clients of at most {MAX_SHARE_BYTES} bytes each")
-        return MaskedUpdate(numbers, letters)
+        return numbers, letters
 
     def aggregate(
-        self,
-        k: int,
-        updates: Mapping[int, MaskedUpdate],
-        ask: Callable[[dict[int, RecordDict]], Mapping[int, Message | NoReply]],
+        self, k: int, updates: Mapping[int, MaskedUpdate], ask: Callable[[dict[int, RecordDict]], Mapping[int, Reply]]
     ) -> SecureMean | None:
         """Return the weighted mean direction; None, with a warning, if the masks cannot be removed.
 
@@ -511,29 +484,26 @@ class SecureAggregator:
         terms, places, secure, limit = self._terms, self._places, self._secure, self._clip_norm
         arrived = [i for i, place in enumerate(places) if place in updates]
         weights = [terms.weights[i] for i in arrived]
+        share, counts = sum(weights) / sum(terms.weights), f"{len(arrived)} of {len(places)} directions came"
         try:
-            share = sum(weights) / sum(terms.weights)
-            if len(arrived) < terms.shares or share < secure.min_weight:
-                counts = f"{len(arrived)} of {len(places)} directions came"
-                raise _AggregationFailed(f"{counts}, with {share:.0%} of the weight")
-            if not _has_enough_clients(weights, secure.min_clients):
-                raise _AggregationFailed(f"the effective number of clients is {effective_clients(weights):.2f}")
-            letters: dict[int, dict[str, Any]] = {
-                places[i]: {"arrived": arrived, "shares": [updates[places[j]].letters[i] for j in arrived]}
-                for i in arrived
+            is_enough = len(arrived) >= terms.shares and share >= secure.min_weight
+            wire.require(is_enough, f"{counts}, with {share:.0%} of the weight")
+            problem = f"the effective number of clients is {effective_clients(weights):.2f}"
+            wire.require(_has_enough_clients(weights, secure.min_clients), problem)
+            letters = {places[i]: [updates[places[j]][1][i] for j in arrived] for i in arrived}
+            requests: dict[int, dict[str, Any]] = {
+                place: {"arrived": arrived, "shares": shares} for place, shares in letters.items()
             }
-            replies = ask({place: RecordDict({SHARES: ConfigRecord(record)}) for place, record in letters.items()})
-            unmasking = {i: self._read_unmasking(k, i, replies[places[i]], arrived) for i in arrived}
-            total = np.zeros(self._size, np.uint32)
-            for i in arrived:
-                total += updates[places[i]].numbers
+            replies = ask({place: RecordDict({SHARES: ConfigRecord(record)}) for place, record in requests.items()})
+            unmasking = {i: self._read_unmasking(i, replies[places[i]], arrived) for i in arrived}
+            total = np.sum([updates[places[i]][0] for i in arrived], axis=0, dtype=np.uint32)
             total -= self._total_mask(arrived, {i: sent for i, sent in unmasking.items() if sent is not None})
             mean = {name: part / sum(weights) for name, part in dequantize(total, limit, self._shapes).items()}
             norm = math.sqrt(sum(float(np.square(part).sum()) for part in mean.values()))
             rounding = len(arrived) * limit / UNITS / sum(weights)
-            if norm > NORM_SLACK * limit + self._size**0.5 * rounding:
-                raise _AggregationFailed(f"the mean has norm {norm:.3g}, above clip_norm={limit:g}")
-        except _AggregationFailed as reason:
+            is_short = norm <= NORM_SLACK * limit + self._size**0.5 * rounding
+            wire.require(is_short, f"the mean has norm {norm:.3g}, above clip_norm={limit:g}")
+        except wire.InvalidMessageError as reason:
             self._log_void(k, str(reason))
             return None
         return SecureMean([places[i] for i in arrived], mean)
@@ -543,25 +513,23 @@ class SecureAggregator:
         terms, total = self._terms, np.zeros(self._size, np.uint32)
         for position, i in enumerate(arrived):
             shares = [sent[position] for sent, _ in unmasking.values() if sent[position]]
-            if len(shares) < terms.shares:
-                counts = f"{len(shares)} shares of the mask of {terms.names[i]!r} came"
-                raise _AggregationFailed(f"{counts}, {terms.shares} are needed")
+            counts = f"{len(shares)} shares of the mask of {terms.names[i]!r} came, {terms.shares} are needed"
+            wire.require(len(shares) >= terms.shares, counts)
             try:
                 total += generate_mask(combine_shares(shares[: terms.shares]), self._size)
             except ValueError:
-                raise _AggregationFailed(f"the shares of the mask of {terms.names[i]!r} do not match") from None
+                problem = f"the shares of the mask of {terms.names[i]!r} do not match"
+                raise wire.InvalidMessageError(problem) from None
         lost = [i for i in range(len(terms.names)) if i not in arrived]
         for i in arrived if lost else ():
-            if i not in unmasking:
-                raise _AggregationFailed(f"{terms.names[i]!r} does not send the masks that it shares with lost clients")
+            problem = f"{terms.names[i]!r} does not send the masks that it shares with lost clients"
+            wire.require(i in unmasking, problem)
             for other, seed in zip(lost, unmasking[i][1], strict=True):
                 shared = generate_mask(seed, self._size)
                 total = total + shared if other > i else total - shared
         return total
 
-    def _read_unmasking(
-        self, k: int, i: int, reply: Message | NoReply, arrived: list[int]
-    ) -> tuple[list[bytes], list[bytes]] | None:
+    def _read_unmasking(self, i: int, reply: Reply, arrived: list[int]) -> tuple[list[bytes], list[bytes]] | None:
         """Return a client's shares of own masks, and its masks in common with lost clients; None if it sends none."""
         name, lost = self._terms.names[i], len(self._terms.names) - len(arrived)
         try:
@@ -573,8 +541,8 @@ class SecureAggregator:
             valid = all(len(mask) == SEED_BYTES for mask in masks)
             wire.require(valid, f"its masks must have {SEED_BYTES} bytes")
         except (NoReply, wire.InvalidMessageError) as error:
-            logger.warning("round %d: client %r does not help to remove masks: %s", k, name, error)
-            self._events.record("lost" if isinstance(error, NoReply) else "refused", str(error), client=name)
+            what, why = "lost" if isinstance(error, NoReply) else "refused", f"masks are not removed: {error}"
+            log_event(self._events, what, why, client=name)
             return None
         return shares, masks
 
