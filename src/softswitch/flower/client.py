@@ -22,6 +22,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
 from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
+from softswitch.flower.messages import require
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval, IntervalMethod
@@ -110,8 +111,7 @@ class ClientPolicy:
             refuse_unless(sizes and not small, f"it has a class of {policy}, and cannot exclude these rows")
             return client
         rows, held_out = classes.select_rows(min_rows)
-        is_enough = rows.sum() >= max(1, self.min_rows)
-        refuse_unless(is_enough, f"without classes of {policy} it has {rows.sum()} rows left")
+        refuse_unless(rows.sum() >= max(1, self.min_rows), f"without classes of {policy} it has {rows.sum()} rows left")
         if not rows.all() or (held_out is not None and not held_out.all()):
             try:
                 client = client.restrict(rows, held_out)  # type: ignore[attr-defined]
@@ -315,8 +315,7 @@ class _Handlers:
 
     def values(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         self.policy.count(wire.EVALUATE, context)
-        params = wire.from_record(message.content.get(wire.PARAMS))
-        return {wire.VALUES: wire.encode_values(client.evaluate(params))}
+        return {wire.VALUES: wire.encode_values(client.evaluate(wire.from_record(message.content.get(wire.PARAMS))))}
 
     def certify(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         self.policy.count(wire.CERTIFY, context)
@@ -338,7 +337,7 @@ def _find_previous(
     digest: Any, params: wire.Arrays, earlier: Iterable[wire.Arrays], message: Message, context: Context
 ) -> wire.Arrays | None:
     """Return w_{k−1} with this digest from the message or the client's state, or None if the client lacks it."""
-    wire.require(isinstance(digest, bytes), f"its {wire.PREVIOUS} must be a digest, but is {digest!r:.80}")
+    require(isinstance(digest, bytes), f"its {wire.PREVIOUS} must be a digest, but is {digest!r:.80}")
     records = message.content.get(wire.PREVIOUS), context.state.get(wire.PARAMS)
     held = (wire.from_record(record) for record in records if isinstance(record, ArrayRecord))
     candidates = (each for source in ([params], earlier, held) for each in source)  # w_k itself in the first round
@@ -347,14 +346,14 @@ def _find_previous(
 
 def _parse_task(settings: ConfigRecord) -> Task:
     local_steps = wire.read_int(settings, "local_steps", MAX_LOCAL_STEPS)
-    wire.require(local_steps, "its local_steps must be at least 1, but is 0")
+    require(local_steps, "its local_steps must be at least 1, but is 0")
     round_, seed = wire.read_int(settings, "round"), wire.read_int(settings, "seed")
     return Task(round_, seed, local_steps, wire.read_float(settings, "step_size"), wire.read_bool(settings, "switches"))
 
 
 def _parse_probability(settings: ConfigRecord, name: str) -> float:
     value = wire.read_float(settings, name)
-    wire.require(0 < value < 1, f"its {name} must be between 0 and 1, but is {value:g}")
+    require(0 < value < 1, f"its {name} must be between 0 and 1, but is {value:g}")
     return value
 
 
@@ -366,7 +365,7 @@ def _parse_local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
         is_single = switches and constraints == 1 and "constraint" not in decision
         mix = [1.0] if is_single else wire.read_numbers(decision, "constraint")
     is_valid = len(mix) == constraints and np.isfinite(mix).all()
-    wire.require(is_valid, f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}")
+    require(is_valid, f"its mix of constraints must be {constraints} finite numbers, but is {mix!r:.80}")
     weights: Any = np.asarray(mix)
     if switches:
         return LocalLoss(float(feasible), weights, 0.0, 0.0)
@@ -404,9 +403,9 @@ def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None
     low, high = wire.read_numbers(settings, "low"), wire.read_numbers(settings, "high")
     binary = wire.read_numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
     is_complete = len(low) == len(high) == len(binary) == 1 + constraints
-    wire.require(is_complete, f"its ranges must be those of 1 objective and {constraints} constraints")
+    require(is_complete, f"its ranges must be those of 1 objective and {constraints} constraints")
     valid = all(math.isnan(a) or (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True))
-    wire.require(valid, "its ranges must be finite, with each lower limit below the upper one")
+    require(valid, "its ranges must be finite, with each lower limit below the upper one")
     return [
         None if math.isnan(a) else frozenset((a, b)) if is_binary else (a, b)
         for a, b, is_binary in zip(low, high, binary, strict=True)

@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from softswitch.flower import messages as wire
+from softswitch.flower.messages import require
 from softswitch.methods.compressors import Compressor, Quantised, TopK
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ def from_vector(vector: np.ndarray, specs: Mapping[str, wire.ArraySpec]) -> wire
 def decode(compressor: Compressor, code: Any, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
     """Return the arrays of a code, or raise ``InvalidMessageError`` if it is malformed or not finite."""
     dtype = np.result_type(*(spec.dtype for spec in specs.values()))
-    wire.require(isinstance(code, bytes), f"its code must be bytes, but is {type(code).__name__}")
+    require(isinstance(code, bytes), f"its code must be bytes, but is {type(code).__name__}")
     try:
         vector = compressor.decode(code, sum(math.prod(spec.shape) for spec in specs.values()), dtype)
     except ValueError as error:
         raise wire.InvalidMessageError(f"its code does not match the compressor: {error}") from error
-    wire.require(np.isfinite(vector).all(), "its code contains NaN or infinity")
+    require(np.isfinite(vector).all(), "its code contains NaN or infinity")
     return from_vector(vector, specs)
 
 
@@ -84,11 +85,11 @@ def parse_direction(
 ) -> wire.Arrays:
     """Return a client's compressed direction, or raise ``InvalidMessageError``."""
     is_code = isinstance(record, ConfigRecord) and set(record) == {CODE}
-    wire.require(is_code, "it contains no compressed direction; upgrade softswitch at the client")
-    wire.require(record[CODE] != b"", "its direction contains NaN or infinity")
+    require(is_code, "it contains no compressed direction; upgrade softswitch at the client")
+    require(record[CODE] != b"", "its direction contains NaN or infinity")
     direction = decode(compressor, record[CODE], specs)
     size = max((float(np.abs(part).max(initial=0)) for part in direction.values()), default=0.0)
-    wire.require(size <= largest, f"its direction has entries up to {size:g}, but at most {largest:g} is accepted")
+    require(size <= largest, f"its direction has entries up to {size:g}, but at most {largest:g} is accepted")
     return direction
 
 
@@ -130,7 +131,7 @@ def read_params(message: Message, context: Context) -> tuple[ArrayRecord, list[w
         return held, []
     codes: Any = change.get(CODES, [])
     is_valid = isinstance(codes, list) and len(codes) <= MAX_CHANGES
-    wire.require(is_valid, f"its changes of the parameters must be a list of at most {MAX_CHANGES:,} codes")
+    require(is_valid, f"its changes of the parameters must be a list of at most {MAX_CHANGES:,} codes")
     compressor = parse_compressor(wire.get_config(message.content, wire.SETTINGS), DOWN)
     specs, earlier = wire.array_specs(params), list[wire.Arrays]()
     for code in codes:
@@ -150,7 +151,7 @@ def settle_errors(settings: ConfigRecord, context: Context) -> None:
         return
     counted: Any = settings[LAST_COUNTED]
     is_valid = isinstance(counted, int) and counted >= -1
-    wire.require(is_valid, f"its {LAST_COUNTED} must be a round or −1, but is {counted!r:.80}")
+    require(is_valid, f"its {LAST_COUNTED} must be a round or −1, but is {counted!r:.80}")
     rounds: Any = context.state.get(ERROR_ROUNDS) or {"settled": -1, "next": -1}
     errors, next_errors = context.state.get(ERRORS), context.state.get(NEXT_ERRORS)
     if counted >= 0 and rounds["next"] == counted and isinstance(next_errors, ArrayRecord):

@@ -16,6 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
+from softswitch.flower.messages import require
 from softswitch.results.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
@@ -51,7 +52,7 @@ def check_reply(reply: Reply) -> RecordDict:
     if isinstance(reply, NoReply):
         raise reply
     reason = wire.read_refusal(reply.content)
-    wire.require(reason is None, f"it refused: {reason}")
+    require(reason is None, f"it refused: {reason}")
     return reply.content
 
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from flwr.app import RecordDict
 
 from softswitch.flower import messages as wire
+from softswitch.flower.messages import require
 from softswitch.support import checks
 
 MAX_COUNTS = {"constraints": 10_000, "statistics": 100_000, "excluded_classes": 10**6}
@@ -27,8 +28,7 @@ def normalize_name(name: str) -> str:
 
 def confusable_key(name: str) -> str:
     """Return a key that is equal for names that look alike, regardless of case and Unicode variants."""
-    folded = unicodedata.normalize("NFKC", name).casefold()
-    return " ".join(unicodedata.normalize("NFKC", folded).split())
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
 
 
 def check_distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -96,14 +96,14 @@ def parse_registration(content: RecordDict, largest_rows: int) -> ClientInfo:
     """Return a client's registration, or raise ``InvalidMessageError``."""
     record = wire.get_config(content, wire.REGISTRATION, "it does not run a softswitch client")
     mismatch = protocol_mismatch(record, "client")
-    wire.require(mismatch is None, wire.sanitize(str(mismatch)))
+    require(mismatch is None, wire.sanitize(str(mismatch)))
     numbers = [field.name for field in fields(ClientInfo) if str(field.type) == "int"]
     counts: dict[str, Any] = {
         name: wire.read_int(record, name, MAX_COUNTS.get(name, largest_rows))
         for name in numbers
         if name in record or name not in ("statistics", "excluded_classes")
     }
-    wire.require(counts["constraints"], "it has no constraint")
+    require(counts["constraints"], "it has no constraint")
     flags = {name: record.get(name) is True for name in ("has_surrogate", "can_repeat_reports")}
     return ClientInfo(normalize_name(wire.read_text(record, "name")), **counts, **flags)
 

@@ -155,8 +155,7 @@ class PrivateClient:
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip, values = self._privacy.clip_value, self._evaluate_rows(self._client.row_values, params, rows)
         total = sum_clipped_values(values, clip, 1 + self.constraints)
-        noisy = total + level * clip * secret_normals(len(total))
-        return to_values(self._over_counts(noisy, share, -np.inf))
+        return to_values(self._over_counts(total + level * clip * secret_normals(len(total)), share, -np.inf))
 
     def _evaluate_rows(
         self, row_values: Callable[[Arrays, np.ndarray], Any], params: Arrays, rows: np.ndarray

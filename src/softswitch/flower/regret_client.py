@@ -97,8 +97,7 @@ def _find_optimum(client: LocalOracle) -> float:
     def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
         parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)
         params = {name: part.reshape(leaf.shape).astype(leaf.dtype) for (name, leaf), part in parts}
-        gradient = client.update(params, task, objective_only)
-        return client.evaluate(params).objective, to_vector(gradient)
+        return client.evaluate(params).objective, to_vector(client.update(params, task, objective_only))
 
     optimum = find_minimum(value_and_gradient, to_vector(start))
     if np.isnan(optimum):

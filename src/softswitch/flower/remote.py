@@ -23,6 +23,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction
 from softswitch.flower.compression import parse_direction
 from softswitch.flower.exchange import NoReply, PendingMessages, Reply, check_reply, log_event, poll_intervals
+from softswitch.flower.messages import require
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
 from softswitch.flower.settings import StrategySettings
@@ -32,7 +33,7 @@ from softswitch.methods.messages import Reports
 from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
-from softswitch.problem.ranges import Range, check_range, endpoints, expand_ranges, function_ranges, has_two_values
+from softswitch.problem.ranges import Range, endpoints, expand_ranges, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval, IntervalMethod
 from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome
@@ -40,6 +41,7 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
+_Read = Callable[[int, RecordDict], None]
 ATTEMPTS = 3
 """Number of times that a client is asked if it fails for now."""
 SLACK, P_SLACK = 1e-5, 0.99
@@ -91,12 +93,11 @@ class ValueReader:
             if bounds is not None and value != -math.inf:
                 low, high = _value_range(bounds)
                 problem = f"it reports {value:g}, outside the range {endpoints(bounds)} of single rows"
-                wire.require(low <= value <= high, problem)
+                require(low <= value <= high, problem)
         if values.statistics is None:
             return values
         count, statistics_range = len(values.statistics), settings.statistics_range
-        problem = f"it reports {count} statistics, but {statistics} are expected"
-        wire.require(statistics in (None, count), problem)
+        require(statistics in (None, count), f"it reports {count} statistics, but {statistics} are expected")
         try:
             ranges = expand_ranges(statistics_range, count, "statistics_range")
         except ValueError as error:
@@ -105,7 +106,7 @@ class ValueReader:
             if bounds is not None:
                 low, high, slack = _with_slack(bounds)
                 problem = f"a statistic is {value:g}, outside the range {(low, high)} of single rows"
-                wire.require(low - slack <= value <= high + slack, problem)
+                require(low - slack <= value <= high + slack, problem)
         return values
 
 
@@ -131,12 +132,11 @@ class PrivacyReports:
         if not isinstance(record, ConfigRecord):
             return None
         epsilon, delta = wire.read_float(record, "epsilon"), wire.read_float(record, "delta")
-        problem = f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}"
-        wire.require(epsilon >= 0 and 0 < delta < 1, problem)
+        require(epsilon >= 0 and 0 < delta < 1, f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}")
         numbers = wire.read_numbers(record, "deviations") if "deviations" in record else []
         valid = "deviations" not in record or len(numbers) == self._functions
         problem = f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}"
-        wire.require(valid and all(number >= 0 for number in numbers), problem)
+        require(valid and all(number >= 0 for number in numbers), problem)
         deviations = tuple(None if math.isinf(number) else number for number in numbers)
         self._reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
         return epsilon
@@ -220,8 +220,8 @@ class RemoteClients:
         count, sums = len(roster.names), []
         objective, constraint = np.full(count, np.nan), np.full((count, self.constraints), np.nan)
 
-        def read(index: int, reply: Message) -> None:
-            values = self.values.read(reply.content, roster.statistics or None)
+        def read(index: int, content: RecordDict) -> None:
+            values = self.values.read(content, roster.statistics or None)
             objective[index], constraint[index] = values.objective, values.constraint
             if values.statistics is not None and roster.clients[index] is not None:
                 sums.append(roster.rows(index) * np.asarray(values.statistics))
@@ -229,25 +229,14 @@ class RemoteClients:
         self._ask_all(wire.EVALUATE, RecordDict({wire.PARAMS: wire.to_record(params)}), read, patient=patient)
         return Evaluation(objective, constraint, pool_statistics(pooled, sums) if pooled is not None and sums else None)
 
-    def certify(
-        self,
-        params: Params,
-        tolerance: float,
-        confidence: float = 0.95,
-        *,
-        objective_range: Range | None = None,
-        constraint_range: Any = None,
-    ) -> Certificate | None:
+    def certify(self, params: Params, tolerance: float, confidence: float = 0.95) -> Certificate | None:
         """Certify every client's constraint on its held-out rows; return None if no client has such rows.
 
-        Each client computes its own intervals and sends only these. The ranges of f and g on a single row are those of
-        the run's settings by default.
+        Each client computes its own intervals and sends only these.
         """
         settings, roster, functions = self.settings, self.roster, 1 + self.constraints
-        objective_range = settings.objective_range if objective_range is None else objective_range
-        constraint_range = settings.constraint_range if constraint_range is None else constraint_range
         error = 1 - checks.check_probability("confidence", confidence)
-        ranges = [check_range("objective_range", objective_range), *expand_ranges(constraint_range, functions - 1)]
+        ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
         clients = {i: client for i in roster.included if (client := roster.clients[i]) is not None}
         held_out_rows = {i: client.held_out_rows for i, client in clients.items() if client.held_out_rows > 0}
         if not held_out_rows:
@@ -260,22 +249,16 @@ class RemoteClients:
         content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: request})
         intervals: dict[int, list[Interval]] = {}
 
-        def read(index: int, reply: Message) -> None:
+        def read(index: int, content: RecordDict) -> None:
             limits = IntervalLimits(held_out_rows[index], levels, ranges, settings.largest_number)
-            intervals[index] = read_intervals(reply.content, functions, limits)
+            intervals[index] = read_intervals(content, functions, limits)
 
         self._ask_all(wire.CERTIFY, content, read, list(held_out_rows))
         reported = [(roster.names[i], intervals.get(i)) for i in roster.included]
         return self.privacy.add_to_certificate(build_certificate(reported, confidence, levels, ranges))
 
     def _ask_all(
-        self,
-        kind: str,
-        content: RecordDict,
-        read: Callable[[int, Message], None],
-        indices: list[int] | None = None,
-        *,
-        patient: bool = True,
+        self, kind: str, content: RecordDict, read: _Read, indices: list[int] | None = None, *, patient: bool = True
     ) -> None:
         """Ask all clients, or some, within one time limit.
 
@@ -310,13 +293,12 @@ class RemoteClients:
         for i in sorted(i for i in left if not tries[i]):
             log_event(self.events, "lost", f"it was not connected ({kind})", client=roster.names[i])
 
-    def _is_done(self, index: int, reply: Reply, kind: str, read: Callable[[int, Message], None]) -> bool:
+    def _is_done(self, index: int, reply: Reply, kind: str, read: _Read) -> bool:
         """Read a reply; return whether there is no need to ask the client again."""
         name = self.roster.names[index]
         try:
             content = check_reply(reply)
-            assert isinstance(reply, Message)
-            read(index, reply)
+            read(index, content)
             self.privacy.read(name, content)
         except NoReply as failure:
             log_event(self.events, "lost", f"{kind}: {failure}", client=name)
@@ -455,7 +437,7 @@ class ReplyReader:
         if self._read_masked is not None:
             parse_key(content)  # raises for a client that could not take part in the second exchange
         is_known = self._settings.pooled is None or self._statistics is not None
-        wire.require(is_known, "clients differ in how many statistics they report; set statistics")
+        require(is_known, "clients differ in how many statistics they report; set statistics")
         has_earlier = self._reads_earlier and wire.PREVIOUS_VALUES in content
         read = self._clients.values.read
         earlier = read(content, self._statistics, wire.PREVIOUS_VALUES) if has_earlier else None
@@ -485,6 +467,17 @@ def _most_common_statistics(replies: Sequence[Reply]) -> int | None:
     return None if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]) else counts[0][0]
 
 
+class _Best(NamedTuple):
+    """The best limits and p-values that the rows of an interval allow, and the unit of their rounding."""
+
+    lower: float
+    upper: float
+    alone: float
+    unit: float
+    meets_at: float
+    violates_at: float
+
+
 @dataclass(frozen=True)
 class IntervalLimits:
     """Checks of a client's intervals.
@@ -504,61 +497,63 @@ class IntervalLimits:
     def check(self, interval: Interval, bounds: Range | None) -> None:
         """Raise ``InvalidMessageError`` if an interval is impossible, or better than its rows allow."""
         rows, estimate = interval.rows, interval.estimate
-        wire.require(rows <= self.rows, f"its interval uses {rows:,} rows, but it reported {self.rows:,} held-out rows")
+        require(rows <= self.rows, f"its interval uses {rows:,} rows, but it reported {self.rows:,} held-out rows")
         for value in (estimate, interval.lower, interval.upper, interval.marginal_upper):
             small = not math.isfinite(value) or abs(value) <= self.largest
-            wire.require(small, f"its interval contains {value:g}, but the largest number is {self.largest:g}")
+            require(small, f"its interval contains {value:g}, but the largest number is {self.largest:g}")
         if not rows or math.isnan(estimate):
             has_none = interval.meets_at >= 1 and interval.violates_at >= 1
-            wire.require(has_none, "it reports p-values of a function without an estimate")
+            require(has_none, "it reports p-values of a function without an estimate")
             return
         if bounds is not None:
             low, high = _value_range(bounds)
             limits = () if interval.method is IntervalMethod.NORMAL else (interval.lower, interval.upper)
             for value in (estimate, *limits):
                 problem = f"its interval contains {value:g}, outside the range {endpoints(bounds)} of single rows"
-                wire.require(low <= value <= high, problem)
+                require(low <= value <= high, problem)
+        best = None
         if interval.method is IntervalMethod.NORMAL:
-            self._check_normal(interval)
+            best = self._best_normal(interval)
         elif bounds is not None and interval.method is IntervalMethod.BINOMIAL:
-            self._check_rate(interval, bounds)
+            best = self._best_rate(interval, bounds)
         elif bounds is not None and interval.method is IntervalMethod.BETTING:
-            self._check_betting(interval, bounds)
+            best = self._best_bet(interval, bounds)
+        if best is not None:
+            self._compare(interval, best)
         self._check_p_values(interval)
 
-    def _check_normal(self, interval: Interval) -> None:
-        """Compare with the normal approximation; without a spread, limits must be infinite."""
-        estimate, spread = interval.estimate, interval.deviation / math.sqrt(interval.rows)
+    def _best_normal(self, interval: Interval) -> _Best:
+        """Return the normal approximation; without a spread, limits must be infinite."""
+        estimate, spread, levels = interval.estimate, interval.deviation / math.sqrt(interval.rows), self.levels
         if not spread > 0:
             is_infinite = math.isinf(interval.lower) and math.isinf(interval.upper)
-            wire.require(is_infinite, "its rows have no deviation, but its interval has finite limits")
+            require(is_infinite, "its rows have no deviation, but its interval has finite limits")
             spread = math.inf
-        joint, marginal = (-float(ndtri(error)) * spread for error in (self.levels.joint, self.levels.marginal))
-        self._compare_limits(interval, estimate - joint, estimate + joint, estimate + marginal, spread)
-        distance = (self.levels.tolerance - estimate) / spread if math.isfinite(spread) else 0.0
+        joint, marginal = (-float(ndtri(error)) * spread for error in (levels.joint, levels.marginal))
+        distance = (levels.tolerance - estimate) / spread if math.isfinite(spread) else 0.0
+        p_values = 0.0, 0.0
         if not math.isnan(distance):
-            self._compare_p_values(interval, float(ndtr(-distance)), float(ndtr(distance)))
+            p_values = float(ndtr(-distance)), float(ndtr(distance))
+        return _Best(estimate - joint, estimate + joint, estimate + marginal, spread, *p_values)
 
-    def _check_rate(self, interval: Interval, bounds: Range) -> None:
-        """Compare with the exact limits of the counts."""
-        problem = "its interval is for rows with two values, but its function has more"
-        wire.require(has_two_values(bounds), problem)
+    def _best_rate(self, interval: Interval, bounds: Range) -> _Best:
+        """Return the exact limits of the counts."""
+        require(has_two_values(bounds), "its interval is for rows with two values, but its function has more")
         low, high = endpoints(bounds)
-        span, rows = high - low, interval.rows
+        span, rows, levels = high - low, interval.rows, self.levels
         exact_count = (interval.estimate - low) / span * rows
         count = round(exact_count)
         valid = 0 <= count <= rows and abs(exact_count - count) <= max(1e-3, SLACK * rows)
-        wire.require(valid, f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}")
+        require(valid, f"{interval.estimate:g} is no rate of {rows:,} rows with values {(low, high)}")
         rounding = math.floor(1e-6 * rows)  # of an estimate in float32, in the client's favour
         above, below = (BinomialRate(max(0, number - rounding), rows) for number in (count, rows - count))
-        lower, upper = high - span * below.upper(self.levels.joint), low + span * above.upper(self.levels.joint)
-        self._compare_limits(interval, lower, upper, low + span * above.upper(self.levels.marginal), span)
-        share = (self.levels.tolerance - low) / span
-        if 0 < share < 1:
-            self._compare_p_values(interval, above.p_value(share), below.p_value(1 - share))
+        lower, upper = high - span * below.upper(levels.joint), low + span * above.upper(levels.joint)
+        share = (levels.tolerance - low) / span
+        p_values = (above.p_value(share), below.p_value(1 - share)) if 0 < share < 1 else (0.0, 0.0)
+        return _Best(lower, upper, low + span * above.upper(levels.marginal), span, *p_values)
 
-    def _check_betting(self, interval: Interval, bounds: Range) -> None:
-        """Compare with the limits if every row had the value by which a bet gains most."""
+    def _best_bet(self, interval: Interval, bounds: Range) -> _Best:
+        """Return the limits if every row had the value by which a bet gains most."""
         low, high = endpoints(bounds)
         span, rows = high - low, interval.rows
 
@@ -567,30 +562,27 @@ class IntervalLimits:
             return span * (growth / (1 + growth))
 
         def smallest_p_value(bound: float) -> float:
-            return math.exp(-rows * math.log1p(MAX_BET * bound / (1 - bound)))
+            return math.exp(-rows * math.log1p(MAX_BET * bound / (1 - bound))) if 0 < bound < 1 else 0.0
 
         best, alone = smallest_upper_limit(self.levels.joint), smallest_upper_limit(self.levels.marginal)
-        self._compare_limits(interval, high - best, low + best, low + alone, span)
         share = (self.levels.tolerance - low) / span
-        if 0 < share < 1:
-            self._compare_p_values(interval, smallest_p_value(share), smallest_p_value(1 - share))
+        p_values = smallest_p_value(share), smallest_p_value(1 - share)
+        return _Best(high - best, low + best, low + alone, span, *p_values)
 
-    def _compare_limits(self, interval: Interval, lower: float, upper: float, alone: float, unit: float) -> None:
-        slack = SLACK * unit if math.isfinite(unit) else 0.0
-        reported_alone = interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper
-        for too_good, name, limit, best in (
-            (interval.upper < upper - slack, "upper limit", interval.upper, upper),
-            (interval.lower > lower + slack, "lower limit", interval.lower, lower),
-            (reported_alone < alone - slack, "limit for a single client", reported_alone, alone),
+    def _compare(self, interval: Interval, best: _Best) -> None:
+        """Raise if limits or p-values are better than the best that the rows allow."""
+        slack = SLACK * best.unit if math.isfinite(best.unit) else 0.0
+        alone = interval.upper if math.isnan(interval.marginal_upper) else interval.marginal_upper
+        meets, violates = (P_SLACK * min(p_value, 0.5) - 1e-300 for p_value in (best.meets_at, best.violates_at))
+        for too_good, name, value, limit in (
+            (interval.upper < best.upper - slack, "upper limit", interval.upper, best.upper),
+            (interval.lower > best.lower + slack, "lower limit", interval.lower, best.lower),
+            (alone < best.alone - slack, "limit for a single client", alone, best.alone),
+            (interval.meets_at < meets, "meets_at", interval.meets_at, best.meets_at),
+            (interval.violates_at < violates, "violates_at", interval.violates_at, best.violates_at),
         ):
             allowed = f"the best that {interval.rows:,} rows allow"
-            wire.require(not too_good, f"its {name} {limit:g} is better than {best:g}, {allowed}")
-
-    def _compare_p_values(self, interval: Interval, meets_at: float, violates_at: float) -> None:
-        for name, best in (("meets_at", meets_at), ("violates_at", violates_at)):
-            p_value, allowed = getattr(interval, name), f"the best that {interval.rows:,} rows allow"
-            too_good = p_value < P_SLACK * min(best, 0.5) - 1e-300
-            wire.require(not too_good, f"its {name} {p_value:.3g} is better than {best:.3g}, {allowed}")
+            require(not too_good, f"its {name} {value:.6g} is better than {limit:.6g}, {allowed}")
 
     def _check_p_values(self, interval: Interval) -> None:
         """Check that the p-values are consistent with the limits."""
@@ -598,26 +590,26 @@ class IntervalLimits:
         if math.isnan(tolerance):
             return
         is_consistent = max(interval.meets_at, interval.violates_at) > self.levels.marginal
-        wire.require(is_consistent, "by its p-values it both meets and violates the tolerance")
+        require(is_consistent, "by its p-values it both meets and violates the tolerance")
         slack = SLACK * max(1.0, abs(tolerance))
         # Limits never exclude the estimate.
         above = interval.upper > max(tolerance, interval.estimate) + slack
         below = interval.lower < min(tolerance, interval.estimate) - slack
         too_small = (above and interval.meets_at < smallest) or (below and interval.violates_at < smallest)
-        wire.require(not too_small, "its p-values are smaller than its limits allow")
+        require(not too_small, "its p-values are smaller than its limits allow")
 
 
 def read_intervals(content: RecordDict, functions: int, limits: IntervalLimits | None = None) -> list[Interval]:
     """Return the intervals in a client's reply, one for each function, or raise ``InvalidMessageError``."""
     record: Any = content.get(wire.INTERVALS)
-    wire.require(isinstance(record, MetricRecord), "there are no intervals")
+    require(isinstance(record, MetricRecord), "there are no intervals")
     methods = list(IntervalMethod)
     normal = float(methods.index(IntervalMethod.NORMAL))
     defaults = {"marginal_upper": math.nan, "meets_at": 1.0, "violates_at": 1.0, "method": normal}
     sent = {name: [default] * functions for name, default in defaults.items() if name not in record} | dict(record)
     names = ("estimate", "lower", "upper", "rows", "deviation", "approximate", *defaults)
     columns = {name: wire.read_numbers(sent, name) for name in names}
-    wire.require({len(column) for column in columns.values()} == {functions}, f"there are not {functions} intervals")
+    require({len(column) for column in columns.values()} == {functions}, f"there are not {functions} intervals")
     intervals = [_interval({name: columns[name][j] for name in names}, methods) for j in range(functions)]
     if limits is not None:
         for interval, bounds in zip(intervals, limits.ranges, strict=True):
@@ -638,6 +630,6 @@ def _interval(row: dict[str, Any], methods: list[IntervalMethod]) -> Interval:
         and row["deviation"] >= 0
         and (row["rows"] >= 1 or (math.isinf(row["lower"]) and math.isinf(row["upper"])))
     )
-    wire.require(is_valid, f"{row} is not an interval")
+    require(is_valid, f"{row} is not an interval")
     row |= {"rows": int(row["rows"]), "approximate": row["approximate"] != 0, "method": methods[int(row["method"])]}
     return Interval(**row)

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import NoReply, PendingMessages, Reply, log_event, poll_intervals
 from softswitch.flower.membership import ClientInfo, confusable_key, encode_key, get_version, parse_registration
+from softswitch.flower.messages import require
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
@@ -278,14 +279,14 @@ class Roster:
         if owner is None:  # there is no list
             return
         problem = f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
-        wire.require(client.name == owner, problem)
+        require(client.name == owner, problem)
         for name in ("rows", "held_out_rows"):
             rows, limit = getattr(client, name), getattr(self._listed[owner], name)
             if limit is not None:
                 problem = (
                     f"it reports {rows:,} {name.replace('_', ' ')}, but the list of clients allows at most {limit:,}"
                 )
-                wire.require(rows <= limit, problem)
+                require(rows <= limit, problem)
 
     def _admit_candidates(self, *, time_is_up: bool) -> None:
         """Admit the clients that introduced themselves, once the majority's numbers of constraints etc. are known.

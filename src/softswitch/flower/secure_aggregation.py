@@ -38,6 +38,7 @@ from softswitch.flower.compression import from_vector, to_vector
 from softswitch.flower.exchange import NoReply, Reply, check_reply, log_event
 from softswitch.flower.local_client import RefusalError, refuse_unless
 from softswitch.flower.membership import find_keys, parse_allow_list
+from softswitch.flower.messages import require
 from softswitch.results.events import EventLog
 from softswitch.support import checks
 
@@ -279,27 +280,27 @@ class AggregationTerms(NamedTuple):
 
 def parse_terms(record: Any) -> AggregationTerms:
     """Return the terms from the server, or raise ``InvalidMessageError``."""
-    wire.require(isinstance(record, ConfigRecord), "it contains no terms of secure aggregation")
+    require(isinstance(record, ConfigRecord), "it contains no terms of secure aggregation")
     terms, kinds = dict(record), {"names": str, "keys": bytes, "weights": float, "signatures": bytes}
     names, keys, weights, signatures = (_read_list(terms, name, kind) for name, kind in kinds.items())
     clients = len(names)
     distinct = len(keys) == len(weights) == len(set(names)) == len(set(keys)) == clients
     problem = "its terms must have one name, key and weight for each of at least two clients"
-    wire.require(2 <= clients <= MAX_CLIENTS and distinct, problem)
+    require(2 <= clients <= MAX_CLIENTS and distinct, problem)
     problem = f"its terms must have no signature or one for each key, and keys of at most {MAX_KEY_BYTES:,} bytes"
-    wire.require(len(signatures) in (0, clients) and max(map(len, keys)) <= MAX_KEY_BYTES, problem)
+    require(len(signatures) in (0, clients) and max(map(len, keys)) <= MAX_KEY_BYTES, problem)
     valid_weights = all(0 <= weight <= 1 for weight in weights) and 0 < sum(weights) < 1.001
-    wire.require(valid_weights, "its weights must be between 0 and 1 with a sum of at most 1")
+    require(valid_weights, "its weights must be between 0 and 1 with a sum of at most 1")
     limit, shares = wire.read_float(terms, "limit"), wire.read_int(terms, "shares", clients)
     problem = "its limit must be positive, and its shares more than half of the clients"
-    wire.require(limit > 0 and 2 * shares > clients, problem)
+    require(limit > 0 and 2 * shares > clients, problem)
     return AggregationTerms(wire.read_int(terms, "round"), names, keys, weights, shares, limit, signatures)
 
 
 def _read_list(record: Mapping[str, Any], name: str, kind: type) -> list[Any]:
     entries = record.get(name)
     valid = isinstance(entries, list) and all(isinstance(entry, kind) for entry in entries)
-    wire.require(valid, f"it must contain a list of {name}")
+    require(valid, f"it must contain a list of {name}")
     return list(entries or ())
 
 
@@ -350,7 +351,7 @@ def mask_direction(
     has_sent = TERMS in context.state
     refuse_unless(not has_sent, "it has already sent its direction of this round; a key masks one direction only")
     is_listed = key["public"] in terms.keys and terms.names[terms.keys.index(key["public"])] == name
-    wire.require(is_listed, "its terms do not contain this client's name and key")
+    require(is_listed, "its terms do not contain this client's name and key")
     place, clients = terms.keys.index(key["public"]), len(terms.names)
     min_clients = max(min_clients, MIN_CLIENTS)
     _check_effective_clients(terms.weights, min_clients)
@@ -362,8 +363,7 @@ def mask_direction(
         required = min(clients, malicious_server_threshold(clients, min_clients))
         problem = f"{terms.shares} of {clients} clients can remove the masks, but it requires {required}"
         refuse_unless(terms.shares >= required, problem)
-    is_finite = all(np.isfinite(part).all() for part in direction.values())
-    refuse_unless(is_finite, "its direction contains NaN or infinity")
+    refuse_unless(all(np.isfinite(part).all() for part in direction.values()), "its direction contains NaN or infinity")
     secrets, digest, own_seed = _derive_secrets(terms, key, place), terms.digest(), os.urandom(SEED_BYTES)
     total = quantize(direction, terms.weights[place], terms.limit)
     total += generate_mask(own_seed, total.size)
@@ -388,10 +388,9 @@ def unmask(message: Message, context: Context, min_clients: int) -> ConfigRecord
     terms, key = parse_terms(context.state[TERMS]), _get_round_key(context, None)
     place, clients = terms.keys.index(key["public"]), len(terms.names)
     arrived, encrypted = _read_list(request, "arrived", int), _read_list(request, "shares", bytes)
-    is_complete = len(arrived) == len(encrypted)
-    wire.require(is_complete, "it must list the clients whose directions arrived, with one share of each")
+    require(len(arrived) == len(encrypted), "it must list the clients whose directions arrived, with one share of each")
     distinct = len(set(arrived)) == len(arrived) and all(0 <= other < clients for other in arrived)
-    wire.require(distinct, "it lists a client that is not in the sum, or one twice")
+    require(distinct, "it lists a client that is not in the sum, or one twice")
     counts = f"{len(arrived)} of {clients} directions arrived, but it requires {terms.shares} with its own"
     refuse_unless(place in arrived and len(arrived) >= terms.shares, counts)
     _check_effective_clients([terms.weights[other] for other in arrived], max(min_clients, MIN_CLIENTS))
@@ -471,7 +470,7 @@ class SecureAggregator:
         numbers = wire.parse_arrays(content.get(MASKED), expected, 2.0**32)["sum"]
         letters, clients = _read_list(wire.get_config(content, SHARES), "shares", bytes), len(self._places)
         valid = len(letters) == clients and all(len(letter) <= MAX_SHARE_BYTES for letter in letters)
-        wire.require(valid, f"it must send {clients} letters to clients of at most {MAX_SHARE_BYTES} bytes each")
+        require(valid, f"it must send {clients} letters to clients of at most {MAX_SHARE_BYTES} bytes each")
         return numbers, letters
 
     def aggregate(
@@ -487,9 +486,9 @@ class SecureAggregator:
         share, counts = sum(weights) / sum(terms.weights), f"{len(arrived)} of {len(places)} directions came"
         try:
             is_enough = len(arrived) >= terms.shares and share >= secure.min_weight
-            wire.require(is_enough, f"{counts}, with {share:.0%} of the weight")
+            require(is_enough, f"{counts}, with {share:.0%} of the weight")
             problem = f"the effective number of clients is {effective_clients(weights):.2f}"
-            wire.require(_has_enough_clients(weights, secure.min_clients), problem)
+            require(_has_enough_clients(weights, secure.min_clients), problem)
             letters = {places[i]: [updates[places[j]][1][i] for j in arrived] for i in arrived}
             requests: dict[int, dict[str, Any]] = {
                 place: {"arrived": arrived, "shares": shares} for place, shares in letters.items()
@@ -502,7 +501,7 @@ class SecureAggregator:
             norm = math.sqrt(sum(float(np.square(part).sum()) for part in mean.values()))
             rounding = len(arrived) * limit / UNITS / sum(weights)
             is_short = norm <= NORM_SLACK * limit + self._size**0.5 * rounding
-            wire.require(is_short, f"the mean has norm {norm:.3g}, above clip_norm={limit:g}")
+            require(is_short, f"the mean has norm {norm:.3g}, above clip_norm={limit:g}")
         except wire.InvalidMessageError as reason:
             self._log_void(k, str(reason))
             return None
@@ -514,16 +513,14 @@ class SecureAggregator:
         for position, i in enumerate(arrived):
             shares = [sent[position] for sent, _ in unmasking.values() if sent[position]]
             counts = f"{len(shares)} shares of the mask of {terms.names[i]!r} came, {terms.shares} are needed"
-            wire.require(len(shares) >= terms.shares, counts)
+            require(len(shares) >= terms.shares, counts)
             try:
                 total += generate_mask(combine_shares(shares[: terms.shares]), self._size)
             except ValueError:
-                problem = f"the shares of the mask of {terms.names[i]!r} do not match"
-                raise wire.InvalidMessageError(problem) from None
+                raise wire.InvalidMessageError(f"the shares of the mask of {terms.names[i]!r} do not match") from None
         lost = [i for i in range(len(terms.names)) if i not in arrived]
         for i in arrived if lost else ():
-            problem = f"{terms.names[i]!r} does not send the masks that it shares with lost clients"
-            wire.require(i in unmasking, problem)
+            require(i in unmasking, f"{terms.names[i]!r} does not send the masks that it shares with lost clients")
             for other, seed in zip(lost, unmasking[i][1], strict=True):
                 shared = generate_mask(seed, self._size)
                 total = total + shared if other > i else total - shared
@@ -536,10 +533,8 @@ class SecureAggregator:
             content = check_reply(reply)
             record = wire.get_config(content, UNMASKING, "its shares or masks are missing")
             shares, masks = _read_list(record, "shares", bytes), _read_list(record, "masks", bytes)
-            valid = len(shares) == len(arrived) and len(masks) == lost
-            wire.require(valid, "its shares or masks are malformed")
-            valid = all(len(mask) == SEED_BYTES for mask in masks)
-            wire.require(valid, f"its masks must have {SEED_BYTES} bytes")
+            require(len(shares) == len(arrived) and len(masks) == lost, "its shares or masks are malformed")
+            require(all(len(mask) == SEED_BYTES for mask in masks), f"its masks must have {SEED_BYTES} bytes")
         except (NoReply, wire.InvalidMessageError) as error:
             what, why = "lost" if isinstance(error, NoReply) else "refused", f"masks are not removed: {error}"
             log_event(self._events, what, why, client=name)
