@@ -1,6 +1,6 @@
 """The same round across real machines: softswitch over Flower (``pip install 'softswitch[flower]'``).
 
-The names are imported when they are first used: a client's process starts anew for every message.
+The names are imported when they are first used: a client's process starts for every message.
 """
 
 from typing import TYPE_CHECKING
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from softswitch.flower.local_client import LocalOracle as LocalOracle
     from softswitch.flower.local_client import PerRowOracle as PerRowOracle
     from softswitch.flower.local_client import RefusalError as RefusalError
+    from softswitch.flower.local_client import RegretClient as RegretClient
     from softswitch.flower.local_client import Task as Task
     from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import Values as Values
     from softswitch.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.flower.private_client import PrivateClient as PrivateClient
-    from softswitch.flower.regret_client import RegretClient as RegretClient
     from softswitch.flower.secure_aggregation import SecureAggregation as SecureAggregation
     from softswitch.flower.secure_client import SigningKeys as SigningKeys
     from softswitch.flower.server import server_app as server_app
@@ -42,7 +42,7 @@ _MODULES = {
     "RefusalError": "flower.local_client",
     "SecureAggregation": "flower.secure_aggregation",
     "SigningKeys": "flower.secure_aggregation",
-    "RegretClient": "flower.regret_client",
+    "RegretClient": "flower.local_client",
     "PerRowOracle": "flower.local_client",
     "StrategySettings": "flower.settings",
     "SwitchingStrategy": "flower.strategy",

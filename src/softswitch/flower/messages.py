@@ -101,52 +101,37 @@ def parse_arrays(record: Any, expected: Mapping[str, ArraySpec], largest: float)
 def _parse_array(name: str, data: bytes, expected: ArraySpec, largest: float) -> np.ndarray:
     max_bytes = math.prod(expected.shape) * np.dtype(expected.dtype).itemsize + MAX_HEADER_BYTES
     require(len(data) <= max_bytes, f"{name} has {len(data):,} bytes, but at most {max_bytes:,} are accepted")
-    try:  # the header is checked first, because it may claim a huge array
-        header = _read_header(data)
-        sent = ArraySpec(header.shape, str(header.dtype))
-        array = _read_array(data) if sent == expected else np.zeros(0)
+    try:
+        array = _read_array(data, expected)
     except Exception as error:
-        raise InvalidMessageError(f"{name} is not an array in NumPy's format: {error}") from error
-    require(
-        sent == expected,
-        f"{name} must be {expected.dtype} of shape {expected.shape}, but is {sent.dtype} of shape {sent.shape}",
-    )
+        raise InvalidMessageError(f"{name} is not an array as expected: {error}") from error
     require(np.isfinite(array).all(), f"{name} contains NaN or infinity")
     size = np.abs(array).max(initial=0)
     require(size <= largest, f"{name} has entries up to {size:g}, but at most {largest:g} is accepted")
     return array
 
 
-class _Header(NamedTuple):
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype
-    size: int
-
-
-def _read_array(data: bytes) -> np.ndarray:
-    header = _read_header(data)
-    order: Any = "F" if header.fortran else "C"
-    return np.frombuffer(data, header.dtype, math.prod(header.shape), header.size).reshape(header.shape, order=order)
-
-
-def _read_header(data: bytes) -> _Header:
+def _read_array(data: bytes, expected: ArraySpec | None = None) -> np.ndarray:
+    """Return an array in NumPy's format; the header is checked first, because it may claim a huge array."""
     start = 10 if data[6:7] == b"\x01" else 12  # the length of the header has two bytes in version 1, then four
     end = start + int.from_bytes(data[8:start], "little")
-    if end > MAX_HEADER_BYTES:
-        raise ValueError(f"its header has {end:,} bytes, but at most {MAX_HEADER_BYTES:,} are accepted")
-    return _parse_header(data[:end])
+    require(end <= MAX_HEADER_BYTES, f"its header has {end:,} bytes, but at most {MAX_HEADER_BYTES:,} are accepted")
+    shape, order, dtype, size = _parse_header(data[:end])
+    if expected is not None and expected != (shape, str(dtype)):
+        sent = f"it is {dtype} of shape {shape}"
+        raise InvalidMessageError(f"{sent}, but must be {expected.dtype} of shape {expected.shape}")
+    return np.frombuffer(data, dtype, math.prod(shape), size).reshape(shape, order=order)
 
 
 @lru_cache(maxsize=1024)  # the same arrays arrive in every round
-def _parse_header(header: bytes) -> _Header:
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], Any, np.dtype, int]:
+    """Return the shape, the order, the dtype, and the position of the data."""
     stream = io.BytesIO(header)
     is_first_version = np.lib.format.read_magic(stream) == (1, 0)
     read = np.lib.format.read_array_header_1_0 if is_first_version else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
-    if dtype.hasobject:
-        raise ValueError("it contains Python objects")
-    return _Header(shape, fortran, dtype, stream.tell())
+    require(not dtype.hasobject, "it contains Python objects")
+    return shape, "F" if fortran else "C", dtype, stream.tell()
 
 
 def encode_values(values: Values) -> MetricRecord:

@@ -77,39 +77,6 @@ def _value_range(bounds: Range) -> tuple[float, float]:
     return min(low, 0.0) - slack, max(high, high - low) + slack
 
 
-class ValueReader:
-    """Reads the values of clients and checks them against their known ranges."""
-
-    def __init__(self, settings: StrategySettings, constraints: int) -> None:
-        self._settings, self._constraints = settings, constraints
-        self._ranges = function_ranges(settings.objective_range, settings.constraint_range, constraints)
-
-    def read(self, content: RecordDict, statistics: int | None, name: str = wire.VALUES) -> wire.Values:
-        """Return values, or raise ``InvalidMessageError``; the number of ``statistics`` is checked if it is known."""
-        settings = self._settings
-        pools, largest = settings.pooled is not None, settings.largest_number
-        values = wire.parse_values(content, self._constraints, pools, largest, name)
-        for value, bounds in zip((values.objective, *values.constraint), self._ranges, strict=True):
-            if bounds is not None and value != -math.inf:
-                low, high = _value_range(bounds)
-                problem = f"it reports {value:g}, outside the range {endpoints(bounds)} of single rows"
-                require(low <= value <= high, problem)
-        if values.statistics is None:
-            return values
-        count, statistics_range = len(values.statistics), settings.statistics_range
-        require(statistics in (None, count), f"it reports {count} statistics, but {statistics} are expected")
-        try:
-            ranges = expand_ranges(statistics_range, count, "statistics_range")
-        except ValueError as error:
-            raise wire.InvalidMessageError(str(error)) from error
-        for value, bounds in zip(values.statistics, ranges, strict=True):
-            if bounds is not None:
-                low, high, slack = _with_slack(bounds)
-                problem = f"a statistic is {value:g}, outside the range {(low, high)} of single rows"
-                require(low - slack <= value <= high + slack, problem)
-        return values
-
-
 class PrivacyReport(NamedTuple):
     """Spent ε, δ, the neighbouring relation, and the deviations of the noise on f and each g, if they are known."""
 
@@ -120,7 +87,7 @@ class PrivacyReport(NamedTuple):
 
 
 class PrivacyReports:
-    """The last privacy report of each client that sends one; a client has so many ``functions``: f and all g."""
+    """The last privacy report of each client that sends one; ``functions`` is the number of f and all g."""
 
     def __init__(self, functions: int) -> None:
         self._functions = functions
@@ -189,7 +156,7 @@ class RemoteClients:
     def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog) -> None:
         self._grid, self.roster, self.settings, self.events = grid, roster, settings, events
         self.constraints = roster.constraints or 1
-        self.values = ValueReader(settings, self.constraints)
+        self._ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
         self.participants = 1
         self.privacy = PrivacyReports(1 + self.constraints)
 
@@ -206,6 +173,31 @@ class RemoteClients:
         """Return the numbers of rows on which a round evaluates values and gradients."""
         return row_count[:, 0], self.settings.local_steps * row_count[:, 1]
 
+    def read_values(self, content: RecordDict, statistics: int | None, name: str = wire.VALUES) -> wire.Values:
+        """Return values, or raise ``InvalidMessageError``; the number of ``statistics`` is checked if it is known."""
+        settings = self.settings
+        pools, largest = settings.pooled is not None, settings.largest_number
+        values = wire.parse_values(content, self.constraints, pools, largest, name)
+        for value, bounds in zip((values.objective, *values.constraint), self._ranges, strict=True):
+            if bounds is not None and value != -math.inf:
+                low, high = _value_range(bounds)
+                problem = f"it reports {value:g}, outside the range {endpoints(bounds)} of single rows"
+                require(low <= value <= high, problem)
+        if values.statistics is None:
+            return values
+        count, statistics_range = len(values.statistics), settings.statistics_range
+        require(statistics in (None, count), f"it reports {count} statistics, but {statistics} are expected")
+        try:
+            ranges = expand_ranges(statistics_range, count, "statistics_range")
+        except ValueError as error:
+            raise wire.InvalidMessageError(str(error)) from error
+        for value, bounds in zip(values.statistics, ranges, strict=True):
+            if bounds is not None:
+                low, high, slack = _with_slack(bounds)
+                problem = f"a statistic is {value:g}, outside the range {(low, high)} of single rows"
+                require(low - slack <= value <= high + slack, problem)
+        return values
+
     def evaluate_params(self, params: Params) -> Evaluation:
         """Return f_i and g_i of every client that is not excluded, on all its rows; NaN if it does not reply.
 
@@ -221,7 +213,7 @@ class RemoteClients:
         objective, constraint = np.full(count, np.nan), np.full((count, self.constraints), np.nan)
 
         def read(index: int, content: RecordDict) -> None:
-            values = self.values.read(content, roster.statistics or None)
+            values = self.read_values(content, roster.statistics or None)
             objective[index], constraint[index] = values.objective, values.constraint
             if values.statistics is not None and roster.clients[index] is not None:
                 sums.append(roster.rows(index) * np.asarray(values.statistics))
@@ -234,9 +226,8 @@ class RemoteClients:
 
         Each client computes its own intervals and sends only these.
         """
-        settings, roster, functions = self.settings, self.roster, 1 + self.constraints
+        settings, roster, functions, ranges = self.settings, self.roster, 1 + self.constraints, self._ranges
         error = 1 - checks.check_probability("confidence", confidence)
-        ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
         clients = {i: client for i in roster.included if (client := roster.clients[i]) is not None}
         held_out_rows = {i: client.held_out_rows for i, client in clients.items() if client.held_out_rows > 0}
         if not held_out_rows:
@@ -439,7 +430,7 @@ class ReplyReader:
         is_known = self._settings.pooled is None or self._statistics is not None
         require(is_known, "clients differ in how many statistics they report; set statistics")
         has_earlier = self._reads_earlier and wire.PREVIOUS_VALUES in content
-        read = self._clients.values.read
+        read = self._clients.read_values
         earlier = read(content, self._statistics, wire.PREVIOUS_VALUES) if has_earlier else None
         return read(content, self._statistics), earlier
 
