@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 
 import softswitch.flower as fl
 from softswitch import SoftmaxSGM, solve
-from softswitch.flower import secure_aggregation as secure_client
+from softswitch.flower import secure_aggregation
 from softswitch.flower.secure_aggregation import SHARES, AggregationTerms
 from softswitch.methods.weight_cap import capped
 from softswitch.oracles.options import Output
@@ -83,13 +83,13 @@ def masking(clients: int, numbers: int) -> float:
     """Seconds in which one client masks a direction of so many numbers among so many clients."""
     contexts = [Context(1, i, {}, RecordDict(), {}) for i in range(clients)]
     keys: list[Any] = [
-        secure_client.create_round_key(0, str(i), context, None)["key"] for i, context in enumerate(contexts)
+        secure_aggregation.create_round_key(0, str(i), context, None)["key"] for i, context in enumerate(contexts)
     ]
     names, weights = [str(i) for i in range(clients)], [1 / clients] * clients
     terms = AggregationTerms(0, names, keys, weights, clients // 2 + 1, 10.0, [])
     direction = {"w": np.zeros(numbers, np.float32)}
     began = time.perf_counter()
-    sent = secure_client.mask_direction(direction, terms, "0", contexts[0], 2, None)
+    sent = secure_aggregation.mask_direction(direction, terms, "0", contexts[0], 2, None)
     assert len(sent[SHARES]["shares"]) == clients
     return time.perf_counter() - began
 

@@ -348,7 +348,7 @@ def test_what_clients_say_of_their_noise_is_looked_at():
         return spent
 
     again = PrivacyReports(2)
-    again.restore(json.loads(json.dumps(told(0.5, math.inf).to_dict())))
+    again.restore(json.loads(json.dumps(told(0.5, math.inf).reports)))
     assert again.account(["a", "b"]).deviations == ((0.5, None), (None, None))
     assert told().account(["a"]).value_note == "values of clients are computed on clipped rows, with noise"
     for wrong in ((0.5,), (0.5, -1.0), (0.5, math.nan)):

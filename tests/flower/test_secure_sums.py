@@ -17,7 +17,6 @@ from benchmarks.secure import app_of as app_of_data
 from flower_clients import FEATURES, FaultyGrid, quadratic, simulated, zeros
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secrets
-from softswitch.flower import secure_aggregation as secure_client
 from softswitch.flower.secure_aggregation import (
     MASKED,
     ROUND_KEY,
@@ -135,16 +134,16 @@ def test_masks_cancel_in_the_sum_of_all_and_in_no_other():
     sent = []
     for i, context in enumerate(contexts):
         context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[i][0], "public": pairs[i][1]})
-        answer = secure_client.mask_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
+        answer = secrets.mask_direction({"w": directions[i]}, terms, terms.names[i], context, 2, None)
         sent.append((wire.from_record(answer[MASKED])["sum"], answer[SHARES]["shares"]))
     arrived = [0, 1, 2]
     told = []
     for i, context in enumerate(contexts):
         letters = ConfigRecord({"arrived": arrived, "shares": [sent[j][1][i] for j in arrived]})
         message = type("Asked", (), {"content": RecordDict({SHARES: letters})})
-        told.append(secure_client.unmask(message, context, 2))
+        told.append(secrets.unmask(message, context, 2))
         with pytest.raises(fl.RefusalError, match="already revealed"):
-            secure_client.unmask(message, context, 2)
+            secrets.unmask(message, context, 2)
     total = np.sum([numbers for numbers, _ in sent], axis=0, dtype=np.uint32)
     expected = 0.5 * directions[0] + 0.25 * directions[1] + 0.25 * directions[2]
     like = {"w": wire.ArraySpec((3,), "float64")}
@@ -544,7 +543,7 @@ class AtTheThirdExchange:
             context = Context(7, i, {}, RecordDict(), {})
             context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": private, "public": public})
             own = {"w": self.directions[i]}
-            sent = secure_client.mask_direction(own, self.terms, names[i], context, least, None)
+            sent = secrets.mask_direction(own, self.terms, names[i], context, least, None)
             self._contexts.append(context)
             self.sums.append(wire.from_record(sent[MASKED])["sum"])
             self.letters.append(sent[SHARES]["shares"])
@@ -554,7 +553,7 @@ class AtTheThirdExchange:
         letters = [self.letters[j][i] for j in arrived] if letters is None else letters
         record = ConfigRecord({"arrived": list(arrived), "shares": letters})
         message = type("Asked", (), {"content": RecordDict({SHARES: record})})
-        told = secure_client.unmask(message, self._contexts[i], self.least)
+        told = secrets.unmask(message, self._contexts[i], self.least)
         lost = [j for j in self.everyone if j not in arrived]
         return dict(zip(arrived, told["shares"], strict=True)), dict(zip(lost, told["masks"], strict=True))
 
@@ -624,7 +623,7 @@ def test_a_client_is_hidden_by_others_that_weigh_as_much(caplog):
     context.state[ROUND_KEY] = ConfigRecord({"round": 4, "private": pairs[0][0], "public": pairs[0][1]})
     heavy = terms._replace(names=names, keys=keys, weights=weights, shares=101)
     with pytest.raises(fl.RefusalError, match="it would have 44% of the weight in the sum"):
-        secure_client.mask_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
+        secrets.mask_direction({"w": np.ones(3)}, heavy, "site 0", context, 5, None)
 
 
 # ---- what does not go together

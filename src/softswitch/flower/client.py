@@ -63,8 +63,7 @@ class ClientPolicy:
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
         min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
             directions are also sent without it.
-        max_rounds: Maximum number of rounds of a run to participate in. Default: no maximum.
-        max_evaluations: Maximum number of evaluations and certificates in a run. Default: no maximum.
+        max_rounds, max_evaluations: Maximum numbers of rounds, and of evaluations and certificates. Default: none.
         counter_file: File that counts rounds and evaluations across runs and restarts. Default: they are counted in
             Flower's context, for each run.
     """

@@ -38,10 +38,8 @@ class Task(NamedTuple):
     """The settings that the server sends with the parameters of a round.
 
     Attributes:
-        round: The round k.
-        seed: The seed of the run. A client's batches depend only on the seed, its name and k.
-        local_steps: The number of local steps E.
-        step_size: The local step size γ.
+        round, seed: The round k, and the run's seed. A client's batches depend only on the seed, its name and k.
+        local_steps, step_size: The number of local steps E, and the local step size γ.
         switches: Whether the local loss is either f_i or a mix of client i's constraints, never both.
     """
 
@@ -63,10 +61,8 @@ class LocalOracle(Protocol):
 
     Attributes:
         name: The client's name, unique among the clients of a run.
-        rows: Number of training rows.
-        held_out_rows: Number of rows held out for the certificate.
-        value_rows: Number of rows in the batch of a report.
-        gradient_rows: Number of rows in the batch of a gradient.
+        rows, held_out_rows: Numbers of training rows, and of rows held out for the certificate.
+        value_rows, gradient_rows: Numbers of rows in the batch of a report, and in that of a gradient.
         constraints: Number of constraints.
     """
 

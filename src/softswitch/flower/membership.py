@@ -148,8 +148,7 @@ class AllowedClient:
 
     Attributes:
         key: The public key: its text (OpenSSH or PEM) or the path of its file. It is stored in PEM.
-        rows: Maximum number of training rows. Default: ``largest_rows`` of ``StrategySettings``.
-        held_out_rows: Maximum number of held-out rows. Default: ``largest_rows`` of ``StrategySettings``.
+        rows, held_out_rows: Maximum numbers of rows. Default: ``largest_rows`` of ``StrategySettings``.
     """
 
     key: str | Path

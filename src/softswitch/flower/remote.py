@@ -91,7 +91,7 @@ class PrivacyReports:
 
     def __init__(self, functions: int) -> None:
         self._functions = functions
-        self._reports: dict[str, PrivacyReport] = {}
+        self.reports: dict[str, PrivacyReport] = {}
 
     def read(self, name: str, content: RecordDict) -> float | None:
         """Keep the privacy report in a client's reply and return its ε, or raise ``InvalidMessageError``."""
@@ -105,29 +105,25 @@ class PrivacyReports:
         problem = f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}"
         require(valid and all(number >= 0 for number in numbers), problem)
         deviations = tuple(None if math.isinf(number) else number for number in numbers)
-        self._reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
+        self.reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
         return epsilon
-
-    def to_dict(self) -> dict[str, PrivacyReport]:
-        """Return all reports, for a checkpoint."""
-        return self._reports
 
     def restore(self, reports: Mapping[str, Any]) -> None:
         """Take over the reports of a checkpoint."""
-        self._reports = {
+        self.reports = {
             name: PrivacyReport(float(epsilon), float(delta), str(neighbours), *map(tuple, deviations))
             for name, (epsilon, delta, neighbours, *deviations) in reports.items()
         }
 
     def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
         """Return the budgets that these clients have spent; None if no client reports one."""
-        if not self._reports:
+        if not self.reports:
             return None
-        reports, unknown = [self._reports.get(str(name)) for name in names], (None,) * self._functions
+        reports, unknown = [self.reports.get(str(name)) for name in names], (None,) * self._functions
         return PrivacyAccount(
             epsilon=tuple(None if report is None else report.epsilon for report in reports),
-            delta=max(report.delta for report in self._reports.values()),
-            neighbours="; or ".join(sorted({report.neighbours for report in self._reports.values()})),
+            delta=max(report.delta for report in self.reports.values()),
+            neighbours="; or ".join(sorted({report.neighbours for report in self.reports.values()})),
             deviations=tuple(unknown if report is None else report.deviations or unknown for report in reports),
         )
 
@@ -141,9 +137,9 @@ class PrivacyReports:
 
     def add_to_certificate(self, certificate: Certificate) -> Certificate:
         """Return the certificate with the largest budget that was spent, its own cost included."""
-        if not self._reports:
+        if not self.reports:
             return certificate
-        reports = self._reports.values()
+        reports = self.reports.values()
         epsilon, delta = max(report.epsilon for report in reports), max(report.delta for report in reports)
         return replace(certificate, epsilon=epsilon, delta=delta)
 

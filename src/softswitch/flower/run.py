@@ -222,7 +222,7 @@ class FlowerRun:
         best, journal = None, dict[str, Any]()
         if isinstance(self.settings.memory, Memory):
             journal["memory"] = server.smoothing
-        if spent := self.clients.privacy.to_dict():
+        if spent := self.clients.privacy.reports:
             journal["spent"] = spent
         if self.restarts is not None:
             best, journal["cycles"] = self.restarts.to_checkpoint()

@@ -37,17 +37,17 @@ class StrategySettings:
         min_clients: A round with fewer clients in either exchange is void: it changes nothing.
         wait: Seconds to wait for ``min_clients`` clients before a round, and for all clients before the evaluation of
             the answer.
-        report_timeout: Timeout of the first exchange and of evaluations, in seconds.
-        update_timeout: Timeout of the second exchange, in seconds.
+        report_timeout, update_timeout: Timeouts of the first exchange and of evaluations, and of the second exchange,
+            in seconds.
         resend_params: Send the parameters again in the second exchange, for clients that may restart between the two.
         clip_norm: Largest norm of a client's direction; clients and server clip longer ones.
-        largest_number: Reports and directions with a larger absolute value are rejected.
-        largest_rows: Clients that report more rows are turned away.
-        objective_range: (low, high) of the objective on a single row. Reports and intervals outside are rejected.
-        constraint_range: The same for the constraint; one range for all constraints, or one each.
+        largest_number, largest_rows: Reports and directions with a larger absolute value are rejected, and clients
+            with more rows are turned away.
+        objective_range, constraint_range: (low, high) of f and g on a single row; one range for all constraints, or one
+            each. Reports and intervals outside are rejected.
         statistics_range: The same for a pooled constraint's statistics, which are means over a client's rows.
-        constraints: Number of constraints of a client. Default: that of most clients. Other clients are turned away.
-        statistics: Number of additive statistics of a client's pooled constraint. Default: that of most clients.
+        constraints, statistics: Numbers of constraints, and of additive statistics of a pooled constraint. Default:
+            those of most clients. Other clients are turned away.
         patience: Maximum number of void rounds in a row; after them the run ends.
         callbacks: Functions that are called with a ``Chunk`` after every round; a true return value ends the run.
         checkpoints: Folder to save the run's state in, and to resume it from.

@@ -75,9 +75,11 @@ class InProcessGrid(Grid):
     ) -> None:
         if isinstance(nodes, int):
             nodes = {100 + i: {"partition-id": i, "num-partitions": nodes} for i in range(nodes)}
-        self._app, run = app, next(self._runs)
-        self._run, given = run, dict(run_config or {})
-        self._contexts = {n: Context(run, n, dict(config), RecordDict(), given) for n, config in nodes.items()}
+        self._app, self._run = app, next(self._runs)
+        self._contexts = {
+            node: Context(self._run, node, dict(config), RecordDict(), dict(run_config or {}))
+            for node, config in nodes.items()
+        }
         self.connected = set(nodes)
         self._keys = {node: key.encode() if isinstance(key, str) else key for node, key in (keys or {}).items()}
         self._replies: dict[str, Message] = {}
