@@ -184,6 +184,8 @@ class RowClient:
     _data: Any
     _held_out: Any
     _init: tuple[Callable[..., None], dict[str, Any]]
+    _intervals: Callable[..., list[Interval]]
+    _by_rows: Callable[..., np.ndarray]
 
     def _set_classes(
         self, classes: Classes, held_out_classes: Classes, columns: Sequence[Mapping[str, Any] | None] = (None, None)
@@ -234,9 +236,6 @@ class RowClient:
 
         return self._intervals(params, levels or ErrorLevels.uniform(error), merge_ranges(ranges, self.ranges))
 
-    def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
-        raise NotImplementedError
-
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """Return f and each g on single training rows."""
         return self._by_rows(params, self._data, rows)
@@ -244,9 +243,6 @@ class RowClient:
     def held_out_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """Return f and each g on single held-out rows."""
         return self._by_rows(params, self._held_out, rows)
-
-    def _by_rows(self, params: Arrays, data: Any, rows: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
 
 
 class RowClasses:
