@@ -154,9 +154,9 @@ class PerRowOracle(LocalOracle, Protocol):
 
 
 class RowClient:
-    """What ``JaxClient``, ``NumpyClient`` and ``TorchClient`` have in common.
+    """What ``JaxClient``, ``NumpyClient`` and ``TorchClient`` have in common: these arguments, by keyword.
 
-    Args:
+    Attributes:
         name: The client's name.
         batch_size: Number of rows in the batch of a gradient; None: all rows; "auto": all rows if that is cheap.
         value_batch_size: Number of rows in the batch of a report. "same": as ``batch_size``; if that is "auto", each

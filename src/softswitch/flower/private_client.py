@@ -43,7 +43,8 @@ class PrivateClient:
             ``PerRowOracle``. Its own batch sizes are not used.
         privacy: The privacy settings; ``rate`` is the share of rows in a batch.
         budget_file: File that counts releases. Keep it as long as the rows.
-        rounds, local_steps: Number of rounds that the noise is calibrated for, and of local steps E in a round.
+        rounds: Number of rounds that the noise is calibrated for.
+        local_steps: Number of local steps E in a round.
         evaluations: Number of evaluations to allow, certificates included.
     """
 
