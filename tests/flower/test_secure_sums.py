@@ -374,7 +374,7 @@ def test_a_client_refuses_terms_that_do_not_hide_it(change, why, caplog):
         ({"arrived": [0, 1, 2]}, "3 of 6 directions arrived"),
         ({"arrived": [0, 1, 1, 2]}, "or one twice"),
         ({"arrived": [0, 1, 2, 9]}, "not in the sum"),
-        ({"arrived": "all"}, "whose directions arrived"),
+        ({"arrived": "all"}, "a list of arrived"),
     ],
 )
 def test_a_client_tells_masks_only_where_enough_arrived(asked, why, caplog):
