@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.flower import JaxClient, NumpyClient, PerRowOracle, PrivateClient, TorchClient
+from softswitch.flower import JaxClient, NumpyClient, PerRowOracle, PrivateClient, RegretClient, TorchClient
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = (
@@ -19,7 +19,7 @@ MODULES = (
     "softswitch.theory",
     "softswitch.trackers",
 )
-EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), PerRowOracle)
+EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient, RegretClient), PerRowOracle)
 """Classes whose methods are those of a protocol, and are explained there."""
 ANYTHING = {
     "Method.init return": "a method's memory is any tree of arrays",

@@ -358,20 +358,11 @@ class RegretClient:
         return RegretClient(self._client.restrict(rows, held_out), self._given)  # type: ignore[attr-defined]
 
     def report(self, params: Arrays, task: Task) -> Values:
-        """Return f_i − f_i* and g_i on a batch.
-
-        Args:
-            params: The parameters w_k.
-            task: The settings of the round.
-        """
+        """Return f_i − f_i* and g_i on a batch."""
         return self._subtract_optimum(self._client.report(params, task))
 
     def evaluate(self, params: Arrays) -> Values:
-        """Return f_i − f_i* and g_i on all rows.
-
-        Args:
-            params: The parameters to evaluate.
-        """
+        """Return f_i − f_i* and g_i on all rows."""
         return self._subtract_optimum(self._client.evaluate(params))
 
     def _subtract_optimum(self, values: Values) -> Values:
