@@ -180,7 +180,7 @@ def test_killed_interrupted_and_continued(tmp_path, log, jobs):
     program = start(out, 0, jobs)
     said, _ = program.communicate(timeout=300)
     assert program.returncode == 0
-    assert "Kept, from the same code and settings: first, second" in said
+    assert "Kept results of the same code and settings: first, second" in said
     assert "3 of 6 claims held" in said
     assert (log().count("first"), log().count("second")) == (0, 1), "what was finished is not run again"
     assert json.loads((out / "first" / "claims.json").read_text()) == whole
