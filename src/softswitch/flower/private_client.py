@@ -280,8 +280,8 @@ class SpentBudget:
             state = self._read()
             before = Releases(*state["releases"])
             after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
-            allowed = self._allows(after, has_report=after.reports > before.reports)
-            refuse_unless(allowed, f"its privacy budget of {self._privacy.epsilon} does not allow another release")
+            if not self._allows(after, has_report=after.reports > before.reports):
+                raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
             self._write({**state, "releases": list(after)})
 
     def release_sizes(self, draw: Callable[[], list[float]]) -> list[float]:
