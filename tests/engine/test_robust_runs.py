@@ -96,7 +96,7 @@ def test_set_aside_means_told(federation):
     assert not trusting.status.ok
 
 
-@pytest.mark.parametrize(("local_steps", "participation"), [(1, 1.0), (3, 0.75)])
+@pytest.mark.parametrize(("local_steps", "participation"), [(3, 0.75), pytest.param(1, 1.0, marks=pytest.mark.slow)])
 def test_both_engines_take_the_same_course(x64, local_steps, participation):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     clients = client_data(*regression(clients=8, sizes=(20, 21)))  # of equal size: one program serves all clients

@@ -198,7 +198,8 @@ def test_whoever_fails_when_the_answer_is_judged_is_named():
     assert result.violating == ("site 1",)
 
 
-def test_a_thousand_rounds_of_every_fault_at_random():
+@pytest.mark.parametrize("rounds", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_every_fault_at_random(rounds):
     generator = np.random.default_rng(0)
     grid = FaultyGrid(quadratics(6), 6)
     everyone = set(grid.connected)
@@ -212,11 +213,13 @@ def test_a_thousand_rounds_of_every_fault_at_random():
                     grid.faults[i, kind] = str(generator.choice([*faults]))
         grid.connected = {node for node in everyone if generator.random() < 0.95}
         injected.append((dict(grid.faults), set(grid.connected)))
+        if len(injected) > rounds:  # all clients evaluate the answer
+            grid.faults, grid.connected = {}, everyone
 
     stir()
     result = run(
         grid,
-        rounds=1000,
+        rounds=rounds,
         callbacks=[stir],
         participation=0.8,
         min_clients=2,
@@ -225,12 +228,12 @@ def test_a_thousand_rounds_of_every_fault_at_random():
         names=[f"site {i}" for i in range(6)],
     )
     history = result.history
-    assert len(history) == 1000
+    assert len(history) == rounds
     assert np.isfinite(np.asarray(result.last["w"])).all()
     assert np.isfinite(np.asarray(result.params["w"])).all()
     told, outcomes = history.per_client.clients, history.per_client.outcomes
     np.testing.assert_array_equal(told >= 0, outcomes != ClientOutcome.EMPTY)
-    for k, (faults, connected) in enumerate(injected[:1000]):
+    for k, (faults, connected) in enumerate(injected[:rounds]):
         asked = told[k][told[k] >= 0].tolist()
         assert len(asked) == max(1, round(0.8 * len(connected)))
         assert {100 + i for i in asked} <= connected
@@ -248,7 +251,7 @@ def test_a_thousand_rounds_of_every_fault_at_random():
             else:
                 wanted = ClientOutcome.VOID if void else ClientOutcome.COUNTED
             assert outcomes[k, place] == wanted
-    assert 0 < history.void.sum() < 300
+    assert 0 < history.void.sum() < 0.3 * rounds
     assert 0.1 < history.switch_share < 0.9
     assert result.worst_constraint <= RULE.switch_at + 1e-6  # a mean of feasible iterates, of a linear constraint
 
