@@ -16,7 +16,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower.compression import digest
 from softswitch.flower.local_client import Task
 from softswitch.methods import Compression, TopK
-from softswitch.methods.drift_correction import OF_LATE, SHARES
+from softswitch.methods.drift_correction import DECAY_RATES, ERROR_DECAY
 from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -126,8 +126,8 @@ def test_what_is_remembered_is_what_a_plain_loop_makes_of_both_reports(make):
     grid = Wiretap(app, MANY)
     own = [make(i) for i in range(MANY)]
     name = next(iter(own[0].start))
-    estimates = np.full((MANY, len(SHARES), 2), -np.inf)
-    missed, heard, restarted = np.zeros((len(SHARES), 2)), np.full(MANY, -1), set()
+    estimates = np.full((MANY, len(DECAY_RATES), 2), -np.inf)
+    missed, heard, restarted = np.zeros((len(DECAY_RATES), 2)), np.full(MANY, -1), set()
     iterates = [{name: np.zeros(FEATURES, np.float32)}] * 2  # w_{k−1} and w_k
 
     def told(i, k, params):
@@ -138,7 +138,7 @@ def test_what_is_remembered_is_what_a_plain_loop_makes_of_both_reports(make):
         nonlocal missed, iterates
         k, history, kept = chunk.round - 1, chunk.history, chunk.state.parts["memory"]
         if not history.void[0]:
-            foreseen = OF_LATE * missed
+            foreseen = ERROR_DECAY * missed
             for i, fate in zip(history.per_client.clients[0], history.per_client.outcomes[0], strict=True):
                 if fate == ClientOutcome.NO_REPORT:
                     continue
@@ -146,8 +146,8 @@ def test_what_is_remembered_is_what_a_plain_loop_makes_of_both_reports(make):
                 miss = np.zeros_like(estimates[i])
                 if heard[i] >= 0 and i not in restarted:
                     miss = then - estimates[i]
-                    foreseen += (1 - OF_LATE) * miss**2 * (k - heard[i] == 1)
-                estimates[i] = now - (np.asarray(SHARES)[:, None] ** (k - heard[i])) * miss
+                    foreseen += (1 - ERROR_DECAY) * miss**2 * (k - heard[i] == 1)
+                estimates[i] = now - (np.asarray(DECAY_RATES)[:, None] ** (k - heard[i])) * miss
                 heard[i] = k
             missed = foreseen
             iterates = [iterates[1], {name: np.asarray(chunk.state.params[name])}]
