@@ -61,15 +61,22 @@ def module_intervals(
 ) -> list[Interval]:
     """Return one client's intervals of f and then g on held-out rows. The module is left with other parameters."""
 
-    def value(indices: np.ndarray) -> np.ndarray:
-        return functions.values(rows.take(indices))
+    loaded: Any = None
+
+    def values_at(point: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
+        def evaluate(indices: np.ndarray) -> np.ndarray:
+            nonlocal loaded
+            if loaded is not point:
+                functions.load(point)
+                loaded = point
+            return functions.values(rows.take(indices))
+
+        return evaluate
 
     def perturbed(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
-        functions.load(perturb_params(params, attempt))
-        return value
+        return values_at(perturb_params(params, attempt))
 
-    functions.load(params)
-    return intervals_from_function(value, len(rows), levels, ranges, perturbed)
+    return intervals_from_function(values_at(params), len(rows), levels, ranges, perturbed)
 
 
 def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
