@@ -60,7 +60,6 @@ def module_intervals(
     functions: ModuleFunctions, params: Mapping[str, Any], rows: TorchRows, levels: ErrorLevels, ranges: Ranges
 ) -> list[Interval]:
     """Return one client's intervals of f and then g on held-out rows. The module is left with other parameters."""
-
     loaded: Any = None
 
     def values_at(point: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
