@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 def test_names_of_clients_come_back_from_the_table(tmp_path_factory, names):
     many = len(names)
     values = {"client_loss": -np.ones(many), "client_optimum": None, "client_constraint": -np.ones((many, 1))}
-    told = SimpleNamespace(names=names, state=SimpleNamespace(memory=None), privacy=None, **values)
+    told = SimpleNamespace(names=names, state=SimpleNamespace(parts={}), privacy=None, **values)
     content = _clients_csv(told, {})
     home = tmp_path_factory.mktemp("run")
     (home / CLIENTS).write_bytes(content)

@@ -64,7 +64,11 @@ class Reports(NamedTuple):
         return self.constraint, self.has_constraint
 
     def local_losses(self, loss: LocalLoss) -> Float[Array, " m"]:
-        """Return each client's local loss by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)."""
+        """Return each client's local loss by its report: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
+
+        Args:
+            loss: The local losses.
+        """
         xp = array_namespace(self.objective)
         objective = xp.where(self.has_objective, self.objective, 0)
         constraint = xp.where(self.has_constraint, self.constraint, 0)

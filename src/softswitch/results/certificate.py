@@ -145,8 +145,11 @@ class Certificate:
     def after_tests(self, tests: int) -> Certificate:
         """Return the certificate of the last of several models that passed, tested in order on the same rows.
 
-        ``tests`` includes this model. The tests certify that all clients are within the tolerance. Tighter limits of
-        the selected model would not be valid: every client's limit is the tolerance.
+        The tests certify that all clients are within the tolerance. Tighter limits of the selected model would not be
+        valid: every client's limit is the tolerance.
+
+        Args:
+            tests: Number of tested models, including this one.
         """
         if tests == 1 or self.verdict is not Verdict.MEETS:
             return self

@@ -105,7 +105,12 @@ class Checkpoints:
         return time.monotonic() - self._last >= self.every
 
     def save(self, snapshot: Snapshot, identity: Mapping[str, str]) -> Path:
-        """Write a checkpoint and remove all but the two newest. Only a run of the same ``identity`` can resume it."""
+        """Write a checkpoint and remove all but the two newest.
+
+        Args:
+            snapshot: The run.
+            identity: What it depends on, as text by name. Only a run of the same identity can resume it.
+        """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = flatten_by_path((snapshot.state, snapshot.record, snapshot.best))
@@ -132,8 +137,10 @@ class Checkpoints:
     ) -> Snapshot | None:
         """Return the newest intact checkpoint; None if there is none. One of another run or version raises ValueError.
 
-        If there is one, ``like`` returns a state and a record of the structure to restore. ``best`` has the structure
-        of the best answer so far of an auto-tuned run.
+        Args:
+            identity: What the run depends on, as text by name.
+            like: Returns a state and a record of the structure to restore.
+            best: Parameters with the structure of the best answer so far of an automatic run.
         """
         for file, metadata, arrays in self._intact():
             _check_identity(file, _read_identity(file, metadata), identity)
@@ -145,7 +152,11 @@ class Checkpoints:
         return None
 
     def saved_identity(self, name: str) -> str | None:
-        """Return an entry of the identity of the newest intact checkpoint; None if there is none."""
+        """Return an entry of the identity of the newest intact checkpoint; None if there is none.
+
+        Args:
+            name: Name of the entry.
+        """
         for file, metadata, _ in self._intact():
             return _read_identity(file, metadata).get(name)
         return None

@@ -60,7 +60,11 @@ class EventLog:
 
 
 def read_events(file: str | Path) -> list[dict[str, Any]]:
-    """Read all events of a file in order. Damaged lines are skipped; a missing file has no events."""
+    """Read all events of a file in order. Damaged lines are skipped; a missing file has no events.
+
+    Args:
+        file: The file of events.
+    """
     path, events = Path(file), []
     if not path.exists():
         return []

@@ -95,7 +95,13 @@ class Result:
         return None if self.lower_bound is None else self.lower_bound.gap
 
     def with_model(self, params: Params, selected: str, evaluation: Evaluation) -> Result:
-        """Return the result with another model as its answer, given its values at every client on all training data."""
+        """Return the result with another model as its answer.
+
+        Args:
+            params: Parameters of the model.
+            selected: Its description.
+            evaluation: Its values at every client on all training data.
+        """
         bound = self.lower_bound
         if bound is not None:  # the bound is on the problem with all clients: none is trimmed
             feasible = bool(evaluation.constraint.max() <= self.method.tolerance)
