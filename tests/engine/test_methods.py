@@ -159,7 +159,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
     both = ss.SoftmaxSGM(robust=1, at_clients=methods.ControlVariates(), **common)
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="cannot be combined"):
         flat.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
         flat.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
