@@ -13,7 +13,7 @@ from benchmarks import flat
 from compilations import COMPILATIONS
 from softswitch.methods import Reports
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
-from softswitch.methods.softmax_sgm import Change, no_change
+from softswitch.methods.softmax_sgm import Change
 from softswitch.results.saving import describe_method, restore_method
 
 CHANGING = ss.SoftmaxSGM(alpha=0.3, alpha_scale="change", step_size=0.1, tolerance=0.1, threshold=0.1)
@@ -82,8 +82,12 @@ def test_alpha_by_the_change_knows_no_units():
     scaled = Change(jnp.float32(2000.0), jnp.float32(500.0))
     f = jnp.array([1.0, 2.0, 1.5])
     g = jnp.full((3, 1), -1.0)
-    one = CHANGING.decide((known, no_change()), Reports(f, g, None, jnp.ones(3, bool)))[0]
-    other = CHANGING.decide((scaled, no_change()), Reports(1000 * f, g, None, jnp.ones(3, bool)))[0]
+    one = CHANGING.decide(
+        (known, Change(jnp.float32(jnp.nan), jnp.float32(jnp.nan))), Reports(f, g, None, jnp.ones(3, bool))
+    )[0]
+    other = CHANGING.decide(
+        (scaled, Change(jnp.float32(jnp.nan), jnp.float32(jnp.nan))), Reports(1000 * f, g, None, jnp.ones(3, bool))
+    )[0]
     np.testing.assert_allclose(one.weights, other.weights, rtol=1e-6)
     np.testing.assert_allclose(one.weights, softmax(0.3 / 0.5 * np.array(f)), rtol=1e-6)
 

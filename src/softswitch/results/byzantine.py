@@ -24,7 +24,8 @@ OUTLIER_DISTANCE = 100.0  # an outlier is this many times as far from the remain
 def diagnose_clients(end: RunEnd, evaluation: Evaluation) -> Iterator[Diagnostic]:
     """Diagnose suspicious clients of a run with a robust method, given the answer's values at every client."""
     yield from diagnose_model(end.names, end.method, evaluation)
-    if end.method.robust is not None and (known := end.state.parts.get("consistency")) is not None:
+    known = end.state.parts.get("consistency")
+    if end.method.robust is not None and known is not None:
         yield from _inconsistent_updates(end.names, known, end.method.robust)
         yield from _scale_mismatch(end.names, known, end.method.robust)
 

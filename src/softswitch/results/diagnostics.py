@@ -52,8 +52,10 @@ def _diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callab
         return
     # Earlier restarts have large steps on purpose: only the last one is diagnosed.
     late = history.since(restarts[-1].begin) if restarts else history
-    yield from diagnose_clients(end, evaluation)
-    yield from diagnose_no_feasible_round(end, evaluation, clients.noise_setting)
+    if method.robust is not None:
+        yield from diagnose_clients(end, evaluation)
+    if not (history.feasible_rounds or history.void.all() or end.stopped):
+        yield from diagnose_no_feasible_round(end, evaluation, clients.noise_setting)
     if end.start is not None:
         answer, start = (Baseline.of(START, values, method) for values in (evaluation, end.start))
         yield from compare_with_trivial(answer, [start])

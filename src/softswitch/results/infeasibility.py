@@ -84,10 +84,8 @@ def _descend(
 
 
 def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> list[Diagnostic]:
-    """Diagnose why no round was feasible, if none was."""
-    history, tolerance = end.history, end.method.tolerance
-    if history.feasible_rounds or history.void.all() or end.stopped:
-        return []
+    """Diagnose why no round was feasible."""
+    tolerance = end.method.tolerance
     worst = evaluation.constraint.max(axis=1)
     if not worst_but(evaluation.constraint, end.method.robust) <= tolerance:
         return [describe_infeasibility(end.names, worst, tolerance, int(worst.argmax()), None)]
