@@ -115,7 +115,7 @@ def test_the_same_rows_for_reports_as_for_gradients_where_that_is_asked_for(monk
 
 
 def test_the_settings_of_a_rule_are_obeyed_one_by_one():
-    made = choice.first_choice(jnp.zeros(4), 100, may_end=False, exact=True)
+    made = choice.choose_first_restart(jnp.zeros(4), 100, may_end=False, exact=True)
     given = {
         "threshold": 0.05,
         "slack": 2.0,
@@ -124,7 +124,7 @@ def test_the_settings_of_a_rule_are_obeyed_one_by_one():
         "optimizer": optax.adam,
         "alpha": 7.0,
     }
-    step = FallingStep(first=made.first_step, rounds=made.first_cycle)
+    step = FallingStep(first=made.first_step, rounds=made.first_length)
     chosen = made.template(TEMPLATE)
     assert chosen == dataclasses.replace(
         TEMPLATE,
@@ -157,7 +157,7 @@ def test_the_settings_of_a_rule_are_obeyed_one_by_one():
     ],
 )
 def test_other_rules_keep_their_own_criterion(method):
-    made = choice.first_choice(jnp.zeros(4), 100, may_end=False, exact=True)
+    made = choice.choose_first_restart(jnp.zeros(4), 100, may_end=False, exact=True)
     method = method.template
     template = made.template(method)
     assert (type(template), template.switches_on) == (type(method), method.switches_on)
@@ -178,7 +178,7 @@ def test_what_is_chosen_for_small_data(clients):
     assert request.oracle.by_size
     assert request.choice.exact
     assert request.choice.may_end
-    assert request.rounds == choice.MOST_ROUNDS
+    assert request.rounds == choice.MAX_ROUNDS
     assert (told["answer"], told["average_last"]) == ("auto", 0.5)
 
 
@@ -188,15 +188,15 @@ def test_what_is_chosen_where_there_is_work_for_few_rows_only(monkeypatch):
     some = shown(asked(large, rounds=400)[0], large)
     assert (some["batch_size"], some["value_batch_size"]) == (None, None)
     rows = int(large.sizes.sum())
-    monkeypatch.setattr(choice, "FEWEST_ROWS", (64, 256))
-    monkeypatch.setattr(choice, "WORK", choice.LEAST_PARAMETERS * choice.FEWEST_ROUNDS * int(2.5 * rows))
+    monkeypatch.setattr(choice, "MIN_ROWS", (64, 256))
+    monkeypatch.setattr(choice, "WORK", choice.MIN_PARAMETERS * choice.MIN_ROUNDS * int(2.5 * rows))
     request, _ = asked(large)
     told = shown(request, large)
     assert told["value_batch_size"] is None, "exact reports come before exact gradients"
     assert 64 <= told["batch_size"] < 900
     assert told["memory"] is None
     assert request.choice.exact
-    monkeypatch.setattr(choice, "WORK", choice.LEAST_PARAMETERS * choice.FEWEST_ROUNDS * (rows // 3))
+    monkeypatch.setattr(choice, "WORK", choice.MIN_PARAMETERS * choice.MIN_ROUNDS * (rows // 3))
     request, _ = asked(large)
     told = shown(request, large)
     assert told["value_batch_size"] == 256

@@ -11,7 +11,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.certification.private import count_applicable_rows
-from softswitch.engine.private import planned, private_oracle
+from softswitch.engine.private import make_plan, make_private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation
 from softswitch.oracles.federation import make_gradient_oracle
@@ -47,8 +47,8 @@ def result():
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
     how = Sampling(local_steps=local_steps, participation=participation)
-    plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
-    return private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
+    plan = make_plan(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
+    return make_private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
 
 
 def decision(oracle, feasible):
@@ -161,7 +161,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits_and_spends_nothing_
 
     stopped = run(lambda chunk: chunk.round == 10)
     assert stopped.status.code is ss.StatusCode.STOPPED
-    assert "judged once, at the end" in stopped.status.message
+    assert "evaluated once, at the end" in stopped.status.message
     assert np.isnan(stopped.client_constraint).all()
     assert stopped.privacy.releases == ((10, 10, 0, 0),) * 3
 
@@ -196,7 +196,7 @@ def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
     assert (swept.privacy.delta, swept.privacy.runs) == (1e-4, 4)
     assert swept.table["epsilon"] == pytest.approx([result.privacy.worst_epsilon] * 4)
     assert (swept.table["epsilon_of_all"] == swept.privacy.epsilon).all()
-    assert "all 4 runs look at the same rows" in str(swept)
+    assert "all 4 runs read the same rows" in str(swept)
     with pytest.raises(ValueError, match="vectorize must keep its default with privacy"):
         flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, vectorize=True)
     with pytest.raises(ValueError, match="batch_size must keep its default with privacy"):
@@ -230,10 +230,10 @@ def test_clients_that_are_asked_less_often_spend_less():
 
 def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     privacy = dataclasses.replace(PRIVACY, public_sizes=False)
-    plan = planned(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
+    plan = make_plan(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
     truth = count_applicable_rows(PROBLEM, CLIENTS)
     told = np.stack(
-        [private_oracle(PROBLEM, CLIENTS, plan, Sampling(), truth, seed).counts - truth for seed in range(40)]
+        [make_private_oracle(PROBLEM, CLIENTS, plan, Sampling(), truth, seed).counts - truth for seed in range(40)]
     )
     np.testing.assert_allclose(told.std(), plan.levels.sizes * np.sqrt(2), rtol=0.15)
     found = flat.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)
@@ -281,7 +281,7 @@ def test_rows_that_are_not_in_memory_are_refused_with_the_way_out():
         lambda: flat.solve(PROBLEM, streamed, RULE, privacy=PRIVACY),
         lambda: flat.sweep(PROBLEM, streamed, [RULE], privacy=PRIVACY),
     ):
-        with pytest.raises(ValueError, match=r"but are StreamedData: .* PrivateClient"):
+        with pytest.raises(ValueError, match=r"but are StreamedData.* PrivateClient"):
             run()
 
 

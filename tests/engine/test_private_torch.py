@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import softswitch as ss
 import softswitch.flower as fl
 from benchmarks import flat
-from softswitch.engine.private import planned
-from softswitch.engine.private_torch import private_torch_oracle
+from softswitch.engine.private import make_plan
 from softswitch.engine.request import RunSettings
+from softswitch.engine.torch import make_private_torch_oracle
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import HostDraws
 from softswitch.oracles.options import Sampling
@@ -78,9 +78,9 @@ def test_what_is_told_has_the_noise_that_is_counted(settings):
     """Reports and directions at the start, where every row's loss is ln 2, clipped to 0.5, its gradient to 1e-3."""
     privacy = ss.RecordPrivacy(noise=20.0, clip_value=0.5, clip_gradient=1e-3, **settings)
     rows = [TorchRows("clients", own, "cpu") for own in data_sets().values()]
-    plan = planned(privacy, [25] * 3, RunSettings(rounds=1), 1)
+    plan = make_plan(privacy, [25] * 3, RunSettings(rounds=1), 1)
     functions = ModuleFunctions(Linear(), class_loss(0), class_loss(1))
-    oracle = private_torch_oracle(functions, rows, plan, Sampling(), 0)
+    oracle = make_private_torch_oracle(functions, rows, plan, Sampling(), 0)
     params, turns = {"w": np.zeros(3, np.float32)}, [HostDraws(np.arange(3), seed) for seed in range(60)]
     told = [oracle.report(params, turn) for turn in turns]
     reports = np.array([kept[:, 0] for _, kept in told])

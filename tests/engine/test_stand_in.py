@@ -11,7 +11,7 @@ import softswitch.flower as fl
 from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
 from softswitch.certification.optimality import lower_bound
-from softswitch.engine.auto_tuning import FARTHER
+from softswitch.engine.auto_tuning import JUMP_FACTOR
 from softswitch.engine.restarts import LocalRestarts, next_threshold
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.federation import make_gradient_oracle
@@ -274,7 +274,7 @@ def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(client
     assert later.status.ok
     assert later.worst_objective <= first.worst_objective
     steps = [cycle.step_size for cycle in later.restarts[:2]]
-    assert steps[1] > steps[0] / FARTHER
+    assert steps[1] > steps[0] / JUMP_FACTOR
 
 
 def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, monkeypatch):
@@ -290,7 +290,7 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
     assert begun[:2] == ["the start", "the start"]
     assert begun[2] == result.restarts[1].answer
     steps = [cycle.step_size for cycle in result.restarts[:3]]
-    assert steps[1] == pytest.approx(steps[0] / FARTHER)
+    assert steps[1] == pytest.approx(steps[0] / JUMP_FACTOR)
     if not result.restarts[1].better:
         assert steps[2] == pytest.approx(steps[0])
     begun.clear()

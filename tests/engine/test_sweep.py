@@ -62,7 +62,7 @@ def test_rules_in_a_list_are_labelled_by_what_differs(clients):
 
 @pytest.mark.parametrize("methods", [[], {}, [RULES["sharp"], RULES["sharp"]]])
 def test_no_rule_or_the_same_twice_is_refused(clients, methods):
-    with pytest.raises(ValueError, match="methods must hold at least one rule and no rule twice"):
+    with pytest.raises(ValueError, match="methods must hold at least one method, and none twice"):
         flat.sweep(PROBLEM, clients, methods, **OPTIONS)
 
 
@@ -70,7 +70,7 @@ def test_an_error_in_a_run_reaches_the_caller(monkeypatch, clients):
     def broken(*_, **__):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(sys.modules["softswitch.engine.parallel"], "run", broken)
+    monkeypatch.setattr(sys.modules["softswitch.engine.sweep"], "run", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         flat.sweep(PROBLEM, clients, RULES, seeds=2, vectorize=False, **OPTIONS)
 
@@ -86,7 +86,7 @@ def test_settings_of_the_calling_thread_reach_the_runs(x64):
 
 
 def test_bad_sweeps(clients):
-    with pytest.raises(TypeError, match="methods must be a list of rules or a dict"):
+    with pytest.raises(TypeError, match="methods must be a list of methods or a dict"):
         flat.sweep(PROBLEM, clients, RULES["sharp"])
     with pytest.raises(TypeError, match="but is 3"):
         flat.sweep(PROBLEM, clients, [3])

@@ -270,7 +270,7 @@ def test_small_batches_are_remembered_with_the_servers_steps():
         draws = federation.oracle.draw(jax.random.key(1))
         first, again = (federation.oracle.report(federation.start, draws)[0].objective for _ in range(2))
         np.testing.assert_array_equal(first, again)
-    with pytest.raises(ValueError, match=r"memory must not be corrected .* running means"):
+    with pytest.raises(ValueError, match=r"memory must not be corrected"):
         flat.solve_torch(net(), objective, misses, images(), **IMAGES | {"memory": ss.Memory(corrected=True)})
     robust = ss.Automatic(tolerance=0.05, robust=1)
     liars = flat.solve_torch(line(torch.float32), loss, level, for_torch(x, y), robust, rounds=2, **few)

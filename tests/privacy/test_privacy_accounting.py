@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from softswitch.engine.private import spent_by_rounds
+from softswitch.engine.private import epsilon_by_rounds
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
 
@@ -133,7 +133,7 @@ def test_the_noise_found_spends_the_budget_and_not_more(settings):
 def test_what_rounds_cost_is_never_told_too_small():
     privacy = RecordPrivacy(noise=5.0)
     levels = NoiseLevels.of(privacy, Releases.planned(privacy, 100, 1), 5.0)
-    told = spent_by_rounds(privacy, levels, ALL_ROWS, 100, 1)
+    told = epsilon_by_rounds(privacy, levels, ALL_ROWS, 100, 1)
     assert told[0] == 0
     assert (np.diff(told) >= 0).all()
     for rounds in (1, 7, 50, 100):

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import betaincinv
 
 import softswitch as ss
-from softswitch.engine.private import planned, private_oracle
+from softswitch.engine.private import make_plan, make_private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.options import Sampling
@@ -48,8 +48,8 @@ def found_in(canary, settings, rounds, weaken):
     """How much more likely all that left is with the canary than without it, in every run."""
     privacy = ss.RecordPrivacy(delta=DELTA, **settings)
     problem, data = ss.Problem(class_mean(0), class_mean(1), jnp.zeros(3)), rows_with(canary)
-    plan = planned(privacy, data.sizes, RunSettings(rounds=rounds), 1)
-    oracle = private_oracle(problem, data, plan, Sampling(), np.array([[1, OTHERS]]), 0)
+    plan = make_plan(privacy, data.sizes, RunSettings(rounds=rounds), 1)
+    oracle = make_private_oracle(problem, data, plan, Sampling(), np.array([[1, OTHERS]]), 0)
     oracle = replace(oracle, noise=NoiseDeviations(*(deviation / weaken for deviation in oracle.noise)))
     decision = Decision(
         jnp.float32(0), jnp.bool_(True), jnp.ones(1), LocalLoss(jnp.float32(1), jnp.zeros((1, 1)), 0.0, 0.0)

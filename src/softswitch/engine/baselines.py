@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import MOMENTUM, Choice, choose, memory_for
+from softswitch.engine.auto_tuning import MOMENTUM, Choice, choose_settings, default_memory
 from softswitch.engine.defaults import resolve_options
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
@@ -151,7 +151,7 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
 
 def _rows_a_round(problem: Problem, clients: ClientData) -> float:
     """What a round costs where everything is chosen: rows, those for a gradient counted three times."""
-    sampling = choose(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
+    sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
     for_report, for_update = (
         float(len(clients) * rows) if isinstance(rows, int) else float(clients.sizes.sum())
         for rows in (sampling.value_batch_size, sampling.batch_size)
@@ -219,7 +219,7 @@ class _Unconstrained:
 
 def _memory(budget: _Budget) -> Memory | None:
     """What a server remembers of reports that cost one value a row, as budgets have it."""
-    return memory_for(everyone=budget.participation == 1, noisy=budget.rows is not None)
+    return default_memory(all_take_part=budget.participation == 1, noisy=budget.rows is not None)
 
 
 def best_constant(judge: Evaluator, constants: Callable[[float], Params], method: Method) -> tuple[float, Evaluation]:

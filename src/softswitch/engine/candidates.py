@@ -23,7 +23,7 @@ from softswitch.certification.certifiability import CandidateForecast, Evaluated
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import size_of
+from softswitch.engine.auto_tuning import count_parameters
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
@@ -216,7 +216,7 @@ def size_of_params(params: Params) -> float:
 def ways(first: Result, problem: Problem, found: list[Candidate], rows: int) -> Iterator[HowTrained]:
     """How else to train, judged by what was found so far each time; ``rows``: how many there were to learn from."""
     own = min((c for c in found if c.result is first), key=_rank)
-    few = rows < ENOUGH_ROWS * size_of(first.params)
+    few = rows < ENOUGH_ROWS * count_parameters(first.params)
     doubtful = few or own.forecast.objective_increase > WORSE or own.forecast.pass_probability < LIKELY
     if doubtful and problem.domain is None and size_of_params(first.params) > 0:
         for norm in NORMS:

@@ -9,16 +9,16 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.auto_tuning import Choice, choose, first_choice, memory_for
+from softswitch.engine.auto_tuning import Choice, choose_first_restart, choose_settings, default_memory
 from softswitch.engine.request import CHOSEN_FOR, RunSettings
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.base import Oracle
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.problem import Problem
@@ -33,15 +33,7 @@ AUTOMATIC_AVERAGE = 0.5
 
 
 class Resolved(NamedTuple):
-    """Options without anything left open.
-
-    Attributes:
-        methods: The methods. Automatic ones keep a step size of None: each restart has its own.
-        sampling: Which clients take part, and which rows they use.
-        compute: How they compute.
-        settings: The settings of the run.
-        choice: What an automatic run begins with; None for methods with given settings.
-    """
+    """Options of a run, all filled in. Automatic methods keep a step size of None; without them, choice is None."""
 
     methods: tuple[Method, ...]
     sampling: Sampling
@@ -56,10 +48,8 @@ def resolve_sampling(sampling: Sampling | None, method: Method) -> Sampling:
         return Sampling.automatic() if method.step_size is None else Sampling()
     checks.check_instance("sampling", sampling, Sampling)
     if sampling.is_automatic and method.step_size is not None:
-        raise ValueError(
-            f"sampling must have given batch sizes for a method with a step size, but is {sampling}; "
-            "batch_size=None uses all rows"
-        )
+        needed = "sampling must have given batch sizes for a method with a step size"
+        raise ValueError(f"{needed}, but is {sampling}; batch_size=None uses all rows")
     return sampling
 
 
@@ -74,24 +64,22 @@ def resolve_options(
 ) -> Resolved:
     """Fill in the options of runs whose clients hold rows; the methods are all automatic, or none is.
 
-    An automatic run in ``checkpoints`` keeps what it chose, whatever the number of rounds now.
+    An automatic run in ``checkpoints`` keeps what it chose, even if the number of rounds has changed.
     """
     checks.check_instance("problem", problem, Problem)
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
-    if is_automatic(methods):
-        memory, again = _memory_unless_compared(methods, settings.memory), all(m.robust is None for m in methods)
-        first_rounds = _rounds_of_first_run(settings.rounds, checkpoints)
-        length = choose(problem, clients, sampling, compute, settings.rounds, memory, again=again)[0]
-        choice, sampling, compute, memory = choose(
-            problem, clients, sampling, compute, first_rounds, memory, again=again
-        )
-        choice = replace(choice, rounds=length.rounds, may_end=length.may_end)
-        return Resolved(tuple(methods), sampling, compute, _automatic_settings(settings, choice, memory), choice)
-    all_take_part = sampling.participants(len(clients)) == len(clients)
-    noisy = sampling.value_batch_size is not None
-    memory = _memory_if_robust(methods, settings.memory, all_take_part=all_take_part, noisy=noisy)
-    return Resolved(tuple(methods), sampling, compute, _published_settings(settings, memory), None)
+    if not is_automatic(methods):
+        all_take_part = sampling.participants(len(clients)) == len(clients)
+        noisy = sampling.value_batch_size is not None
+        memory = _memory_if_robust(methods, settings.memory, all_take_part=all_take_part, noisy=noisy)
+        return Resolved(tuple(methods), sampling, compute, _published_settings(settings, memory), None)
+    memory, can_repeat = _memory_unless_compared(methods, settings.memory), all(m.robust is None for m in methods)
+    choose = partial(choose_settings, problem, clients, sampling, compute, memory=memory, can_repeat=can_repeat)
+    length = choose(settings.rounds)[0]
+    choice, sampling, compute, memory = choose(_rounds_of_first_run(settings.rounds, checkpoints))
+    choice = replace(choice, rounds=length.rounds, may_end=length.may_end)
+    return Resolved(tuple(methods), sampling, compute, _automatic_settings(settings, choice, memory), choice)
 
 
 def resolve_for_federation(
@@ -110,9 +98,9 @@ def resolve_for_federation(
         return Resolved(tuple(methods), Sampling(), Compute(), _published_settings(settings, memory), None)
     memory = _memory_unless_compared(methods, memory)
     if memory == "auto":
-        again = oracle.can_repeat_reports and all(method.robust is None for method in methods)
-        server_selects = oracle.supports_client_selection
-        memory = memory_for(everyone=all_take_part, noisy=noisy, again=again) if server_selects else None
+        can_repeat = oracle.can_repeat_reports and all(method.robust is None for method in methods)
+        chosen = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
+        memory = chosen if oracle.supports_client_selection else None
     rounds = (settings.rounds, _rounds_of_first_run(settings.rounds, checkpoints))
     length, first = (choose_for_federation(federation, one, memory) for one in rounds)
     choice = replace(first, rounds=length.rounds, may_end=length.may_end)
@@ -120,26 +108,21 @@ def resolve_for_federation(
 
 
 def choose_for_federation(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
-    """Return what an automatic run of an oracle begins with; rounds of None are chosen."""
-    oracle = federation.oracle
-    return first_choice(
+    """Return the initial settings of an automatic run of an oracle; rounds of None are chosen."""
+    oracle, cost = federation.oracle, None
+    if not oracle.reports_full_data and oracle.total_rows is not None:
+        values, gradients = oracle.cost(oracle.total_rows * oracle.participants / oracle.client_count)
+        values *= 1 if memory is None else memory.values_a_report
+        cost = float(oracle.total_rows / (values + 3 * gradients))
+    return choose_first_restart(
         federation.start,
         FEDERATION_ROUNDS if rounds is None else rounds,
         may_end=rounds is None,
         exact=oracle.reports_full_data,
         jumps=oracle.has_surrogate,
         noisy=oracle.report_batch_size is not None,
-        look=None if oracle.reports_full_data else _rounds_per_evaluation(oracle, memory),
+        evaluation_cost=cost,
     )
-
-
-def _rounds_per_evaluation(oracle: Oracle, memory: Memory | None) -> float | None:
-    """Return the cost of an evaluation in rounds, a gradient counted three times; None if it is not known."""
-    if oracle.total_rows is None:
-        return None
-    values, gradients = oracle.cost(oracle.total_rows * oracle.participants / oracle.client_count)
-    values *= 1 if memory is None else memory.values_a_report
-    return float(oracle.total_rows / (values + 3 * gradients))
 
 
 def is_automatic(methods: Sequence[Method]) -> bool:
@@ -174,7 +157,7 @@ def _memory_unless_compared(methods: Sequence[Method], memory: Any) -> Any:
 def _memory_if_robust(methods: Sequence[Method], memory: Any, *, all_take_part: bool, noisy: bool) -> Any:
     """Return a memory in place of "auto" for robust methods with few participants: outliers show among all clients."""
     if memory == "auto" and not all_take_part and any(method.robust is not None for method in methods):
-        return memory_for(everyone=False, noisy=noisy)
+        return default_memory(all_take_part=False, noisy=noisy)
     return memory
 
 
@@ -194,9 +177,7 @@ def _automatic_settings(settings: RunSettings, choice: Choice, memory: Memory | 
 
 
 def _rounds_of_first_run(rounds: int | None, checkpoints: Checkpoints | None) -> int | None:
-    """Return the rounds that the automatic run in these checkpoints was started with; else those asked for now."""
+    """Return the rounds that the automatic run in these checkpoints was started with; else the current ones."""
     stored = checkpoints.saved_identity(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
-    if stored is None:
-        return rounds
-    first_rounds: int | None = json.loads(stored)
+    first_rounds: int | None = rounds if stored is None else json.loads(stored)
     return first_rounds

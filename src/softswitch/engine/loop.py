@@ -209,7 +209,7 @@ def finish(
         culprit=_find_culprit(request, state, seed) if diverged_at >= 0 and not is_private else None,
         restarts=() if restarts is None or diverged_at >= 0 else tuple(restarts.past),
         start=start,
-        auto_settings={} if restarts is None or request.choice is None else request.choice.told(oracle),
+        auto_settings={} if restarts is None or request.choice is None else request.choice.describe(oracle),
     )
 
     def constraint_noise() -> float:

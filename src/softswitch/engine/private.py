@@ -1,4 +1,4 @@
-"""Runs that keep clients' rows private: what is chosen without a look at them, what is refused, and what was spent."""
+"""Private runs: noise for a privacy budget, settings that need no data, and what each client has spent."""
 
 from __future__ import annotations
 
@@ -34,185 +34,74 @@ from softswitch.privacy.settings import SIZE_THRESHOLD, Drawing, NoiseLevels, Re
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.history import ClientHistory
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
 
 ROUNDS = 100
-"""More rounds mean more noise in each."""
-FIRST_WAY = 2.0
-"""How far a direction of clipped rows can take the parameters in the first round; steps fall to 0 from there."""
+"""Default number of rounds. More rounds need more noise in each."""
+FIRST_LENGTH = 2.0
+"""Maximum distance that the parameters move in round 0. The step size falls to 0 from there."""
 MARGIN = 0.5
-"""λ is below the tolerance by so many deviations of what noise remembered reports have, at the client that has most.
-It need not be more: the largest of noisy numbers is above the largest without noise on average, so that the switch is
-careful already."""
-
-
-def private_settings(settings: RunSettings) -> RunSettings:
-    """Return the settings of a private run with the defaults filled in."""
-    memory = settings.memory
-    return RunSettings(
-        rounds=ROUNDS if settings.rounds is None else settings.rounds,
-        average_last=0.5 if settings.average_last is None else settings.average_last,
-        answer="average" if settings.answer == "auto" else settings.answer,
-        eval_every=0,
-        record_clients=True,
-        memory=Memory(smoothing=SMOOTHING) if isinstance(memory, str) else memory,
-    )
-
-
-def _left_by(memory: Memory | None) -> float:
-    """What is left of the noise on reports by smoothing: the deviation of a running mean of many."""
-    smoothing = 0.0 if memory is None else float(memory.smoothing)
-    return math.sqrt((1 - smoothing) / (1 + smoothing))
-
-
-def private_rule(method: Method, oracle: NoisyOracle, settings: RunSettings) -> Method:
-    """The rule with nothing left out.
-
-    Args:
-        method: as it was given.
-        oracle: the clients.
-        settings: of the run.
-    """
-    chosen: dict[str, Any] = {}
-    if method.threshold is None and method.slack is None:
-        deviations = oracle.report_deviations[:, 1:]
-        largest = float(deviations.max(where=np.isfinite(deviations), initial=0))
-        chosen["threshold"] = method.tolerance - MARGIN * largest * _left_by(settings.memory)
-    if method.step_size is None:
-        first = FIRST_WAY / float(oracle.clip_gradient)
-        chosen["step_size"] = FallingStep(first=first, rounds=settings.rounds)
-        if isinstance(method, SoftmaxSGM) and method.criterion is None:
-            chosen["criterion"] = "max"
-    if isinstance(method, SoftmaxSGM) and method.alpha is None:
-        chosen["alpha"] = default_alpha(oracle.client_count, method.tolerance)
-    return replace(method, **chosen)
-
-
-WORTH = Diagnostic(
+"""Distance of λ below the tolerance, in standard deviations of the noise that smoothing leaves in the reports.
+The maximum of noisy values is biased upwards, so that a larger margin is not needed."""
+MAX_POINTS = 12
+"""ε is computed at about twice this number of rounds, and taken from the next larger one between them."""
+EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD
+"""Folded into a run's key for the noise on evaluations and on sizes. No round has these numbers."""
+UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,
-    "nothing was compared with a constant prediction, nor with a model without the constraint: that would look at "
-    "rows, uncounted",
-    "Try on rows that need no privacy which rounds and step size do, and features scaled to where most values lie",
+    "the model was not compared with a constant prediction or an unconstrained model: that would read rows without "
+    "counting it",
+    "Tune rounds and step size on public data, and scale features to the range of most values",
 )
-ANEW = "A private run cannot be made longer: more rounds are a run of its own, at full ε again"
-
-
-def with_findings(result: Result) -> Result:
-    """The result, with what can be said of any private run; advice that a private run cannot follow is put right.
-
-    Args:
-        result: of the run.
-    """
-    told = [
-        replace(found, advice=f"{found.advice}. {ANEW}") if found.suggests_more_rounds else found
-        for found in result.diagnostics
-    ]
-    return replace(result, diagnostics=(*told, WORTH))
-
-
-def by_ranges(problem: Problem, privacy: RecordPrivacy, result: Result) -> Result:
-    """The result, with what the ranges of its constraints say of clips and of noise.
-
-    Args:
-        problem: with its ranges.
-        privacy: how rows are kept private.
-        result: of the run.
-    """
-    ranges = expand_ranges(problem.constraint_range, result.client_constraint.shape[1])
-    known = [endpoints(bounds) for bounds in ranges if bounds is not None]
-    largest = max((max(map(abs, bounds)) for bounds in known), default=0.0)
-    more = []
-    if largest > privacy.clip_value:
-        more.append(
-            Diagnostic(
-                DiagnosticCode.CLIPPED_ROWS,
-                f"a row may tell of a constraint up to {largest:.3g}, and counts for {privacy.clip_value:g} at most: "
-                "constraints may be larger than they look",
-                f"Raise clip_value to what rows tell, {largest:.3g} at most; with several functions of the same rows "
-                "more",
-            )
-        )
-    least = min((low for low, _ in known), default=float("-inf"))
-    if (at := float(result.method.switch_at)) <= least:
-        more.append(
-            Diagnostic(
-                DiagnosticCode.NOISE_EXCEEDS_BOUND,
-                f"to be on the safe side of the noise the switch is at {at:.3g}, and no constraint can be below "
-                f"{least:.3g}: only noise makes a round feasible",
-                "Fewer rounds, more rows at each client, a larger ε, or a larger tolerance",
-            )
-        )
-    return replace(result, diagnostics=(*result.diagnostics, *more))
-
-
-POINTS = 12
-"""ε is computed after so many different numbers of rounds at most, and taken from the next larger one between."""
-
-
-def spent_by_rounds(
-    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int
-) -> np.ndarray:
-    """ε of a client that took part in 0, 1, … rounds, no judging included; between computed points an upper bound.
-
-    Args:
-        privacy: the settings.
-        levels: the noise.
-        drawing: how rows are drawn.
-        rounds: the most.
-        local_steps: E.
-    """
-    points = sorted({0, 1, rounds, *(math.ceil(rounds ** (i / POINTS)) for i in range(POINTS)), *_even(rounds)})
-    found = [
-        compute_epsilon(Releases.planned(privacy, many, local_steps, 0), levels, drawing, privacy.delta)
-        for many in points
-    ]
-    at = np.searchsorted(points, np.arange(rounds + 1))
-    return np.maximum.accumulate(np.asarray(found))[at]
-
-
-def _even(rounds: int) -> set[int]:
-    return {math.ceil(rounds * i / POINTS) for i in range(1, POINTS)}
-
-
-def with_spending(told: ClientHistory, curves: np.ndarray, kinds: np.ndarray) -> tuple[ClientHistory, np.ndarray]:
-    """The rounds with what each participant had spent after them; and in how many rounds each client took part.
-
-    Args:
-        told: who took part in which round.
-        curves: what so many rounds cost, one row a kind of client.
-        kinds: of which kind each client is.
-    """
-    so_far = np.zeros(len(kinds), int)
-    spent = np.full(told.clients.shape, np.nan)
-    for k, participants in enumerate(told.clients):
-        own = participants[participants >= 0]
-        so_far[own] += 1
-        spent[k, participants >= 0] = curves[kinds[own], so_far[own]]
-    return replace(told, epsilon=spent), so_far
-
-
-FOR_JUDGING, FOR_SIZES = 0x7FFFFFFE, 0x7FFFFFFD
-"""Folded into a run's key for the noise on evaluations and on sizes: no round has these numbers."""
+NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
 class PrivatePlan(NamedTuple):
-    """What is settled before a private run.
+    """How clients draw rows, the noise, and the settings of a run with the rounds that the budget allows.
 
-    Attributes:
-        privacy: the settings.
-        drawings: how each client draws rows.
-        levels: how much noise there is.
-        settings: of the run, with as many rounds as the budget allows,
-        uses_regret: of so many.
+    ``planned_rounds`` is the number of rounds for which the noise was calibrated.
     """
 
     privacy: RecordPrivacy
     drawings: tuple[Drawing, ...]
     levels: NoiseLevels
     settings: RunSettings
-    uses_regret: int
+    planned_rounds: int
+
+    @property
+    def noise(self) -> NoiseDeviations:
+        """Standard deviations of the noise on sums."""
+        levels, values, gradients = self.levels, self.privacy.clip_value, self.privacy.clip_gradient
+        return NoiseDeviations(levels.report * values, levels.step * gradients, levels.evaluation * values)
+
+
+def make_plan(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSettings, local_steps: int) -> PrivatePlan:
+    """Calibrate the noise, and count the rounds that the budget allows to a client that takes part in all of them.
+
+    All clients have the noise of the client whose drawing costs most.
+    """
+    drawings, memory = tuple(Drawing.of(privacy, int(rows)) for rows in sizes), settings.memory
+    rounds, costliest = ROUNDS if settings.rounds is None else settings.rounds, find_costliest(drawings)
+    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps), costliest)
+    affordable = count_affordable_rounds(privacy, levels, costliest, rounds, local_steps)
+    if not affordable:
+        given = f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}"
+        raise ValueError(f"{given}: raise the noise, or omit it to calibrate it")
+    filled = RunSettings(
+        rounds=affordable,
+        average_last=0.5 if settings.average_last is None else settings.average_last,
+        answer="average" if settings.answer == "auto" else settings.answer,
+        eval_every=0,
+        record_clients=True,
+        memory=Memory(smoothing=SMOOTHING) if isinstance(memory, str) else memory,
+    )
+    return PrivatePlan(privacy, drawings, levels, filled, rounds)
+
+
+def find_costliest(drawings: Sequence[Drawing]) -> Drawing:
+    """Return the drawing with the largest fraction of rows, which costs most."""
+    return max(drawings, key=lambda one: one.taken / max(1, one.rows))
 
 
 def solve_privately(
@@ -227,24 +116,15 @@ def solve_privately(
     checkpoints: Checkpoints | None = None,
     secret: Sequence[int] = (),
 ) -> tuple[Result, PrivatePlan]:
-    """Solve with clients whose rows stay private; and what was settled before the run.
+    """Solve a problem whose objective and constraints are means over the rows of private clients.
 
-    Args:
-        problem: what to solve; objective and constraints are means over rows.
-        clients: whose rows.
-        method: the method.
-        privacy: how rows are kept private.
-        sampling: which clients take part.
-        settings: of the run.
-        seed: of all random choices.
-        logging: callbacks and progress bar.
-        checkpoints: where the run is kept. The same noise comes of the same seed, so that rounds that are played again
-            after a kill tell nothing more; an answer is judged at the end only.
-        secret: words of 32 bits that rows and noise are drawn by beside the seed, for models that leave the house.
+    ``secret`` are 32-bit words that determine rows and noise together with the seed, for models that are published.
+    The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new. The answer
+    is evaluated only once, at the end.
     """
-    federation, plan = _settled(problem, clients, privacy, sampling, settings, seed, secret)
-    charged = run_planned(federation, method, plan, seed, logging, checkpoints)
-    return by_ranges(problem, privacy, charged), plan
+    federation, plan = _prepare(problem, clients, privacy, sampling, settings, seed, secret)
+    result = run_plan(federation, method, plan, seed, logging, checkpoints)
+    return _compare_with_ranges(result, problem, privacy), plan
 
 
 def check_private_run(
@@ -255,12 +135,30 @@ def check_private_run(
     sampling: Sampling,
     settings: RunSettings,
 ) -> None:
-    """Raise for whatever ``solve_privately`` would refuse; nothing is computed."""
+    """Raise if ``solve_privately`` would refuse these arguments; nothing is run."""
     refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
-    _asked(*_settled(problem, clients, privacy, sampling, settings, 0), method)
+    _request(*_prepare(problem, clients, privacy, sampling, settings, 0), method)
 
 
-def _settled(
+def run_plan(
+    federation: Federation,
+    method: Method,
+    plan: PrivatePlan,
+    seed: int,
+    logging: Logging,
+    checkpoints: Checkpoints | None,
+) -> Result:
+    """Run private clients by a plan, and add what each client has spent."""
+    request, method = _request(federation, plan, method)
+    result = run(request, method, seed, logging, checkpoints)
+    diagnostics = [
+        replace(one, advice=f"{one.advice}. {NEW_RUN}") if one.suggests_more_rounds else one
+        for one in result.diagnostics
+    ]
+    return replace(_add_account(result, federation.oracle, plan), diagnostics=(*diagnostics, UNKNOWN_BENEFIT))
+
+
+def _prepare(
     problem: Problem,
     clients: ClientData,
     privacy: RecordPrivacy,
@@ -269,79 +167,36 @@ def _settled(
     seed: int,
     secret: Sequence[int] = (),
 ) -> tuple[Federation, PrivatePlan]:
-    """The clients of a private run, and what is settled before it."""
     counts = count_applicable_rows(problem, clients)
-    plan = planned(privacy, clients.sizes, private_settings(settings), sampling.local_steps)
-    oracle = private_oracle(problem, clients, plan, sampling, counts, seed, secret)
+    plan = make_plan(privacy, clients.sizes, settings, sampling.local_steps)
+    oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
     return Federation(oracle, problem.start, clients.names, problem.domain), plan
 
 
-def _asked(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
-    """What is asked of the engine, and the rule with nothing left out."""
-    assert isinstance(federation.oracle, NoisyOracle)
-    method = private_rule(method, federation.oracle, plan.settings)
-    known_by = f"{plan.privacy} for {plan.uses_regret} rounds"
-    return request_of(federation, (method,), plan.settings, privacy=known_by), method
-
-
-def run_planned(
-    federation: Federation,
-    method: Method,
-    plan: PrivatePlan,
-    seed: int,
-    logging: Logging,
-    checkpoints: Checkpoints | None,
-) -> Result:
-    """Run what is settled, and charge it.
-
-    Args:
-        federation: private clients, and the start.
-        method: the method, as it was given.
-        plan: what is settled.
-        seed: of all random choices.
-        logging: callbacks and progress bar.
-        checkpoints: where the run is kept; None: nowhere.
-    """
-    oracle = federation.oracle
+def _request(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
+    """Return the request, and the method with its settings filled in."""
+    oracle, settings = federation.oracle, plan.settings
     assert isinstance(oracle, NoisyOracle)
-    asked, method = _asked(federation, plan, method)
-    result = run(asked, method, seed, logging, checkpoints)
-    return with_findings(_charged(result, oracle, plan))
+    filled: dict[str, Any] = {}
+    if method.threshold is None and method.slack is None:
+        deviations = oracle.report_deviations[:, 1:]
+        largest = float(deviations.max(where=np.isfinite(deviations), initial=0))
+        smoothing = 0.0 if settings.memory is None else float(settings.memory.smoothing)
+        remaining = math.sqrt((1 - smoothing) / (1 + smoothing))  # the noise of a running mean
+        filled["threshold"] = method.tolerance - MARGIN * largest * remaining
+    if method.step_size is None:
+        first = FIRST_LENGTH / float(oracle.clip_gradient)
+        filled["step_size"] = FallingStep(first=first, rounds=settings.rounds)
+        if isinstance(method, SoftmaxSGM) and method.criterion is None:
+            filled["criterion"] = "max"
+    if isinstance(method, SoftmaxSGM) and method.alpha is None:
+        filled["alpha"] = default_alpha(oracle.client_count, method.tolerance)
+    method = replace(method, **filled)
+    identity = f"{plan.privacy} for {plan.planned_rounds} rounds"
+    return request_of(federation, (method,), settings, privacy=identity), method
 
 
-def planned(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSettings, local_steps: int) -> PrivatePlan:
-    """Noise for all rounds asked for, and how many of them a budget allows: each client may be asked in each.
-
-    All clients have the same noise: that of the one whose drawing costs most.
-
-    Args:
-        privacy: the settings of privacy,
-        settings: and of the run.
-        sizes: how many rows each client has.
-        local_steps: E.
-    """
-    drawings, rounds = tuple(Drawing.of(privacy, int(rows)) for rows in sizes), settings.rounds
-    worst = dearest(drawings)
-    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps), worst)
-    within = count_affordable_rounds(privacy, levels, worst, rounds, local_steps)
-    if not within:
-        raise ValueError(
-            f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}: raise the "
-            "noise, or leave it out, and it is found"
-        )
-    return PrivatePlan(privacy, drawings, levels, replace(settings, rounds=within), rounds)
-
-
-def dearest(drawings: Sequence[Drawing]) -> Drawing:
-    """The drawing that costs most: that of the largest share of rows.
-
-    Args:
-        drawings: one a client.
-    """
-    return max(drawings, key=lambda one: one.taken / max(1, one.rows))
-
-
-def private_oracle(
+def make_private_oracle(
     problem: Problem,
     clients: ClientData,
     plan: PrivatePlan,
@@ -350,41 +205,26 @@ def private_oracle(
     seed: int,
     secret: Sequence[int] = (),
 ) -> PrivateOracle:
-    """The clients of a private run.
-
-    Args:
-        problem: what to solve.
-        clients: whose rows.
-        plan: what is settled.
-        sampling: which clients take part.
-        counts: how many rows f and each g concern at each client.
-        seed: of all random choices.
-        secret: words that rows and noise are drawn by beside it.
-    """
-    privacy, levels = plan.privacy, plan.levels
-    words = jnp.asarray(secret, jnp.uint32)
+    """Return the clients of a private run; ``counts`` are the rows of f and each g, clients × functions."""
+    privacy, words = plan.privacy, jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
-    counts = told_sizes(plan, counts, key)
+    counts = release_sizes(plan, counts, key)
     width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
     taken = np.array([count_drawn_rows(privacy.rate, int(rows)) for rows in clients.sizes])
     fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
     capacity = width if everything else int(taken.max()) if fixed else poisson_capacity(privacy.rate, width)
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
-    a_client = capacity * (4 * clients.rows.row_bytes) + 8 * width + 3 * parameters
+    client_bytes = capacity * (4 * clients.rows.row_bytes) + 8 * width + 3 * parameters
     dtype = jnp.result_type(float)
     return PrivateOracle(
         rows=clients.rows,
         counts=jnp.asarray(counts, dtype),
         taken=jnp.asarray(taken, jnp.int32),
         shares=jnp.asarray(taken / clients.sizes if fixed else np.full(len(clients), privacy.rate), dtype),
-        noise=NoiseDeviations(
-            jnp.asarray(levels.report * privacy.clip_value, dtype),
-            jnp.asarray(levels.step * privacy.clip_gradient, dtype),
-            jnp.asarray(levels.evaluation * privacy.clip_value, dtype),
-        ),
+        noise=NoiseDeviations(*(jnp.asarray(deviation, dtype) for deviation in plan.noise)),
         clip_value=jnp.asarray(privacy.clip_value, dtype),
         clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
-        evaluation_key=jax.random.fold_in(key, FOR_JUDGING),
+        evaluation_key=jax.random.fold_in(key, EVALUATION_STREAM),
         secret=words,
         losses=Losses.of(problem),
         constraints=counts.shape[1] - 1,
@@ -394,60 +234,101 @@ def private_oracle(
         rate=privacy.rate,
         width=width,
         capacity=capacity,
-        slice_size=slice_size(participants, a_client),
+        slice_size=slice_size(participants, client_bytes),
     )
 
 
-def told_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarray:
-    """How many rows functions concern, as clients tell it: as it is where sizes are public, else with noise.
-
-    Args:
-        plan: what is settled.
-        counts: as they are; clients × functions.
-        key: the run's.
-    """
+def release_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarray:
+    """Return the numbers of rows, clients × functions: exact if they are public, otherwise with noise."""
     if plan.privacy.public_sizes:
         return counts
-    deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # one row may concern all functions
-    noised = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, FOR_SIZES), counts.shape))
-    return np.where(noised > SIZE_THRESHOLD * deviation, noised, 0)
+    deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # a row may count for all functions
+    noisy = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, SIZES_STREAM), counts.shape))
+    return np.where(noisy > SIZE_THRESHOLD * deviation, noisy, 0)
 
 
-def _charged(result: Result, oracle: NoisyOracle, plan: PrivatePlan) -> Result:
-    """The result with what each client has spent, round by round and in all."""
+def epsilon_by_rounds(
+    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int
+) -> np.ndarray:
+    """Return ε of a client after 0, 1, … rounds without an evaluation; an upper bound between computed points."""
+    logarithmic = (math.ceil(rounds ** (i / MAX_POINTS)) for i in range(MAX_POINTS))
+    points = sorted({0, 1, rounds, *logarithmic, *(math.ceil(rounds * i / MAX_POINTS) for i in range(1, MAX_POINTS))})
+    releases = [Releases.planned(privacy, count, local_steps, 0) for count in points]
+    epsilon = np.asarray([compute_epsilon(one, levels, drawing, privacy.delta) for one in releases])
+    return np.maximum.accumulate(epsilon)[np.searchsorted(points, np.arange(rounds + 1))]
+
+
+def _add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
+    """Return the result with what each client has spent, by round and in total."""
     privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
-    told = result.history.per_client
-    assert told is not None
-    most = int(np.bincount(told.clients.ravel(), minlength=1).max())
+    history = result.history.per_client
+    assert history is not None
+    most = int(np.bincount(history.clients.ravel(), minlength=1).max())
     kinds = sorted(set(plan.drawings))
-    curves = np.stack([spent_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
-    per_client, rounds = with_spending(told, curves, np.array([kinds.index(own) for own in plan.drawings]))
-    judged = not np.isnan(result.client_objective).all()  # else the run was interrupted, and may go on
-    releases = [Releases.planned(privacy, int(many), steps, int(judged)) for many in rounds]
-    spent = [
-        compute_epsilon(own, levels, drawing, privacy.delta)
-        for own, drawing in zip(releases, plan.drawings, strict=True)
-    ]
+    curves = np.stack([epsilon_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
+    kind = np.array([kinds.index(drawing) for drawing in plan.drawings])
+    rounds, by_round = np.zeros(len(kind), int), np.full(history.clients.shape, np.nan)
+    for k, participants in enumerate(history.clients):
+        rounds[participants] += 1
+        by_round[k] = curves[kind[participants], rounds[participants]]
+    evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
+    releases = tuple(Releases.planned(privacy, int(count), steps, int(evaluated)) for count in rounds)
     account = PrivacyAccount(
-        epsilon=tuple(spent),
+        epsilon=tuple(
+            compute_epsilon(one, levels, drawing, privacy.delta)
+            for one, drawing in zip(releases, plan.drawings, strict=True)
+        ),
         delta=privacy.delta,
         budget=privacy.epsilon,
         neighbours=privacy.neighbours,
         sampling=privacy.sampling,
         rate=privacy.rate,
-        releases=tuple(releases),
+        releases=releases,
         noise=levels,
         clip_value=privacy.clip_value,
         clip_gradient=privacy.clip_gradient,
         public_sizes=privacy.public_sizes,
         deviations=tuple(
-            tuple(float(one) if np.isfinite(one) else None for one in own) for own in oracle.evaluation_deviations
+            tuple(float(one) if np.isfinite(one) else None for one in row) for row in oracle.evaluation_deviations
         ),
     )
-    noisy = account.value_note if judged else "the answer is judged once, at the end of the run: its checkpoints go on"
-    status = replace(result.status, message=f"{result.status.message}; {noisy}")
-    if plan.uses_regret > plan.settings.rounds:
-        spent_after = f"after {plan.settings.rounds} of {plan.uses_regret} rounds"
-        why = f"{status.message}. The budget ε = {privacy.epsilon:g} was spent {spent_after}"
-        status = replace(status, message=why)
-    return replace(result, status=status, history=replace(result.history, per_client=per_client), privacy=account)
+    note = account.value_note if evaluated else "the answer is evaluated once, at the end; resume from the checkpoints"
+    message = f"{result.status.message}; {note}"
+    if plan.planned_rounds > plan.settings.rounds:
+        spent = f"spent after {plan.settings.rounds} of {plan.planned_rounds} rounds"
+        message = f"{message}. The budget ε = {privacy.epsilon:g} was {spent}"
+    history = replace(history, epsilon=by_round)
+    return replace(
+        result,
+        status=replace(result.status, message=message),
+        history=replace(result.history, per_client=history),
+        privacy=account,
+    )
+
+
+def _compare_with_ranges(result: Result, problem: Problem, privacy: RecordPrivacy) -> Result:
+    """Return the result with diagnostics about clipping and noise that follow from the constraints' ranges."""
+    ranges = expand_ranges(problem.constraint_range, result.client_constraint.shape[1])
+    known = [endpoints(bounds) for bounds in ranges if bounds is not None]
+    largest = max((max(map(abs, bounds)) for bounds in known), default=0.0)
+    smallest = min((low for low, _ in known), default=float("-inf"))
+    diagnostics = list(result.diagnostics)
+    if largest > privacy.clip_value:
+        diagnostics.append(
+            Diagnostic(
+                DiagnosticCode.CLIPPED_ROWS,
+                f"a constraint can be {largest:.3g} on a row, which is clipped to {privacy.clip_value:g}: constraints "
+                "may be underestimated",
+                f"Raise clip_value to at most {largest:.3g}, or more if several functions apply to the same rows",
+            )
+        )
+    if (threshold := float(result.method.switch_at)) <= smallest:
+        diagnostics.append(
+            Diagnostic(
+                DiagnosticCode.NOISE_EXCEEDS_BOUND,
+                f"the noise lowers the threshold of the switch to {threshold:.3g}, but no constraint can be below "
+                f"{smallest:.3g}: only noise makes a round feasible",
+                "Use fewer rounds, more rows per client, a larger ε or a larger tolerance",
+            )
+        )
+    return replace(result, diagnostics=tuple(diagnostics))

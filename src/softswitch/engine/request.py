@@ -1,4 +1,4 @@
-"""What is asked of an engine: checked before any work, and told apart from any other request."""
+"""Run settings and requests: the clients, start and settings of a run, checked before any work."""
 
 from __future__ import annotations
 
@@ -39,8 +39,12 @@ from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, structure_and_shapes
 from softswitch.support.tracing import strip_addresses
 
-KEPT = ("optimizer", "average")
-"""What a warm start may keep beside the last iterate."""
+STATE_PARTS = ("optimizer", "average")
+"""Parts of the state that a warm start may keep besides the last iterate."""
+EVALUATIONS = 20
+"""Default number of evaluations on all data in a run."""
+CHOSEN_FOR = "chosen_for"
+"""Key in a request's identity of the rounds for which its settings were chosen, as JSON."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,57 +58,45 @@ class WarmStart:
     """
 
     result: Result
-    keep_state: Collection[str] = KEPT
+    keep_state: Collection[str] = STATE_PARTS
 
     def __post_init__(self) -> None:
         checks.check_instance("warm_start", self.result, Result)
         if isinstance(self.keep_state, str) or not isinstance(self.keep_state, Collection):
             raise TypeError(f"keep_state must be a tuple of words, such as ('optimizer',), but is {self.keep_state!r}")
         for word in self.keep_state:
-            checks.check_choice("keep_state", word, KEPT)
+            checks.check_choice("keep_state", word, STATE_PARTS)
 
     @property
     def state(self) -> State:
         """The server state at the end of the earlier run."""
         return self.result.state
 
+    def check(self, fresh: State, domain: Domain | None) -> None:
+        """Raise unless the kept state has the structure of a fresh one and lies in the domain."""
+        wanted, given = structure_and_shapes(fresh.params), structure_and_shapes(self.state.params)
+        if wanted != given:
+            accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
+            raise ValueError(f"warm_start must hold {accepted}, but holds {given[1]}")
+        if "optimizer" in self.keep_state:
+            wanted, given = (structure_and_shapes((one.optimizer, one.method)) for one in (fresh, self.state))
+            if wanted != given:
+                accepted = "a run with the same class of method and optimizer to keep its state"
+                raise ValueError(f"warm_start must come from {accepted}; remove 'optimizer' from keep_state")
+        check_domain(domain, self.state.params)
+
+    def apply(self, fresh: State) -> State:
+        """Return a fresh state with the kept parts."""
+        earlier = self.state
+        state = fresh._replace(params=earlier.params)
+        if "optimizer" in self.keep_state:
+            state = state._replace(optimizer=earlier.optimizer, method=earlier.method)
+        return state._replace(average=earlier.average) if "average" in self.keep_state else state
+
 
 def resolve_warm_start(given: Result | WarmStart | None) -> WarmStart | None:
     """Return the warm start that a user gave as a result, a ``WarmStart`` or None."""
     return given if given is None or isinstance(given, WarmStart) else WarmStart(given)
-
-
-def check_warm_start(warm_start: WarmStart, fresh: State, domain: Domain | None) -> None:
-    """Raise where what is kept does not fit a run with such a state, or lies outside its domain."""
-    if structure_and_shapes(fresh.params) != structure_and_shapes(warm_start.state.params):
-        raise ValueError(
-            "warm_start must hold parameters of the problem's structure, shapes and dtypes "
-            f"{structure_and_shapes(fresh.params)[1]}, but holds {structure_and_shapes(warm_start.state.params)[1]}"
-        )
-    if "optimizer" in warm_start.keep_state:
-        wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, warm_start.state))
-        if wanted != given:
-            raise ValueError(
-                "warm_start must come from a run with the same kind of rule and optimizer for its state to be "
-                "kept, but does not; leave 'optimizer' out of keep_state"
-            )
-    check_domain(domain, warm_start.state.params)
-
-
-def apply_warm_start(warm_start: WarmStart, fresh: State) -> State:
-    """The state to begin with."""
-    state = fresh._replace(params=warm_start.state.params)
-    if "optimizer" in warm_start.keep_state:
-        state = state._replace(optimizer=warm_start.state.optimizer, method=warm_start.state.method)
-    if "average" in warm_start.keep_state:
-        state = state._replace(average=warm_start.state.average)
-    return state
-
-
-EVALUATIONS = 20
-"""How often a run looks at all data, unless told otherwise."""
-CHOSEN_FOR = "chosen_for"
-"""The name under which a request's identity has the rounds that its settings were chosen for, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,17 +157,17 @@ class RunSettings:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Clients, a start and settings that have been checked, ready to run by any rule they were checked with.
+    """Clients, a start and settings that have been checked with the methods that run on them.
 
     Attributes:
-        federation: the clients and the start.
-        settings: of the run; its ``eval_every`` is decided.
-        warm_start: what a run before this one leaves to it.
-        choice: what rules without a step size begin with; None where there are none.
-        on_one_device: the clients as they would be on one device, where they are divided over several: a run is told
-            apart by these, and may go on with another number of devices.
-        privacy: how clients' rows are kept private, as text; None: not at all. Noise is found for a number of rounds,
-            so that a private run cannot be made longer.
+        federation: The clients and the start.
+        settings: The settings of the run, without open ones.
+        warm_start: The earlier run from which this one continues.
+        choice: The initial settings of an automatic run; None otherwise.
+        on_one_device: Sharded clients as they would be on one device. They identify a run, so that it can resume with
+            another number of devices.
+        privacy: Text that identifies the privacy settings; None without privacy. It has the number of rounds, for
+            which the noise is calibrated: a private run cannot be extended.
     """
 
     federation: Federation
@@ -197,18 +189,18 @@ class Request:
 
     @property
     def eval_every(self) -> int:
-        """Rounds from one evaluation on all data to the next; 0: none."""
+        """Number of rounds between evaluations on all data; 0 for none."""
         assert self.settings.eval_every is not None
         return self.settings.eval_every
 
     @cached_property
     def oracle_in_rounds(self) -> Oracle:
-        """The clients as the rounds see them: without a way through all data where no round looks at it."""
+        """The clients as compiled into rounds: without evaluation on all data if no round needs it."""
         return self.oracle if self.eval_every else self.oracle.without_evaluation()
 
     @cached_property
     def domain(self) -> Domain | None:
-        """Θ, as a compiled program takes it."""
+        """Θ as a pytree."""
         return as_pytree(self.federation.domain)
 
     @cached_property
@@ -221,37 +213,37 @@ class Request:
         return CompiledEngine() if self.oracle.is_compiled else StepwiseEngine()
 
     def span(self, first: int) -> Span:
-        """The traced numbers of the chunk that begins with round ``first``."""
+        """Return the traced numbers of the chunk that begins with round ``first``."""
         return Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
 
     def setup(self, method: Method) -> Setup:
-        """What is asked for, as a compiled program takes it."""
+        """Return the arguments of a compiled program."""
         return Setup(self.oracle_in_rounds, method, self.domain, self.settings.memory)
 
     def program(self, length: int) -> Program:
-        """What is compiled into a chunk of so many rounds."""
+        """Return what is compiled into a chunk of this many rounds."""
         memory = self.settings.memory
         places = None if memory is None else memory.places(self.oracle.participants)
         return Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
 
     def first_state(self, method: Method) -> State:
-        """The state before round 0."""
+        """Return the state before round 0."""
         clients = self.oracle.without_evaluation()
         fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
-        return fresh if self.warm_start is None else apply_warm_start(self.warm_start, fresh)
+        return fresh if self.warm_start is None else self.warm_start.apply(fresh)
 
     @property
     def start(self) -> Params:
-        """w_0: where the run before ended, or where the problem begins."""
+        """w_0."""
         return self.federation.start if self.warm_start is None else self.warm_start.state.params
 
     def identity(self, method: Method, seed: int) -> dict[str, str]:
-        """What a run depends on, as text: two runs with the same one take the same course to the last bit.
+        """Return everything that determines a run, as text: runs with the same identity are equal bit by bit.
 
-        How long it is and how often it looks at all data is not part of it: a run can be made longer.
+        The number of rounds and of evaluations is not included, so that a run can be extended.
         """
         oracle, state = self.on_one_device or self.oracle, self.first_state(method)
-        asked = self.setup(method)._replace(oracle=oracle.without_evaluation())
+        setup = self.setup(method)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(evaluates=False)
         return {
             **({} if self.privacy is None else {"privacy": self.privacy}),
@@ -263,15 +255,15 @@ class Request:
             **_static_settings(oracle),
             "numbers": fingerprint((method, self.domain, self.settings.memory)),
             "start": fingerprint(state),
-            **self.engine.identity(oracle, asked, program, self.span(0), jax.random.key(seed), state),
+            **self.engine.identity(oracle, setup, program, self.span(0), jax.random.key(seed), state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }
 
 
 def _static_settings(oracle: Oracle) -> dict[str, str]:
-    """The settings of clients that are not arrays, as text that is the same in every process."""
-    entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # one's own need not be one
+    """Return the settings of clients that are not arrays, as text that is the same in every process."""
+    entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # a user's oracle need not be one
     # The program's digest covers the functions. The slice size depends on the device's memory.
     excluded = ("losses", "slice_size")
     static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name not in excluded]
@@ -290,44 +282,41 @@ def request(
     warm_start: WarmStart | None = None,
     choice: Choice | None = None,
 ) -> Request:
-    """Check everything that can be checked before any work, where clients hold rows."""
+    """Return a checked request for clients that hold rows."""
     compute = compute or Compute()
     oracle: GradientOracle | OutOfCoreOracle
-    divided, on_one_device = None, None
+    sharded, on_one_device = None, None
     if isinstance(clients, StreamedData):
         oracle = OutOfCoreOracle(problem, clients, sampling, compute, held_out)
     else:
         in_memory = cast(ClientData | None, held_out)
         oracle = make_gradient_oracle(problem, clients, sampling, compute, in_memory)
         if compute.devices is not None and compute.engine == "compiled":
-            divided = shard_oracle(oracle, clients, in_memory, compute.devices, compute.client_batch_size)
+            sharded = shard_oracle(oracle, clients, in_memory, compute.devices, compute.client_batch_size)
             on_one_device = oracle
     every = settings.eval_every
     if every is None:
-        a_client = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
-        training = oracle.participants * a_client  # a gradient costs about 3 values
-        evaluated = sum(_rows_of(data).sum() for data in (clients, held_out) if data is not None)
-        every = rounds_between_looks(settings.rounds, evaluated, training)
+        client_rows = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
+        evaluated: Any = sum(
+            (data.evaluation_sizes if isinstance(data, StreamedData) else data.sizes).sum()
+            for data in (clients, held_out)
+            if data is not None
+        )
+        every = choose_eval_every(settings.rounds, evaluated, oracle.participants * client_rows)
     if held_out is not None and every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
-    begin = problem.start if divided is None else release(problem.start)
-    federation = Federation(divided or oracle, begin, clients.names, problem.domain)
-    made = request_of(federation, methods, _with(settings, every), warm_start=warm_start, choice=choice)
-    return replace(made, on_one_device=on_one_device)
+    start = problem.start if sharded is None else release(problem.start)
+    federation = Federation(sharded or oracle, start, clients.names, problem.domain)
+    settings = replace(settings, eval_every=int(every))
+    checked = request_of(federation, methods, settings, warm_start=warm_start, choice=choice)
+    return replace(checked, on_one_device=on_one_device)
 
 
-def _rows_of(clients: ClientData | StreamedData) -> Any:
-    """How many rows of each client an evaluation takes."""
-    return clients.evaluation_sizes if isinstance(clients, StreamedData) else clients.sizes
+def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
+    """Return the number of rounds between evaluations: about 20 in a run, which cost at most as much as the training.
 
-
-def rounds_between_looks(rounds: int, evaluated: float, training: float) -> int:
-    """Rounds from one evaluation on all rows to the next: some twenty in a run, and none dearer than the training.
-
-    Args:
-        rounds: of the run.
-        evaluated: rows of one evaluation.
-        training: rows of one round, a gradient counted three times.
+    ``evaluated`` is the number of rows of an evaluation, ``training`` that of a round, with gradients counted three
+    times.
     """
     return max(math.ceil(rounds / EVALUATIONS), math.ceil(evaluated / training))
 
@@ -341,29 +330,24 @@ def request_of(
     choice: Choice | None = None,
     privacy: str | None = None,
 ) -> Request:
-    """Check what there is to check where the clients are given as an oracle."""
+    """Return a checked request for clients that are an oracle."""
     checks.check_instance("federation", federation, Federation)
-    methods = methods if choice is None else [choice.template(method) for method in methods]
-    for method in methods:
+    oracle, start = federation.oracle, federation.start
+    every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
+    settings = replace(settings, eval_every=int(every))
+    cold = Request(federation, settings, None, choice, privacy=privacy)
+    for method in methods if choice is None else map(choice.template, methods):
         checks.check_instance("method", method, Method)
-        if method.switches_on == "pooled" and not federation.oracle.has_pooled_constraint:
+        if method.switches_on == "pooled" and not oracle.has_pooled_constraint:
             raise ValueError(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
-                "PooledConstraint(statistics, value); the other criteria are 'softmax', 'max' and 'mean'"
+                "PooledConstraint(statistics, value); other criteria are 'softmax', 'max' and 'mean'"
             )
-        check_robust(method, federation.oracle.participants, federation.start)
-        check_optimizer(method, federation.start)
-        check_exchanges(method, federation.oracle, memory=settings.memory, domain=federation.domain)
+        check_robust(method, oracle.participants, start)
+        check_optimizer(method, start)
+        check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
         if method.at_clients is not None:
-            check_size(method.at_clients, federation.start, federation.oracle.client_count, method.switches)
-    every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
-    made = Request(federation, _with(settings, every), warm_start, choice, privacy=privacy)
-    if warm_start is not None:
-        for method in methods:
-            cold = replace(made, warm_start=None)
-            check_warm_start(warm_start, jax.eval_shape(partial(cold.first_state, method)), federation.domain)
-    return made
-
-
-def _with(settings: RunSettings, every: int) -> RunSettings:
-    return replace(settings, eval_every=int(every))
+            check_size(method.at_clients, start, oracle.client_count, method.switches)
+        if warm_start is not None:
+            warm_start.check(jax.eval_shape(partial(cold.first_state, method)), federation.domain)
+    return replace(cold, warm_start=warm_start)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.engine.auto_tuning import FARTHER, LONG_CYCLE, LONG_MOMENTUM, MOMENTUM, Choice
+from softswitch.engine.auto_tuning import JUMP_FACTOR, LONG_MOMENTUM, LONG_RESTART, MOMENTUM, Choice
 from softswitch.engine.compiled import Span
 from softswitch.engine.request import Request
 from softswitch.methods.base import Method
@@ -45,7 +45,7 @@ NO_GAIN, NO_GAIN_OF_START, NO_GAIN_RESTARTS, MIN_RESTARTS = 3e-4, 2e-5, 3, 5
 MARGIN, NOISE_MARGIN, TAIL = 1e-3, 0.2, 0.1
 """With noisy reports: the margin below the tolerance, as shares of it and of the reports' error, which is measured over
 this last share of a restart."""
-NEAR_STEP = 1 / FARTHER
+NEAR_STEP = 1 / JUMP_FACTOR
 """Factor on the step size of a second restart that begins at the start."""
 
 
@@ -135,7 +135,7 @@ class Restarts:
     def _next_step(self, first: float, average_last: float) -> FallingStep:
         """Set the momentum and the rounds of the next restart, and return its step size."""
         length, done = self._next_length(), self.done
-        self._momentum = LONG_MOMENTUM if length >= LONG_CYCLE and len(self.past) % 2 else MOMENTUM
+        self._momentum = LONG_MOMENTUM if length >= LONG_RESTART and len(self.past) % 2 else MOMENTUM
         self.end, self.averaging_from = done + length, done + first_averaged_round(length, average_last)
         return FallingStep(first=first, rounds=length, begin=done)
 

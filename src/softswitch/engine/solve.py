@@ -11,7 +11,7 @@ import numpy as np
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.auto_tuning import size_of
+from softswitch.engine.auto_tuning import count_parameters
 from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
@@ -229,7 +229,7 @@ def _add_diagnostics(
             and compute.engine == "compiled"
             and compute.devices is None
             and isinstance(clients, ClientData)
-            and size_of(problem.start) <= MAX_PARAMETERS
+            and count_parameters(problem.start) <= MAX_PARAMETERS
         )
     code = result.status.code
     try:

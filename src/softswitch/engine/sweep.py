@@ -1,55 +1,103 @@
-"""sweep(): many settings and seeds, sharing compiled programs, and one table of what came out."""
+"""sweep(): many methods and seeds, which share compiled programs, and a table of the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from dataclasses import replace as changed
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from itertools import groupby
-from typing import Any
+from threading import Event
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
+from softswitch.engine import compiled
 from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
-from softswitch.engine.parallel import Share, run_all
-from softswitch.engine.private_sweep import TotalPrivacy, sweep_privately
-from softswitch.engine.request import RunSettings, request, request_of
+from softswitch.engine.loop import finish, run
+from softswitch.engine.private import PrivatePlan, find_costliest, solve_privately
+from softswitch.engine.request import Request, RunSettings, request, request_of
 from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import client_optimum_of
-from softswitch.privacy.checks import refuse_options, refuse_uncounted
-from softswitch.privacy.settings import RecordPrivacy
+from softswitch.privacy.accounting import compute_epsilon
+from softswitch.privacy.checks import check_private, refuse_options, refuse_uncounted
+from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
+from softswitch.results.callbacks import Chunk, ProgressBar
 from softswitch.results.result import Result
 from softswitch.support import checks
-from softswitch.support.text import format_mean_std, render_text
+from softswitch.support.processes import thread_count
+from softswitch.support.text import format_mean_std, format_number, render_text
 
 AnyMethod = Method | Automatic
 AnyClients = ClientData | StreamedData | TorchData
+Results = tuple[tuple[Result, ...], ...]
+"""A result for every method and, within it, every seed."""
+THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
+    (jax.enable_x64, "jax_enable_x64"),
+    (jax.default_device, "jax_default_device"),
+    (jax.default_matmul_precision, "jax_default_matmul_precision"),
+    (jax.default_prng_impl, "jax_default_prng_impl"),
+)
+"""Settings that JAX keeps per thread and that affect results: each thread of a sweep has those of its caller."""
+COLUMNS: dict[str, Callable[[Result], Any]] = {
+    "seed": lambda result: result.seed,
+    "worst_objective": lambda result: result.worst_objective,
+    "worst_constraint": lambda result: result.worst_constraint,
+    "violating": lambda result: len(result.violating),
+    "switch_share": lambda result: result.history.switch_share,
+    "status": lambda result: str(result.status.code),
+}
+
+
+class TotalPrivacy(NamedTuple):
+    """The privacy cost of all runs of a sweep together, since all of them read the same rows.
+
+    It holds for a row of the client with the most releases in each run, and for independent noise in each run, as
+    with ``PrivateClient``. Simulated noise depends on the seed, and methods share it.
+
+    Attributes:
+        epsilon: ε of all runs together.
+        delta: δ of all runs together.
+        runs: Number of runs.
+    """
+
+    epsilon: float
+    delta: float
+    runs: int
+
+    def __str__(self) -> str:
+        cost = f"ε = {format_number(self.epsilon)}, δ = {self.delta:.2g}"
+        return f"all {self.runs} runs read the same rows: together {cost}; a choice among them costs all of them"
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The outcome of ``sweep``: a result for every rule and seed.
+    """The outcome of ``sweep``: a result for every method and seed.
 
     Attributes:
-        labels: what each rule is called.
-        seeds: the seeds.
-        results: ``results[r][s]`` is rule r with seed s.
-        privacy: what all runs cost clients' rows together, where these are kept private; else None.
+        labels: Label of each method.
+        seeds: The seeds.
+        results: ``results[r][s]`` is method r with seed s.
+        privacy: Privacy cost of all runs together; None without privacy.
     """
 
     labels: tuple[str, ...]
     seeds: tuple[int, ...]
-    results: tuple[tuple[Result, ...], ...]
+    results: Results
     privacy: TotalPrivacy | None = None
 
     def __iter__(self) -> Iterator[tuple[str, tuple[Result, ...]]]:
@@ -57,41 +105,20 @@ class Sweep:
 
     def __getitem__(self, label: str) -> tuple[Result, ...]:
         if label not in self.labels:
-            raise KeyError(f"no rule is labelled {label!r}; there are {', '.join(self.labels)}")
+            raise KeyError(f"no method is labelled {label!r}; the labels are {', '.join(self.labels)}")
         return self.results[self.labels.index(label)]
 
     @property
     def table(self) -> dict[str, np.ndarray]:
-        """One row a rule and seed: what the answer reaches on all training data. Ready for a data frame.
+        """One row per method and seed, with the values of the answer on all training data. Ready for a data frame.
 
-        Where rows are kept private it is by what clients told with noise, and ``epsilon`` is that of the run alone,
-        ``epsilon_of_all`` that of all runs together.
+        With privacy, values have noise, ``epsilon`` is that of the run alone, and ``epsilon_of_all`` that of all runs.
         """
-        rows = [
-            (
-                label,
-                result.seed,
-                result.worst_objective,
-                result.worst_constraint,
-                len(result.violating),
-                result.history.switch_share,
-                str(result.status.code),
-            )
-            for label, results in self
-            for result in results
-        ]
-        names = (
-            "method",
-            "seed",
-            "worst_objective",
-            "worst_constraint",
-            "violating",
-            "switch_share",
-            "status",
-        )
-        table = {name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        rows = [(label, result) for label, results in self for result in results]
+        table = {"method": np.asarray([label for label, _ in rows])}
+        table |= {name: np.asarray([value(result) for _, result in rows]) for name, value in COLUMNS.items()}
         if self.privacy is not None:
-            table["epsilon"] = np.asarray([_epsilon(result) for _, results in self for result in results])
+            table["epsilon"] = np.asarray([_epsilon(result) for _, result in rows])
             table["epsilon_of_all"] = np.full(len(rows), self.privacy.epsilon)
         return table
 
@@ -115,7 +142,6 @@ class Sweep:
 
 
 def _epsilon(result: Result) -> float:
-    """ε of the client that told most."""
     assert result.privacy is not None
     return result.privacy.worst_epsilon
 
@@ -152,11 +178,11 @@ def sweep(
             not called.
         vectorize: Compute all runs of one class side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. Default: the first on an accelerator, the second on
-            a CPU, where it is faster.
+            a CPU, which is faster there.
         privacy: Record-level differential privacy in each run. All runs read the same rows: ``Sweep.privacy`` has what
             they cost together.
     """
-    labelled, numbers = _labelled(methods), _numbered(seeds)
+    labelled, numbers = _label_methods(methods), _check_seeds(seeds)
     if changed_options(compute, "dtype", "client_batch_size"):
         raise ValueError(f"compute must have the compiled engine on one device in a sweep, but is {compute}")
     data = (problem, clients, logging.held_out)
@@ -164,108 +190,62 @@ def sweep(
     if any(isinstance(given, Sequence) for given in data):
         per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
         runs = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
-
+    options = (rounds, sampling, output, compute, logging)
     if privacy is not None:
         refuse_options({"vectorize": vectorize})
-        private_sampling = resolve_sampling(sampling, next(iter(labelled.values())))
-        settings = RunSettings.from_options(rounds, None, private_sampling, output, logging)
-        for one, _, _, _ in runs:
-            refuse_uncounted(one, settings, private_sampling, output, compute, logging)
-        results, total = sweep_privately(runs, labelled, privacy, private_sampling, settings, logging.progress)
-        return Sweep(tuple(labelled), numbers, tuple(results.values()), total)
+        private_results, total = _sweep_privately(runs, labelled, privacy, *options)
+        return Sweep(tuple(labelled), numbers, private_results, total)
 
-    def shares(methods: tuple[Method, ...]) -> list[tuple[Share, tuple[Method, ...]]]:
-        return [
-            _share(one, rows, held_out, methods, own_seeds, rounds, sampling, output, compute, logging)
-            for one, rows, held_out, own_seeds in runs
-        ]
-
-    swept = _swept(labelled, numbers, shares, vectorize, logging.progress)
-    optima = {
-        seed: optimum
-        for one, rows, _, own_seeds in runs
-        if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None
-        for seed in own_seeds
-    }
-    if not optima:
-        return swept
-    every = (tuple(changed(one, client_optimum=optima[one.seed]) for one in row) for row in swept.results)
-    return changed(swept, results=tuple(every))
-
-
-def _share(
-    problem: Any,
-    clients: Any,
-    held_out: Any,
-    methods: tuple[Method, ...],
-    seeds: tuple[int, ...],
-    rounds: int | None,
-    sampling: Sampling | None,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-) -> tuple[Share, tuple[Method, ...]]:
-    """Return the runs of these methods and seeds on one data set, and the methods with their settings filled in."""
-    if isinstance(problem, Problem) and problem.is_torch:
-        torch_engine = import_module(TORCH_ENGINE)
-        resolved = resolve_sampling(sampling, methods[0])
-        problem = torch_engine.torch_federation(problem, clients, resolved, held_out)
-    if isinstance(problem, Federation):
-        settings = RunSettings.from_options(rounds, None, sampling or Sampling(), output, logging)
-        filled, _, _, settings, choice = resolve_for_federation(problem, methods, settings)
-        return Share(request_of(problem, filled, settings, choice=choice), seeds), filled
-    sampling = resolve_sampling(sampling, methods[0])
-    settings = RunSettings.from_options(rounds, None, sampling, output, logging)
-    filled, sampling, compute, settings, choice = resolve_options(
-        problem, clients, methods, sampling, compute, settings
-    )
-    asked = request(problem, clients, filled, sampling, settings, compute=compute, held_out=held_out, choice=choice)
-    return Share(asked, seeds), filled
-
-
-def _swept(
-    labelled: dict[str, Method],
-    seeds: tuple[int, ...],
-    shares: Callable[[tuple[Method, ...]], list[tuple[Share, tuple[Method, ...]]]],
-    vectorize: bool | None,
-    progress: bool | None,
-) -> Sweep:
-    """Run the rules that have a step size, and apart from them those that have none."""
-    results: dict[str, tuple[Result, ...]] = {}
+    results: dict[str, tuple[Result, ...]] = defaultdict(tuple)
     for automatic in (False, True):
         labels = [label for label, method in labelled.items() if (method.step_size is None) == automatic]
-        if not labels:
-            continue
-        if automatic and vectorize:
+        if automatic and labels and vectorize:
             raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
-        made = shares(tuple(labelled[label] for label in labels))
-        # What is filled in may differ from data set to data set: those of the same rules run together.
-        for methods, group in groupby(made, key=lambda one: one[1]):
-            found = run_all([share for share, _ in group], methods, False if automatic else vectorize, progress)
-            for label, own in zip(labels, found, strict=True):
-                results[label] = results.get(label, ()) + own
-    return Sweep(tuple(labelled), seeds, tuple(results[label] for label in labelled))
+        given = tuple(labelled[label] for label in labels)
+        shares = [_prepare(one, given, *options) for one in runs] if labels else []
+        # Data sets may differ in the settings that are filled in: those with equal methods run together.
+        for filled, group in groupby(shares, key=lambda one: one[1]):
+            found = _run_all([share for share, _ in group], filled, False if automatic else vectorize, logging.progress)
+            for label, row in zip(labels, found, strict=True):
+                results[label] += row
+    optima = {
+        seed: optimum
+        for one, rows, _, its_seeds in runs
+        if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None
+        for seed in its_seeds
+    }
+    if optima:
+        results = {
+            label: tuple(replace(one, client_optimum=optima[one.seed]) for one in row) for label, row in results.items()
+        }
+    return Sweep(tuple(labelled), numbers, tuple(results[label] for label in labelled))
 
 
-def _labelled(methods: Any) -> dict[str, Method]:
-    """The rules by their labels, checked."""
+def _label_methods(methods: Any) -> dict[str, Method]:
     if isinstance(methods, Method) or not isinstance(methods, Mapping | Sequence):
-        raise TypeError(f"methods must be a list of rules or a dict from labels to rules, but is {methods!r}")
-    methods = (
-        {label: resolve_method(method) for label, method in methods.items()}
-        if isinstance(methods, Mapping)
-        else [resolve_method(method) for method in methods]
-    )
-    labelled = (
-        dict(methods) if isinstance(methods, Mapping) else {_label(method, methods): method for method in methods}
-    )
-    if not labelled or (not isinstance(methods, Mapping) and len(labelled) < len(methods)):
-        raise ValueError(f"methods must hold at least one rule and no rule twice, but is {methods!r}")
+        raise TypeError(f"methods must be a list of methods or a dict from labels to methods, but is {methods!r}")
+    if isinstance(methods, Mapping):
+        labelled = {label: resolve_method(method) for label, method in methods.items()}
+    else:
+        resolved = [resolve_method(method) for method in methods]
+        labelled = {_label(method, resolved): method for method in resolved}
+    if not labelled or len(labelled) < len(methods):
+        raise ValueError(f"methods must hold at least one method, and none twice, but is {methods!r}")
     return labelled
 
 
-def _numbered(seeds: Any) -> tuple[int, ...]:
-    """The seeds, checked."""
+def _label(method: Method, methods: Sequence[Method]) -> str:
+    """Return the method's class, and its settings that differ from those of others of its class."""
+    same_class = [other for other in methods if type(other) is type(method)]
+    varying = [
+        f"{field.name}={getattr(method, field.name)!r}"
+        for field in fields(method)
+        if any(differs(getattr(other, field.name, None), getattr(method, field.name)) for other in same_class)
+    ]
+    return f"{type(method).__name__}({', '.join(varying)})"
+
+
+def _check_seeds(seeds: Any) -> tuple[int, ...]:
     if np.ndim(seeds) == 0:
         seeds = range(checks.check_integer("seeds", seeds, minimum=1))
     numbers = tuple(checks.check_seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
@@ -275,7 +255,6 @@ def _numbered(seeds: Any) -> tuple[int, ...]:
 
 
 def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
-    """One a seed, where one is given for all or a list."""
     if not isinstance(given, Sequence):
         return [given] * len(seeds)
     if len(given) != len(seeds):
@@ -283,15 +262,167 @@ def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
     return given
 
 
-def _label(method: Method, among: Sequence[Method]) -> str:
-    """The rule's kind, and those of its settings in which the given rules differ."""
-    varying = [
-        f"{field.name}={getattr(method, field.name)!r}"
-        for field in fields(method)
-        if any(
-            differs(getattr(other, field.name, None), getattr(method, field.name))
-            for other in among
-            if type(other) is type(method)
-        )
-    ]
-    return f"{type(method).__name__}({', '.join(varying)})"
+class _Share(NamedTuple):
+    """The seeds that run on one data set."""
+
+    request: Request
+    seeds: tuple[int, ...]
+
+
+def _prepare(
+    data: tuple[Any, Any, Any, tuple[int, ...]],
+    methods: tuple[Method, ...],
+    rounds: int | None,
+    sampling: Sampling | None,
+    output: Output,
+    compute: Compute,
+    logging: Logging,
+) -> tuple[_Share, tuple[Method, ...]]:
+    """Return the runs of these methods and seeds on one data set, and the methods with their settings filled in."""
+    problem, clients, held_out, seeds = data
+    if isinstance(problem, Problem) and problem.is_torch:
+        torch_sampling = resolve_sampling(sampling, methods[0])
+        problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, torch_sampling, held_out)
+    if isinstance(problem, Federation):
+        settings = RunSettings.from_options(rounds, None, sampling or Sampling(), output, logging)
+        filled, _, _, settings, choice = resolve_for_federation(problem, methods, settings)
+        return _Share(request_of(problem, filled, settings, choice=choice), seeds), filled
+    sampling = resolve_sampling(sampling, methods[0])
+    settings = RunSettings.from_options(rounds, None, sampling, output, logging)
+    filled, sampling, compute, settings, choice = resolve_options(
+        problem, clients, methods, sampling, compute, settings
+    )
+    options: dict[str, Any] = {"compute": compute, "held_out": held_out, "choice": choice}
+    return _Share(request(problem, clients, filled, sampling, settings, **options), seeds), filled
+
+
+def _run_all(
+    shares: Sequence[_Share], methods: Sequence[Method], vectorize: bool | None, progress: bool | None
+) -> Results:
+    compiles = all(share.request.oracle.is_compiled for share in shares)
+    if vectorize is None:
+        vectorize = jax.default_backend() != "cpu" and compiles
+    elif vectorize and not compiles:
+        raise ValueError("vectorize must be False or None if clients cannot be compiled, but is True")
+    runs = len(methods) * sum(len(share.seeds) for share in shares)
+    with ProgressBar(runs * shares[0].request.rounds, progress) as bar:
+        if vectorize:
+            return _run_vectorized(shares, methods, bar)
+        return _run_in_threads(shares, methods, bar, thread_count() if compiles else 1)  # others share one model
+
+
+def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar, threads: int) -> Results:
+    """Run each run alone; XLA computes outside of Python's lock."""
+    interrupted = Event()
+    runs = [(share, seed) for share in shares for seed in share.seeds]
+    rounds_done: dict[tuple[int, int], int] = {}
+    settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
+
+    def run_one(r: int, s: int) -> Result:
+        def watch(chunk: Chunk) -> bool:
+            rounds_done[r, s] = chunk.round
+            bar.update(sum(rounds_done.values()), f"{len(methods)} methods × {len(runs)} seeds")
+            return interrupted.is_set()
+
+        with ExitStack() as contexts:
+            for enter, value in settings:
+                contexts.enter_context(enter(value))
+            share, seed = runs[s]
+            return run(share.request, methods[r], seed, Logging(callbacks=(watch,), progress=False))
+
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [[pool.submit(run_one, r, s) for s in range(len(runs))] for r in range(len(methods))]
+        try:
+            return tuple(tuple(future.result() for future in row) for row in futures)
+        except BaseException:
+            interrupted.set()  # current runs stop after their chunk
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar) -> Results:
+    """Run all methods of one structure on one data set as one program."""
+    groups: dict[Any, list[int]] = {}
+    for r, method in enumerate(methods):
+        groups.setdefault(jax.tree.structure(method), []).append(r)
+    results: list[tuple[Result, ...]] = [()] * len(methods)
+    rounds_done = 0
+    for share in shares:
+        for members in groups.values():
+            runs = len(members) * len(share.seeds)
+
+            def watch(done: int, size: int = len(members), runs: int = runs, before: int = rounds_done) -> None:
+                bar.update(before + done * runs, f"{size} methods × {runs // size} seeds")
+
+            for r, row in zip(members, _run_stacked(share, [methods[r] for r in members], watch), strict=True):
+                results[r] += row
+            rounds_done += share.request.rounds * runs
+    return tuple(results)
+
+
+def _run_stacked(share: _Share, methods: Sequence[Method], watch: Callable[[int], None]) -> list[tuple[Result, ...]]:
+    """Run methods of one structure with all seeds of a data set; return the results by method, then seed."""
+    request, seeds = share
+    stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *methods)
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    length = compiled.chunk_length(request.oracle, len(seeds))
+    first_states = jax.vmap(request.first_state)(stacked)
+    states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), first_states)
+    records = []
+    began = time.perf_counter()
+    for first in range(0, request.rounds, length):
+        program = request.program(length)
+        states, record = compiled.run_many(request.setup(stacked), program, request.span(first), keys, states)
+        records.append(jax.tree.map(np.asarray, record))
+        watch(min(first + length, request.rounds))
+    seconds = (time.perf_counter() - began) / (len(methods) * len(seeds))
+    states = jax.tree.map(np.asarray, states)
+
+    def result(r: int, s: int) -> Result:
+        state, own_records = jax.tree.map(lambda leaf: leaf[s, r], (states, records))
+        return finish(request, methods[r], seeds[s], state, own_records, request.rounds, False, seconds)
+
+    return [tuple(result(r, s) for s in range(len(seeds))) for r in range(len(methods))]
+
+
+def _sweep_privately(
+    data: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
+    methods: Mapping[str, Method],
+    privacy: RecordPrivacy,
+    rounds: int | None,
+    sampling: Sampling | None,
+    output: Output,
+    compute: Compute,
+    logging: Logging,
+) -> tuple[Results, TotalPrivacy]:
+    """Run every method with every seed, one after another as ``solve`` would, and compute the total privacy cost."""
+    sampling = resolve_sampling(sampling, next(iter(methods.values())))
+    settings = RunSettings.from_options(rounds, None, sampling, output, logging)
+    for problem, _, _, _ in data:
+        refuse_uncounted(problem, settings, sampling, output, compute, logging)
+    for _, clients, _, _ in data:
+        check_private(clients, privacy, "compiled")
+    runs = [(problem, clients, seed) for problem, clients, _, seeds in data for seed in seeds]
+    finished: list[tuple[Result, PrivatePlan]] = []
+    with ProgressBar(len(methods) * len(runs), logging.progress) as bar:
+        for method in methods.values():
+            for problem, clients, seed in runs:
+                quiet = Logging(progress=False)
+                finished.append(solve_privately(problem, clients, method, privacy, sampling, settings, seed, quiet))
+                bar.update(len(finished), f"{len(methods)} methods × {len(runs)} seeds")
+    results = [result for result, _ in finished]
+    by_method = tuple(tuple(results[i : i + len(runs)]) for i in range(0, len(results), len(runs)))
+    return by_method, _total_privacy(finished, privacy.delta)
+
+
+def _total_privacy(finished: Iterable[tuple[Result, PrivatePlan]], delta: float) -> TotalPrivacy:
+    """Compose runs with the same noise as one long run, and add ε and δ over different noise levels."""
+    releases: dict[tuple[NoiseLevels, Drawing], Releases] = {}
+    runs = 0
+    for result, plan in finished:
+        assert result.privacy is not None
+        kind, runs = (plan.levels, find_costliest(plan.drawings)), runs + 1
+        most = [max(counts) for counts in zip(*result.privacy.releases, strict=True)]
+        releases[kind] = Releases(*map(sum, zip(releases.get(kind, Releases()), most, strict=True)))
+    epsilon = sum(compute_epsilon(total, levels, drawing, delta) for (levels, drawing), total in releases.items())
+    return TotalPrivacy(epsilon, delta * len(releases), runs)

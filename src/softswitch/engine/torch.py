@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from typing import Any
 
-import torch
+import jax
+import numpy as np
 
+from softswitch.certification.private import count_rows_from_values
 from softswitch.certification.torch import functions_and_rows
-from softswitch.engine.auto_tuning import memory_for
+from softswitch.engine.auto_tuning import default_memory
 from softswitch.engine.defaults import DEFAULT_ROUNDS, FEDERATION_ROUNDS
-from softswitch.engine.private_torch import solve_torch_privately
-from softswitch.engine.request import RunSettings, WarmStart, rounds_between_looks
+from softswitch.engine.private import EVALUATION_STREAM, PrivatePlan, make_plan, release_sizes, run_plan
+from softswitch.engine.request import RunSettings, WarmStart, choose_eval_every
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
@@ -21,8 +23,10 @@ from softswitch.oracles.options import Compute, Logging, Output, Sampling, Torch
 from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.privacy.checks import refuse_uncounted
-from softswitch.privacy.settings import RecordPrivacy
-from softswitch.problem.problem import Problem
+from softswitch.privacy.clipping import PLAIN_STEPS
+from softswitch.privacy.settings import RecordPrivacy, count_drawn_rows
+from softswitch.privacy.torch_oracle import PrivateTorchOracle, describe_row_mixing, evaluate_rows, preserve_buffers
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -54,34 +58,25 @@ def solve_torch(
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:
         refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
-        functions, rows = functions_and_rows(problem, clients)
-        return solve_torch_privately(
-            functions, rows, method, privacy, sampling, settings, problem.domain, seed, logging, checkpoints
-        )
+        return _solve_privately(problem, clients, method, privacy, sampling, settings, seed, logging, checkpoints)
     federation = torch_federation(problem, clients, sampling, logging.held_out)
-    oracle = federation.oracle
-    assert isinstance(oracle, TorchOracle)
+    oracle: Any = federation.oracle
     if settings.memory == "auto":
         memory = None
         if method.step_size is None:
-            everyone, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
-            memory = memory_for(
-                everyone=everyone, noisy=noisy, again=oracle.can_repeat_reports and method.robust is None
-            )
+            repeats = oracle.can_repeat_reports and method.robust is None
+            all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
+            memory = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=repeats)
         settings = changed(settings, memory=memory)
     if settings.eval_every is None:
-        settings = changed(settings, eval_every=_eval_every(oracle, method, settings.rounds))
-    logging = changed(logging, held_out=None)
+        default = FEDERATION_ROUNDS if method.step_size is None else DEFAULT_ROUNDS
+        rows = oracle.evaluation_row_count
+        values, gradients = oracle.cost(rows * oracle.participants / oracle.client_count)
+        every = choose_eval_every(settings.rounds or default, rows, values + GRADIENT_COST * gradients)
+        settings = changed(settings, eval_every=every)
+    options: dict[str, Any] = {"output": output, "compute": compute, "logging": changed(logging, held_out=None)}
     result = solve_federation(
-        federation,
-        method,
-        settings,
-        seed,
-        output=output,
-        compute=compute,
-        logging=logging,
-        checkpoints=checkpoints,
-        warm_start=warm_start,
+        federation, method, settings, seed, checkpoints=checkpoints, warm_start=warm_start, **options
     )
     oracle.load_answer(result.params)
     return changed(result, client_optimum=oracle.client_optimum)
@@ -101,11 +96,19 @@ def torch_federation(
     sampling = sampling or Sampling()
     functions, named = functions_and_rows(problem, clients)
     rows, device = list(named.values()), next(iter(functions.trained.values())).device
+    held_out_rows: list[TorchRows | None] | None = None
+    if held_out is not None:
+        if unknown := [name for name in held_out if name not in clients.datasets]:
+            raise ValueError(f"held_out must have names of clients, but has {unknown}")
+        held_out_rows = [
+            TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None
+            for name in clients.datasets
+        ]
     participants = sampling.participants(len(rows))
     oracle = TorchOracle(
         functions,
         rows,
-        _held_out(held_out, clients.datasets, device),
+        held_out_rows,
         participants=participants,
         local_steps=sampling.local_steps,
         batches=_batches(sampling, rows, participants, functions),
@@ -116,51 +119,94 @@ def torch_federation(
 
 
 def _batches(sampling: Sampling, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
-    """How many rows a report and a gradient take; what is left out, by the work of a round of all participants."""
-    sizes, loaders = [len(own) for own in rows], [own.loader for own in rows if own.loader is not None]
-    if loaders and len(loaders) < len(rows):
-        raise ValueError("clients must all be DataLoaders, which have batches of their own, or none of them")
+    """Return the batch sizes; "auto" depends on the work of all participants in a round."""
+    sizes, loaders = [len(one) for one in rows], [one.loader for one in rows if one.loader is not None]
     if loaders:
-        largest = max(min(own.batch_size or many, many) for own, many in zip(loaders, sizes, strict=True))
+        if len(loaders) < len(rows):
+            raise ValueError("clients must all be DataLoaders, which determine their batches, or none of them")
+        largest = max(min(loader.batch_size or size, size) for loader, size in zip(loaders, sizes, strict=True))
         return Batches(largest, largest)
     weights = participants * sum(weight.numel() for weight in functions.trained.values())
-    capped = sampling.replace is False  # by the smallest client, below
-    chosen = choose_batches(
-        sampling.batch_size, sampling.value_batch_size, None if capped else sampling.replace, max(sizes), weights
+    given = sampling.batch_size, sampling.value_batch_size
+    if sampling.replace is not False:
+        return choose_batches(*given, sampling.replace, max(sizes), weights)
+    chosen, smallest = choose_batches(*given, None, max(sizes), weights), min(sizes)
+    report = given[0] if given[1] == "same" else given[1]
+    for name, value, size in zip(("value_batch_size", "batch_size"), (report, given[0]), chosen, strict=True):
+        if size is not None and size > smallest and value != "auto":
+            limit = f"must be at most {smallest}, the rows of the smallest client"
+            raise ValueError(f"{name} = {size} without replacement {limit}")
+    return Batches(*(size if size is None else min(size, smallest) for size in chosen))
+
+
+def _solve_privately(
+    problem: Problem,
+    clients: TorchData,
+    method: Method,
+    privacy: RecordPrivacy,
+    sampling: Sampling,
+    settings: RunSettings,
+    seed: int,
+    logging: Logging,
+    checkpoints: Checkpoints | None,
+) -> Result:
+    """Solve with clients that release only sums of clipped rows with noise."""
+    functions, named = functions_and_rows(problem, clients)
+    rows = tuple(named.values())
+    checks.check_instance("privacy", privacy, RecordPrivacy)
+    if (mixing := describe_row_mixing(functions.module)) is not None:
+        raise ValueError(mixing)
+    if functions.optimizer is not None:
+        raise ValueError(PLAIN_STEPS)
+    if isinstance(functions.constraint, PooledConstraint):
+        raise ValueError(
+            "constraint must not be a PooledConstraint with privacy, because it is not a mean over rows. If the sizes "
+            "of the groups are public, write a gap between two groups as two constraints, one for each side"
+        )
+    if any(one.loader is not None for one in rows):
+        raise ValueError("clients must be Datasets with privacy, not DataLoaders: the privacy's rate draws the rows")
+    plan = make_plan(privacy, [len(one) for one in rows], settings, sampling.local_steps)
+    oracle = make_private_torch_oracle(functions, rows, plan, sampling, seed)
+    federation = Federation(oracle, parameters(functions.module), tuple(named), problem.domain)
+    result = run_plan(federation, method, plan, seed, logging, checkpoints)
+    oracle.load_answer(result.params)
+    return result
+
+
+def make_private_torch_oracle(
+    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, sampling: Sampling, seed: int
+) -> PrivateTorchOracle:
+    """Return the clients of a private run."""
+    privacy, start, sizes = plan.privacy, parameters(functions.module), [len(one) for one in rows]
+    fixed = privacy.sampling == "fixed" and privacy.rate < 1
+    taken = np.array([count_drawn_rows(privacy.rate, size) for size in sizes])
+    counts = np.array([_count_rows(functions, one, start) for one in rows])
+    return PrivateTorchOracle(
+        functions,
+        rows,
+        participants=sampling.participants(len(rows)),
+        local_steps=sampling.local_steps,
+        counts=release_sizes(plan, counts, jax.random.key(seed)),
+        taken=taken if fixed else None,
+        shares=taken / sizes if fixed else np.full(len(rows), privacy.rate),
+        noise=plan.noise,
+        clips=(privacy.clip_value, privacy.clip_gradient),
+        evaluation_seed=(seed, EVALUATION_STREAM),
     )
-    if not capped:
-        return chosen
-    told = (
-        sampling.batch_size if sampling.value_batch_size == "same" else sampling.value_batch_size,
-        sampling.batch_size,
-    )
-    fitting: list[int | None] = []
-    for name, given, size in zip(("value_batch_size", "batch_size"), told, chosen, strict=True):
-        if size is not None and size > min(sizes):
-            if given != "auto":
-                raise ValueError(
-                    f"{name} = {size} without replacement must be at most {min(sizes)}, the rows of the smallest client"
-                )
-            size = min(sizes)
-        fitting.append(size)
-    return Batches(*fitting)
 
 
-def _held_out(
-    held_out: Mapping[Any, Any] | None, clients: Mapping[Any, Any], device: torch.device
-) -> list[TorchRows | None] | None:
-    if held_out is None:
-        return None
-    strangers = [name for name in held_out if name not in clients]
-    if strangers:
-        raise ValueError(f"held_out must have names of clients, but has {strangers}")
-    return [TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None for name in clients]
+def _count_rows(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.ndarray]) -> list[int]:
+    """Return the number of rows of f and each g, or raise if one is not a mean over rows; the module is restored."""
 
+    def evaluate_all(params: Mapping[str, np.ndarray]) -> np.ndarray:
+        functions.load(params)
+        with preserve_buffers(functions.module):
+            return functions.values(rows.all_rows())
 
-def _eval_every(oracle: TorchOracle, method: Method, rounds: int | None) -> int:
-    """Rounds from one evaluation on all rows to the next."""
-    if rounds is None:
-        rounds = FEDERATION_ROUNDS if method.step_size is None else DEFAULT_ROUNDS
-    everything = oracle.evaluation_row_count
-    values, gradients = oracle.cost(everything * oracle.participants / oracle.client_count)
-    return rounds_between_looks(rounds, everything, values + GRADIENT_COST * gradients)
+    def evaluate_each(params: Mapping[str, np.ndarray]) -> np.ndarray:
+        return evaluate_rows(functions, params, rows, np.arange(len(rows)))
+
+    try:
+        return count_rows_from_values(evaluate_each, evaluate_all, start)
+    finally:
+        functions.load(start)

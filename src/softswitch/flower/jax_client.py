@@ -17,7 +17,7 @@ from softswitch.certification.certify import compute_intervals, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
-from softswitch.engine.auto_tuning import size_of
+from softswitch.engine.auto_tuning import count_parameters
 from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
 from softswitch.flower.messages import Arrays, Values, to_record
 from softswitch.methods.messages import Decision, LocalLoss
@@ -106,7 +106,9 @@ class JaxClient(RowClient):
             "replace": replace,
         }
         if "auto" in (batch_size, value_batch_size):
-            report, update = choose_batches(batch_size, value_batch_size, replace, self.rows, size_of(problem.start))
+            report, update = choose_batches(
+                batch_size, value_batch_size, replace, self.rows, count_parameters(problem.start)
+            )
             self._batches |= {"batch_size": update, "value_batch_size": report}
         self._oracles: dict[int, GradientOracle] = {}
         oracle = self._oracle(1)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.engine.auto_tuning import SHORTEST_CYCLE, first_choice
+from softswitch.engine.auto_tuning import MIN_RESTART_ROUNDS, choose_first_restart
 from softswitch.engine.restarts import (
     MUCH_SMALLER,
     Answer,
@@ -85,7 +85,9 @@ class RemoteRestarts(Restarts):
         settings: StrategySettings,
         exact: bool,
     ) -> None:
-        choice = first_choice(server.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate)
+        choice = choose_first_restart(
+            server.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate
+        )
         super().__init__(choice, requested)
         self._server, self._clients, self._settings = server, clients, settings
         self._exact = exact
@@ -105,7 +107,7 @@ class RemoteRestarts(Restarts):
     def _begin(self) -> None:
         """Begin the next cycle at the best answer so far."""
         choice, settings, done = self._choice, self._settings, self.done
-        first = choice.first_step * math.sqrt(max(1.0, SHORTEST_CYCLE / self._next_length()))
+        first = choice.first_step * math.sqrt(max(1.0, MIN_RESTART_ROUNDS / self._next_length()))
         if self.past:
             first = self.past[-1].step_size * self._factor
         step = local = self._next_step(first, settings.average_share(automatic=True))

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from softswitch.engine.auto_tuning import SMOOTHING, first_choice
+from softswitch.engine.auto_tuning import SMOOTHING, choose_first_restart
 from softswitch.engine.defaults import is_automatic
 from softswitch.engine.restarts import numbers_of, with_numbers
 from softswitch.flower import messages as wire
@@ -311,7 +311,7 @@ class FlowerRun:
 
 
 def _template(method: Method, params: Params, rounds: int, *, jumps: bool) -> Method:
-    return first_choice(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
+    return choose_first_restart(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
 
 
 def _check(method: Method, settings: StrategySettings, params: Params) -> None:

@@ -126,7 +126,7 @@ class Cell(NamedTuple):
         if self.method.tuned:
             return rounds
         for _ in range(ROUND_ITERATIONS):
-            evaluations = choose_for_federation(self.setup.federation, rounds, self.memory).looks
+            evaluations = choose_for_federation(self.setup.federation, rounds, self.memory).count_evaluations()
             rounds = max(10, round((budget - evaluations * evaluation_cost) / round_cost))
         return rounds
 
