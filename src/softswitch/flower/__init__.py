@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from softswitch.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.flower.private_client import PrivateClient as PrivateClient
     from softswitch.flower.secure_aggregation import SecureAggregation as SecureAggregation
-    from softswitch.flower.secure_client import SigningKeys as SigningKeys
+    from softswitch.flower.secure_aggregation import SigningKeys as SigningKeys
     from softswitch.flower.server import server_app as server_app
     from softswitch.flower.settings import StrategySettings as StrategySettings
     from softswitch.flower.simulation import InProcessGrid as InProcessGrid
