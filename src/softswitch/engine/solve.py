@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
@@ -15,12 +16,12 @@ from softswitch.engine.auto_tuning import count_parameters
 from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import Request, RunSettings, WarmStart, request, request_of, resolve_warm_start
+from softswitch.engine.request import RunSettings, WarmStart, request, request_of, resolve_warm_start
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.oracles.regret import client_optimum_of
+from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
@@ -30,15 +31,10 @@ from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
 
-FLOWER_ROUNDS = 300
-"""Default number of rounds of an automatic run over Flower."""
-FLOWER_ENGINE = "softswitch.flower.simulation"
-TORCH_ENGINE = "softswitch.engine.torch"
-"""Modules that are imported on first use: Flower lies above this package, and PyTorch is an extra."""
-SMALL_GAP = 2e-3
-"""A relative gap at which the search for a better lower bound stops."""
-MAX_PARAMETERS = 500
-"""Largest model for which automatic runs compute a lower bound."""
+FLOWER_ROUNDS = 300  # default of an automatic run over Flower
+FLOWER_ENGINE, TORCH_ENGINE = "softswitch.flower.simulation", "softswitch.engine.torch"  # imported on first use
+SMALL_GAP = 2e-3  # relative gap at which the search for a better lower bound stops
+MAX_PARAMETERS = 500  # largest model for which automatic runs compute a lower bound
 
 
 def solve(
@@ -107,10 +103,8 @@ def solve(
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem or a Federation, but is {problem!r}")
     if problem.is_torch:
-        result: Result = import_module(TORCH_ENGINE).solve_torch(
-            problem, clients, method, settings, seed, sampling, **options
-        )
-        return result
+        solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
+        return solve_torch(problem, clients, method, settings, seed, sampling, **options)
     return solve_rows(problem, cast(ClientData, clients), method, settings, seed, sampling, **options)
 
 
@@ -133,31 +127,35 @@ def solve_rows(
     if privacy is not None:
         check_private(clients, privacy, compute.engine)
         refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
-        private_clients = cast(ClientData, clients)
-        return solve_privately(
-            problem, private_clients, method, privacy, sampling, settings, seed, logging, checkpoints
-        )[0]
+        rows = cast(ClientData, clients)
+        return solve_privately(problem, rows, method, privacy, sampling, settings, seed, logging, checkpoints)[0]
     if isinstance(clients, StreamedData):
-        _check_out_of_core(output, compute)
+        if compute.devices is not None:
+            raise ValueError(f"devices must be None for StreamedData, but is {compute.devices!r}")
+        if compute.engine != "compiled":
+            raise ValueError(f"engine must be 'compiled' for StreamedData, but is {compute.engine!r}")
+        if output.lower_bound:
+            raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
     (method,), sampling, compute, settings, choice = resolve_options(
         problem, clients, (method,), sampling, compute, settings, checkpoints
     )
-    asked = request(
-        problem,
-        clients,
-        (method,),
-        sampling,
-        settings,
-        compute=compute,
-        held_out=cast(Any, logging.held_out),
-        warm_start=warm_start,
-        choice=choice,
-    )
+    options: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "choice": choice}
+    prepared = request(problem, clients, (method,), sampling, settings, compute=compute, **options)
     if compute.engine == "compiled":
-        result = run(asked, method, seed, logging, checkpoints)
+        result = run(prepared, method, seed, logging, checkpoints)
     else:
-        result = _solve_over_flower(problem, clients, method, asked, seed, sampling, compute, logging, checkpoints)
-    result = replace(result, client_optimum=client_optimum_of(problem, clients))
+        unsupported: dict[str, Any] = {"seconds": settings.seconds, "held_out": logging.held_out}
+        unsupported |= {name: getattr(compute, name) for name in ("client_batch_size", "dtype", "devices")}
+        for name, value in (unsupported | {"warm_start": warm_start}).items():
+            if value is not None:
+                raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
+        template = method if choice is None else choice.template(method)
+        identity = prepared.identity(template, seed) if checkpoints else {}
+        result = import_module(FLOWER_ENGINE).solve_over_flower(
+            problem, clients, method, compute.engine, sampling, prepared.settings, seed, logging, checkpoints, identity
+        )
+    if isinstance(problem.objective, RegretObjective):
+        result = replace(result, client_optimum=cast(Any, clients).client_optimum)
     return _add_diagnostics(result, problem, clients, output, compute, automatic=choice is not None)
 
 
@@ -176,97 +174,50 @@ def solve_federation(
     privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Solve for clients that are an oracle."""
-    refused = changed_options(sampling, "memory") if sampling is not None else []
-    refused += changed_options(compute) + changed_options(output, "iterate", "average_last", "diagnose_infeasible")
-    refused += [name for name, value in (("held_out", logging.held_out), ("privacy", privacy)) if value is not None]
-    if refused:
-        raise ValueError(f"{refused[0]} must keep its default for a Federation: its oracle decides that")
+    changed = changed_options(sampling, "memory") if sampling is not None else []
+    changed += changed_options(compute) + changed_options(output, "iterate", "average_last", "diagnose_infeasible")
+    changed += [name for name, value in (("held_out", logging.held_out), ("privacy", privacy)) if value is not None]
+    if changed:
+        raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
     (method,), _, _, settings, choice = resolve_for_federation(federation, (method,), settings, checkpoints)
-    asked = request_of(federation, (method,), settings, warm_start=warm_start, choice=choice)
-    return run(asked, method, seed, logging, checkpoints)
-
-
-def _solve_over_flower(
-    problem: Problem,
-    clients: Any,
-    method: Method,
-    asked: Request,
-    seed: int,
-    sampling: Sampling,
-    compute: Compute,
-    logging: Logging,
-    checkpoints: Checkpoints | None,
-) -> Result:
-    """Solve in Flower's simulation; only the compiled engine has the options that are refused here."""
-    refused = {
-        "seconds": asked.settings.seconds,
-        "held_out": logging.held_out,
-        "client_batch_size": compute.client_batch_size,
-        "dtype": compute.dtype,
-        "devices": compute.devices,
-        "warm_start": asked.warm_start,
-    }
-    for name, value in refused.items():
-        if value is not None:
-            raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
-    choice = asked.choice
-    identity = asked.identity(method if choice is None else choice.template(method), seed) if checkpoints else {}
-    result: Result = import_module(FLOWER_ENGINE).solve_over_flower(
-        problem, clients, method, compute.engine, sampling, asked.settings, seed, logging, checkpoints, identity
-    )
-    return result
+    prepared = request_of(federation, (method,), settings, warm_start=warm_start, choice=choice)
+    return run(prepared, method, seed, logging, checkpoints)
 
 
 def _add_diagnostics(
     result: Result, problem: Problem, clients: Any, output: Output, compute: Compute, *, automatic: bool
 ) -> Result:
-    """Add a lower bound and, if no round was feasible, what the blocking client could reach alone."""
-    bound = output.lower_bound
+    """Add a lower bound and, if no round was feasible, the smallest constraint of the blocking client alone."""
+    bound, code = output.lower_bound, result.status.code
     if bound is None:
-        bound = (
-            automatic
-            and problem.constraint_surrogate is None
-            and compute.engine == "compiled"
-            and compute.devices is None
-            and isinstance(clients, ClientData)
-            and count_parameters(problem.start) <= MAX_PARAMETERS
-        )
-    code = result.status.code
+        in_memory = compute.engine == "compiled" and compute.devices is None and isinstance(clients, ClientData)
+        is_small = count_parameters(problem.start) <= MAX_PARAMETERS
+        bound = automatic and problem.constraint_surrogate is None and in_memory and is_small
     try:
         if bound and code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
             spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
             result = with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8), enough=SMALL_GAP)
-        never = code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
-        if never and output.diagnose_infeasible and result.violating:
+        is_blocked = code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
+        if is_blocked and output.diagnose_infeasible and result.violating:
             result = _diagnose_blocker(result, problem, clients)
     except KeyboardInterrupt:  # the run itself is complete
         pass
     return result
 
 
-def _check_out_of_core(output: Output, compute: Compute) -> None:
-    """Raise for options that need all rows in memory."""
-    if compute.devices is not None:
-        raise ValueError(f"devices must be None for StreamedData, but is {compute.devices!r}")
-    if compute.engine != "compiled":
-        raise ValueError(f"engine must be 'compiled' for StreamedData, but is {compute.engine!r}")
-    if output.lower_bound:
-        raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
-
-
 def _diagnose_blocker(result: Result, problem: Problem, clients: ClientData | StreamedData) -> Result:
-    """Add to the diagnostics whether the client that blocks could meet its constraint alone."""
+    """Add to the diagnostics whether the blocking client could meet its constraint alone."""
     worst = result.client_constraint.max(axis=1)
     if not np.isfinite(worst).any():
         return result
-    blocker = int(np.nanargmax(worst))
-    spent: Any = result.history.gradient_evaluations[-1]
-    rows, index = clients, blocker
+    blocker = index = int(np.nanargmax(worst))
+    rows = clients
     if isinstance(clients, StreamedData):
         if int(clients.sizes[blocker]) * clients.row_bytes > clients.buffer_bytes:
             return result
         rows, index = clients.load_client(blocker), 0
-    alone = minimise_constraint(problem, cast(ClientData, rows), index, result.params, int(spent))
-    finding = describe_infeasibility(clients.names, worst, result.method.tolerance, blocker, alone)
-    diagnostics = tuple(finding if one.code == DiagnosticCode.NEVER_FEASIBLE else one for one in result.diagnostics)
-    return replace(result, diagnostics=diagnostics)
+    gradients = int(cast(Any, result.history.gradient_evaluations[-1]))
+    alone = minimise_constraint(problem, cast(ClientData, rows), index, result.params, gradients)
+    diagnosis = describe_infeasibility(clients.names, worst, result.method.tolerance, blocker, alone)
+    diagnostics = (diagnosis if one.code == DiagnosticCode.NEVER_FEASIBLE else one for one in result.diagnostics)
+    return replace(result, diagnostics=tuple(diagnostics))
