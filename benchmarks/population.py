@@ -142,8 +142,8 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
     said_before = is_certified(certificate)
     return Draw(
-        answered=found.answered,
-        wrong=found.answered and bool(g.max() > population.bound),
+        answered=found.is_certified,
+        wrong=found.is_certified and bool(g.max() > population.bound),
         before=said_before,
         wrong_before=said_before and bool(g_before.max() > population.bound),
         objective=float(f.max()),

@@ -12,12 +12,12 @@ from benchmarks import flat
 from softswitch.certification.certifiability import CandidateForecast
 from softswitch.data.splits import DataSplit
 from softswitch.engine import certified
-from softswitch.engine.candidates import Candidate, HowTrained, ways
+from softswitch.engine.candidates import Candidate, Variant, further_variants
 from softswitch.engine.certified import prepare as prepare_models
 from softswitch.methods.automatic import resolve_method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
-from softswitch.oracles.options import group_options
+from softswitch.oracles.options import Compute, Logging, Output, group_options
 from softswitch.problem.networks import rescale_network
 from softswitch.results.certificate import Verdict
 from softswitch.results.status import Diagnostic, DiagnosticCode
@@ -28,7 +28,8 @@ RULE = ss.Automatic(tolerance=0.1)
 
 
 def prepare(problem, split, method, **options):
-    return prepare_models(problem, split, resolve_method(method), **group_options(**options))
+    defaults = {"output": Output(), "compute": Compute(), "logging": Logging()}
+    return prepare_models(problem, split, resolve_method(method), **(defaults | group_options(**options)))
 
 
 RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
@@ -53,13 +54,13 @@ def found():
 
 
 def test_a_model_is_certified_and_keeps_the_bound(found):
-    assert found.answered
+    assert found.is_certified
     assert str(found).startswith(
         "Certified: with 95% confidence, the constraint is at most 0.1 at each of the 3 clients"
     )
     assert found.result.status.ok
     assert found.result.worst_constraint <= 0.1
-    assert found.result.selected.startswith("model chosen for unseen rows")
+    assert found.result.selected.startswith("model selected for new data")
     population, site = table(60_000, seed=1)
     _, constraint = ss.evaluate(PROBLEM, ss.ClientData.from_arrays(population, site), found.result.params)
     assert constraint.max() <= 0.1
@@ -119,7 +120,7 @@ def test_the_rows_that_certify_choose_nothing():
         assert (a.scale, a.offset) == (b.scale, b.offset)
     last = flat.solve_certified(PROBLEM, other, RULE, move=rescale_network, **RUN)
     assert last.certificate.verdict is Verdict.VIOLATES
-    assert not last.answered
+    assert not last.is_certified
     assert len(last.tested) == 1, "the first that fails ends it"
 
 
@@ -149,7 +150,7 @@ def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts
 def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the_bound():
     told = flat.solve_certified(PROBLEM, parts(120), RULE, move=rescale_network, **RUN)
     assert sorted(told.certifiability.uncertifiable) == [0, 1, 2]
-    assert not told.answered
+    assert not told.is_certified
     words = str(told)
     assert words.startswith("Not certified: there is no 95% confidence")
     assert "3 have too few rows:" in words
@@ -164,7 +165,7 @@ def test_a_run_that_is_stopped_looks_at_no_row_that_certifies(monkeypatch):
     monkeypatch.setattr(certified, "certify", never)
     told = flat.solve_certified(PROBLEM, parts(), RULE, callbacks=[lambda chunk: True], **RUN)
     assert told.certificate is None
-    assert not told.answered
+    assert not told.is_certified
     assert "training did not complete" in str(told)
 
 
@@ -201,7 +202,7 @@ def test_where_nothing_keeps_the_bound_other_rows_decide():
     """The nearest to the bound on the rows learnt from may have learnt them by heart."""
 
     def model(learnt, other, objective):
-        return Candidate(None, None, HowTrained(), 1.0, 0.0, CandidateForecast(objective, other, learnt, 0.0), 0.1)
+        return Candidate(None, None, Variant(), 1.0, 0.0, CandidateForecast(objective, other, learnt, 0.0), 0.1)
 
     by_heart, honest, better = model(0.12, 0.9, 8.0), model(0.3, 0.4, 2.0), model(0.5, 0.4, 1.0)
     assert min([by_heart, honest, better], key=lambda one: one.rank) is better
@@ -217,5 +218,5 @@ def test_smaller_parameters_are_tried_unless_rows_are_plenty(rows, worse, chance
     """Twenty parameters. Without them on small tables four in thirty draws had an answer, and with them fifteen."""
     first = SimpleNamespace(params=jnp.ones(20), method=SimpleNamespace(tolerance=0.0))
     foreseen = CandidateForecast(0.5, 0.1, 0.1, chance, worse)
-    found = [Candidate(first.params, first, HowTrained(), 1.0, 0.0, foreseen, 0.1)]
-    assert any(way.norm < np.inf for way in ways(first, PROBLEM, found, rows)) is tried
+    found = [Candidate(first.params, first, Variant(), 1.0, 0.0, foreseen, 0.1)]
+    assert any(way.norm < np.inf for way in further_variants(first, PROBLEM, found, rows)) is tried

@@ -15,7 +15,7 @@ from softswitch.certification.certifiability import CandidateForecast, certifiab
 from softswitch.certification.certify import certify
 from softswitch.data.splits import DataSplit
 from softswitch.engine import frontier as engine
-from softswitch.engine.candidates import Candidate, HowTrained
+from softswitch.engine.candidates import Candidate, Variant
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.certificate import Verdict
@@ -103,7 +103,7 @@ def test_those_certified_are_and_the_first_look_is_theirs(found, parts):
 
 def candidate(objective, chance, bound=0.1):
     foreseen = CandidateForecast(objective, 0.0, 0.0, chance)
-    return Candidate(jnp.full(3, objective), None, HowTrained(), 1.0, 0.0, foreseen, bound)
+    return Candidate(jnp.full(3, objective), None, Variant(), 1.0, 0.0, foreseen, bound)
 
 
 def trained(bound, path, best, result=None):
@@ -116,7 +116,7 @@ def test_claims_from_the_likeliest_on():
     loose = trained(0.4, [(0.6, 0.95), (0.5, 0.9), (0.3, 0.5), (0.1, 0.4)], best=1)
     tight = trained(0.1, [(0.7, 0.6), (0.4, 0.2)], best=0)
     hopeless = trained(0.05, [(0.7, 0.0), (0.4, 0.0)], best=1)
-    claims = engine._claims([loose, tight, hopeless])
+    claims = engine._order_claims([loose, tight, hopeless])
     assert [(one.bound, model.forecast.objective) for one, model in claims] == [
         (0.4, 0.6),
         (0.4, 0.5),
@@ -148,18 +148,18 @@ def test_nothing_behind_the_first_that_does_not_pass(found, parts, monkeypatch):
     every = [loose, tight, tightest]
     order = [(0.4, 0.6, 0.9), (0.2, 0.5, 0.9), (0.2, 0.2, 0.9), (0.1, 0.7, 0.9), (0.4, 0.3, 0.9)]  # the full confidence
     failing = 0.1
-    tested = engine._tested(engine._claims(every), PROBLEM, parts, 0.9)
+    tested = engine._run_tests(engine._order_claims(every), PROBLEM, parts, 0.9)
     assert asked == order[:4]
     assert [claim.passed for claim in tested] == [True, True, True, False]
     # The best of what passed for a bound, or for a tighter one; what did not pass serves none.
-    chosen = [engine._settled(one, tested).model.forecast.objective for one in every]
+    chosen = [engine._select_model(one, tested).model.forecast.objective for one in every]
     assert chosen == [0.2, 0.2, 0.7]
-    assert engine._settled(loose, tested).model.tolerance == 0.4
+    assert engine._select_model(loose, tested).model.tolerance == 0.4
     asked.clear()
     failing = 0.2
-    tested = engine._tested(engine._claims(every), PROBLEM, parts, 0.9)
+    tested = engine._run_tests(engine._order_claims(every), PROBLEM, parts, 0.9)
     assert asked == order[:2]
-    assert [engine._settled(one, tested).model.forecast.objective for one in every] == [0.6, 0.5, 0.7]
+    assert [engine._select_model(one, tested).model.forecast.objective for one in every] == [0.6, 0.5, 0.7]
 
 
 def test_outcomes_follow_from_the_tests(found, parts, monkeypatch):

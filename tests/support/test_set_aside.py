@@ -8,7 +8,7 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.methods.trimming import worst_but
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.results.baseline import LowerBound
 
@@ -30,10 +30,10 @@ def two_worst_off():
 
 
 def test_a_client_counts_by_its_largest():
-    assert worst_but(np.array([[9.0, 0.0], [0.0, 8.0], [1.0, 2.0]]), 1) == 8
-    assert worst_but(np.array([[9.0, 7.0], [0.0, 6.0], [1.0, 2.0]]), 1) == 6
-    assert worst_but(np.array([[np.nan, 7.0], [0.0, 6.0], [1.0, -np.inf]]), 1) == 6
-    assert np.isnan(worst_but(np.array([[np.nan, 7.0], [np.nan, 6.0], [1.0, 2.0]]), 1))
+    assert trimmed_max(np.array([[9.0, 0.0], [0.0, 8.0], [1.0, 2.0]]), 1) == 8
+    assert trimmed_max(np.array([[9.0, 7.0], [0.0, 6.0], [1.0, 2.0]]), 1) == 6
+    assert trimmed_max(np.array([[np.nan, 7.0], [0.0, 6.0], [1.0, -np.inf]]), 1) == 6
+    assert np.isnan(trimmed_max(np.array([[np.nan, 7.0], [np.nan, 6.0], [1.0, 2.0]]), 1))
 
 
 def test_more_clients_above_than_may_lie_are_not_set_aside(two_worst_off):

@@ -1,10 +1,11 @@
-"""What an answer is worth: models without the constraint and constant predictions, put beside it."""
+"""Baselines of a result: models without the constraint and constant predictions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
-from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator, padded_widths
@@ -34,20 +34,13 @@ from softswitch.results.baseline import (
 from softswitch.results.result import Result
 from softswitch.support import checks
 
-NO_BOUND = 1e30
-"""A tolerance that everything meets."""
-PART = 1 / 8
-"""Each of the two models without the constraint takes at most this part of the run's work,"""
-WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8
-"""in about so many rounds where all rows are too many; never fewer, with so many rows a client at least."""
-ROUNDS_AS_IN_RUN = 75
-"""Where rounds are as those of the run, whose program they then share, there are so many of them at least."""
-FOR_ALL_ALIKE = 1e-30
-"""An α so small that all clients weigh the same."""
-STEPS = (1.0, 0.3, 0.1)
-"""The model for the mean client takes its rounds in so many parts, with these steps."""
-LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9
-"""Constants are log-odds up to this: a grid of so many, made three times finer so many times."""
+NO_BOUND = 1e30  # a tolerance that every model meets
+WORK_SHARE = 1 / 8  # work of each unconstrained model, relative to the run
+WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8  # of an unconstrained model; rows per client
+FEWEST_SHARED_ROUNDS = 75  # if the unconstrained models share the compiled program of the run
+EQUAL_ALPHA = 1e-30  # an α that gives all clients the same weight
+STEPS = (1.0, 0.3, 0.1)  # step sizes of the runs for the mean client, relative to the first one
+LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9  # search of a constant: largest log-odds, grid size, refinements by 3
 
 
 def add_baselines(
@@ -60,22 +53,22 @@ def add_baselines(
     held_out: ClientData | None = None,
     cost: Callable[..., Any] | None = None,
 ) -> Result:
-    """The same result with more models beside its answer, and what they say of it in the diagnosis.
+    """Return the result with further baselines, and with diagnostics that follow from them.
 
-    Where the run minimised regrets, all of them are told by their regrets.
+    If the run minimised regrets, the baselines are evaluated by their regrets.
 
     Args:
-        result: of ``solve``.
-        problem: what was solved.
-        clients: with whose data.
-        constants: the parameters that predict one and the same log-odds for every row, from that number; the best of
-            them is put beside the answer.
-        unconstrained: also train from the answer on without the constraint, for the worst client and for the mean one,
-            each with about an eighth of the work of the run. ``result.price`` is then what the constraint costs.
-        held_out: the rows that the run looked at beside, where it had such: what was compiled for it then serves again.
-        cost: a function like the objective, by whose largest value at any client the answer is compared with the
-            constant; by default the objective itself. Where decisions are bounded it is a rate of decisions: a loss
-            of scores near 0 is small, whatever they decide.
+        result: Result of ``solve``.
+        problem: The problem that was solved.
+        clients: The clients' data.
+        constants: Function from log-odds to parameters that predict them for every row. The best constant prediction
+            becomes a baseline.
+        unconstrained: Whether to train models without the constraint from the result on, for the worst and for the mean
+            client. Each takes about an eighth of the work of the run. ``result.price`` is then the cost of the
+            constraint.
+        held_out: Held-out data of the run, if it had any. The compiled program of the run is then reused.
+        cost: Function like the objective by whose worst client the result is compared with the constant. Default: the
+            objective. Use an error rate if the constraint is a rate, because the loss of scores near 0 is small.
     """
     checks.check_instance("result", result, Result)
     checks.check_instance("clients", clients, ClientData)
@@ -83,41 +76,32 @@ def add_baselines(
         task = to_regret_task(problem, clients, result.client_optimum)
         problem, clients = task.problem, task.clients
         held_out = None if held_out is None else task.transform(held_out)
-    judge = make_evaluator(problem, clients)
-    more: list[Baseline] = []
+    evaluate = make_evaluator(problem, clients)
+    models: dict[str, tuple[Params, Evaluation]] = {}
     costs: list[float] | None = None
     if constants is not None:
-        odds, judged = best_constant(judge, constants, result.method)
+        odds, evaluation = best_constant(evaluate, constants, result.method)
         if cost is not None:
-            by_cost = make_evaluator(replace(problem, objective=cost, objective_range=None), clients)
-            costs = [float(by_cost(params).objective.max()) for params in (result.params, constants(odds))]
-        more.append(Baseline.of(CONSTANT, judged, result.method, constants(odds)))
-    if unconstrained and np.isfinite(result.worst_objective):
-        budget = _budget(result, problem, clients)
-        if budget is not None:
-            free = _Unconstrained(result, problem, clients, budget, held_out)
-            for name, params in (
-                (UNCONSTRAINED_WORST, free.for_the_worst()),
-                (UNCONSTRAINED_MEAN, free.for_the_mean()),
-            ):
-                more.append(Baseline.of(name, judge(params), result.method, params))
-    names = {one.name for one in more}
-    beside = (*(one for one in result.baselines if one.name not in names), *more)
-    known = {finding.code for finding in result.diagnostics}
-    found = [
-        finding for finding in compare_with_trivial(result.as_baseline, beside, costs) if finding.code not in known
-    ]
-    return replace(result, baselines=beside, diagnostics=(*result.diagnostics, *found))
+            evaluate_cost = make_evaluator(replace(problem, objective=cost, objective_range=None), clients)
+            costs = [float(evaluate_cost(params).objective.max()) for params in (result.params, constants(odds))]
+        models[CONSTANT] = constants(odds), evaluation
+    budget = _budget(result, problem, clients) if unconstrained and np.isfinite(result.worst_objective) else None
+    if budget is not None:
+        training = _Unconstrained(result, problem, clients, budget, held_out)
+        for name, params in (
+            (UNCONSTRAINED_WORST, training.minimise_worst()),
+            (UNCONSTRAINED_MEAN, training.minimise_mean()),
+        ):
+            models[name] = params, evaluate(params)
+    added = [Baseline.of(name, values, result.method, params) for name, (params, values) in models.items()]
+    baselines = (*(one for one in result.baselines if one.name not in models), *added)
+    known = {diagnostic.code for diagnostic in result.diagnostics}
+    new = [one for one in compare_with_trivial(result.as_baseline, baselines, costs) if one.code not in known]
+    return replace(result, baselines=baselines, diagnostics=(*result.diagnostics, *new))
 
 
 class _Budget(NamedTuple):
-    """How a model without the constraint is trained, so that it costs a part of what the run did.
-
-    Attributes:
-        rounds: how many.
-        rows: how many rows a client draws; None: all; "auto": as many as a run chooses.
-        participation: the share of clients in a round.
-    """
+    """Rounds, rows per client ("auto": chosen) and participation with which an unconstrained model is trained."""
 
     rounds: int
     rows: BatchSize
@@ -125,127 +109,112 @@ class _Budget(NamedTuple):
 
 
 def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | None:
-    """By the rows that the run evaluated, a gradient counted three times; None where it is too little for a look."""
-    history, many, largest = result.history, len(clients), int(clients.sizes.max())
+    """Return a share of the work of the run, a gradient counted three times; None if it is too small."""
+    history, count, largest = result.history, len(clients), int(clients.sizes.max())
     if not len(history):
         return None
-    spent = float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
-    if result.restarts and _rows_a_round(problem, clients) <= 1.01 * spent / len(history):
-        return _Budget(min(len(history), max(ROUNDS_AS_IN_RUN, int(PART * len(history)))), "auto", 1.0)
-    spent *= PART
-    all_rows, alike = int(padded_widths(clients).sum()), int(clients.sizes.min()) == largest
-    whole = alike or not functions_ignoring_weights(
-        problem, clients
-    )  # functions that ignore weights cannot be given padded batches
-    if whole and spent >= 4 * all_rows * WANTED_ROUNDS:
-        return _Budget(min(int(spent / (4 * all_rows)), len(history)), None, 1.0)
+    work = float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
+    if result.restarts and _work_per_round(problem, clients) <= 1.01 * work / len(history):
+        return _Budget(min(len(history), max(FEWEST_SHARED_ROUNDS, int(WORK_SHARE * len(history)))), "auto", 1.0)
+    work *= WORK_SHARE
+    # Functions that ignore weights cannot use padded batches.
+    all_rows = int(padded_widths(clients).sum())
+    may_use_all = int(clients.sizes.min()) == largest or not functions_ignoring_weights(problem, clients)
+    if may_use_all and work >= 4 * all_rows * WANTED_ROUNDS:
+        return _Budget(min(int(work / (4 * all_rows)), len(history)), None, 1.0)
     fewest = max(FEWEST_ROWS, len(clients.strata))
-    rounds = min(WANTED_ROUNDS, len(history), int(spent / (4 * fewest)))
+    rounds = min(WANTED_ROUNDS, len(history), int(work / (4 * fewest)))
     if rounds < FEWEST_ROUNDS:
         return None
-    a_round = spent / (4 * rounds)
-    taking_part = min(many, max(1, int(a_round / fewest)))
-    rows = max(fewest, int(a_round / taking_part))
-    return _Budget(rounds, None if whole and rows >= largest else min(rows, largest), taking_part / many)
+    rows_per_round = work / (4 * rounds)
+    participants = min(count, max(1, int(rows_per_round / fewest)))
+    rows = max(fewest, int(rows_per_round / participants))
+    return _Budget(rounds, None if may_use_all and rows >= largest else min(rows, largest), participants / count)
 
 
-def _rows_a_round(problem: Problem, clients: ClientData) -> float:
-    """What a round costs where everything is chosen: rows, those for a gradient counted three times."""
+def _work_per_round(problem: Problem, clients: ClientData) -> float:
+    """Return the rows of a round of an automatic run, those for a gradient counted three times."""
     sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
-    for_report, for_update = (
+    values, gradients = (
         float(len(clients) * rows) if isinstance(rows, int) else float(clients.sizes.sum())
         for rows in (sampling.value_batch_size, sampling.batch_size)
     )
-    return for_report + 3 * for_update
+    return values + 3 * gradients
 
 
 class _Unconstrained:
-    """Models that are trained from the answer on, without the constraint, as far as the budget goes."""
+    """Training without the constraint from the result on, within the budget."""
 
     def __init__(
-        self,
-        result: Result,
-        problem: Problem,
-        clients: ClientData,
-        budget: _Budget,
-        held_out: ClientData | None,
+        self, result: Result, problem: Problem, clients: ClientData, budget: _Budget, held_out: ClientData | None
     ) -> None:
         self._result, self._problem, self._clients = result, problem, clients
-        self._held_out = held_out if budget.rows == "auto" else None
-        sampling = Sampling(batch_size=budget.rows, value_batch_size=budget.rows, participation=budget.participation)
+        shares_program, rows = budget.rows == "auto", budget.rows
+        self._held_out = held_out if shares_program else None
+        memory: Any = (
+            "auto" if shares_program else default_memory(all_take_part=budget.participation == 1, noisy=rows is not None)
+        )
         settings = RunSettings(
             rounds=budget.rounds,
             average_last=None,
             answer="auto",
-            eval_every=None if budget.rows == "auto" else 0,
-            record_clients=budget.rows == "auto" and result.history.per_client is not None,
-            memory="auto" if budget.rows == "auto" else _memory(budget),
+            eval_every=None if shares_program else 0,
+            record_clients=shares_program and result.history.per_client is not None,
+            memory=memory,
         )
-        self._template = Automatic(NO_BOUND).template
+        self._method = Automatic(NO_BOUND).template
+        sampling = Sampling(batch_size=rows, value_batch_size=rows, participation=budget.participation)
         _, self._sampling, self._compute, self._settings, self._choice = resolve_options(
-            problem, clients, (self._template,), sampling, Compute(), settings
+            problem, clients, (self._method,), sampling, Compute(), settings
         )
 
-    def for_the_worst(self) -> Params:
-        """Smallest F, never larger than the answer's."""
-        return self._run(self._result.params, self._template, self._settings, self._choice).params
+    def minimise_worst(self) -> Params:
+        """Return the model with the smallest F, which is never larger than that of the result."""
+        return self._run(self._result.params, self._method, self._settings, self._choice).params
 
-    def for_the_mean(self) -> Params:
-        """Smallest mean of all clients: some runs one after the other, each from the best so far, with smaller steps.
+    def minimise_mean(self) -> Params:
+        """Return the model with the smallest mean objective: successive runs with smaller steps, from the best so far.
 
-        All are of the program of the other model: its rule weighs all clients alike where its α is next to nothing.
+        They share the program of ``minimise_worst``, with an α that gives all clients the same weight.
         """
+        assert self._choice is not None
         rounds = max(1, self._settings.rounds // len(STEPS))
         settings = replace(self._settings, rounds=rounds, answer="last")
-        best, least = self._result.params, self._result.as_baseline.mean_objective
-        alike = Automatic(NO_BOUND, alpha=FOR_ALL_ALIKE, alpha_scale="change").template
-        assert self._choice is not None
-        for part in STEPS:
-            step = FallingStep(first=part * self._choice.first_step, rounds=rounds)
-            method = self._choice.method(alike, step, MOMENTUM, NO_BOUND)
-            found = self._run(best, method, settings, None)
-            mean = found.as_baseline.mean_objective
-            if mean < least:
-                best, least = found.params, mean
+        best, smallest = self._result.params, self._result.as_baseline.mean_objective
+        template = Automatic(NO_BOUND, alpha=EQUAL_ALPHA, alpha_scale="change").template
+        for factor in STEPS:
+            step = FallingStep(first=factor * self._choice.first_step, rounds=rounds)
+            result = self._run(best, self._choice.method(template, step, MOMENTUM, NO_BOUND), settings, None)
+            if (mean := result.as_baseline.mean_objective) < smallest:
+                best, smallest = result.params, mean
         return best
 
     def _run(self, start: Params, method: Method, settings: RunSettings, choice: Choice | None) -> Result:
         problem = replace(self._problem, start=start)
         options: dict[str, Any] = {"compute": self._compute, "held_out": self._held_out, "choice": choice}
-        return run(
-            request(problem, self._clients, (method,), self._sampling, settings, **options), method, self._result.seed
-        )
+        prepared = request(problem, self._clients, (method,), self._sampling, settings, **options)
+        return run(prepared, method, self._result.seed)
 
 
-def _memory(budget: _Budget) -> Memory | None:
-    """What a server remembers of reports that cost one value a row, as budgets have it."""
-    return default_memory(all_take_part=budget.participation == 1, noisy=budget.rows is not None)
+def best_constant(
+    evaluate: Evaluator, constants: Callable[[float], Params], method: Method
+) -> tuple[float, Evaluation]:
+    """Return the log-odds of the best constant prediction, and its evaluation.
 
-
-def best_constant(judge: Evaluator, constants: Callable[[float], Params], method: Method) -> tuple[float, Evaluation]:
-    """The constant prediction with the smallest F among those that are feasible; else the one nearest to it.
-
-    Returns:
-        Its log-odds, and what every client has of it.
+    It is the feasible one with the smallest F, or the one with the smallest violation if none is feasible.
     """
 
-    def rank(odds: float) -> tuple[tuple[float, float], Evaluation]:
-        of_all = judge(constants(odds))
-        pooled = of_all.pooled if method.switches_on == "pooled" else None
-        level = of_all.constraint.max() if pooled is None else pooled.max()
-        above = max(0.0, float(level) - method.tolerance)
-        objective = float(of_all.objective.max())
-        usable = math.isfinite(above) and not math.isnan(objective)
-        return ((above, objective) if usable else (math.inf, math.inf)), of_all
+    def attempt(odds: float) -> tuple[tuple[float, float], float, Evaluation]:
+        evaluation = evaluate(constants(odds))
+        pooled = evaluation.pooled if method.switches_on == "pooled" else None
+        level = evaluation.constraint.max() if pooled is None else pooled.max()
+        violation, objective = max(0.0, float(level) - method.tolerance), float(evaluation.objective.max())
+        is_valid = math.isfinite(violation) and not math.isnan(objective)
+        return ((violation, objective) if is_valid else (math.inf, math.inf)), odds, evaluation
 
-    apart = 2 * LARGEST_ODDS / (GRID - 1)
-    best, centre = min(((rank(odds), odds) for odds in np.linspace(-LARGEST_ODDS, LARGEST_ODDS, GRID)), key=_by_rank)
+    step, rank = 2 * LARGEST_ODDS / (GRID - 1), itemgetter(0)
+    best = min(map(attempt, np.linspace(-LARGEST_ODDS, LARGEST_ODDS, GRID)), key=rank)
     for _ in range(ZOOMS):
-        apart /= 3
-        nearer = [(rank(odds), odds) for odds in centre + apart * np.array([-2, -1, 1, 2])]
-        best, centre = min([(best, centre), *nearer], key=_by_rank)
-    return float(centre), best[1]
-
-
-def _by_rank(found: tuple[tuple[tuple[float, float], Evaluation], float]) -> tuple[float, float]:
-    return found[0][0]
+        step /= 3
+        best = min([best, *map(attempt, best[1] + step * np.array([-2, -1, 1, 2]))], key=rank)
+    return float(best[1]), best[2]

@@ -1,4 +1,4 @@
-"""frontier(): what the constraint costs. A model for each of several bounds, and how far down they are certified."""
+"""frontier(): the trade-off curve. Train a model for each of several bounds, and certify them in a fixed order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softswitch.certification.certify import certify, fixed_sequence_test, resol
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
-from softswitch.engine.candidates import Candidate, Move, at_tolerance
+from softswitch.engine.candidates import Candidate, Move, with_tolerance
 from softswitch.engine.certified import Prepared, prepare
 from softswitch.engine.defaults import resolve_sampling
 from softswitch.engine.request import RunSettings
@@ -22,7 +22,7 @@ from softswitch.engine.solve import solve_rows
 from softswitch.methods.automatic import Automatic, resolve_method
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.evaluation import Evaluator, make_evaluator
+from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -33,7 +33,7 @@ from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
 Measure = Callable[[Params, ClientData], float]
-"""From parameters and clients' rows to a number: an accuracy, say."""
+"""From parameters and clients' data to a metric, such as the accuracy."""
 
 
 def frontier(
@@ -53,33 +53,29 @@ def frontier(
     compute: Compute = Compute(),  # noqa: B008
     logging: Logging = Logging(),  # noqa: B008
 ) -> Frontier:
-    """What the constraint costs: train models for each of several bounds, and certify them in a fixed order.
+    """Train models for each of several bounds, and certify them in a fixed order.
 
-    Each bound's models are trained on the rows to learn from, beginning at those of the bound before, and compared by
-    the rows to choose by. Several of them are claims to be tested, "this model keeps this bound at every client": the
-    best choice, more careful ones and bolder ones. Only when all of that is settled are the rows that certify looked
-    at: one claim after the other, from the likeliest on, each at the full confidence, until one does not pass. A
-    bound's model is then the one with the smallest F on the rows to choose by, among those that passed for it or for a
-    tighter one.
+    The models of a bound are trained on the training split, starting at those of the previous bound, and compared on
+    the validation split. Several models per bound become claims to test: "this model meets this bound at every client".
+    Then the claims are tested on the calibration split, the most likely first, each at the full confidence, until one
+    fails. The model of a bound is the one with the smallest F on the validation split among those that passed for it or
+    for a tighter bound.
 
-    **What is promised.** Let δ = 1 − confidence. The models, their bounds and the order do not depend on the rows that
-    certify, and a model whose constraint is above its bound at any client passes with a chance of at most δ. So the
-    chance that any of the models called certified is above its bound at any client is at most δ, however many bounds
-    and models there are: the first such in the order would have to pass, and before any later one is tested it must.
-
-    A bound that no model keeps on the rows learnt from, or that so few rows can certify for no model, is known for that
-    without a look at what models say of these rows; it is left out of the order. So is one whose training diverged, and
-    those that were not yet trained when training was stopped (Ctrl-C): they have no point.
+    The probability that any certified model exceeds its bound at any client is at most 1 − confidence, for any number
+    of bounds and models (a fixed-sequence test). A bound is not tested if no model meets it on the training split, or
+    if the calibration split is too small to certify it. Bounds whose training diverged, or had not started when
+    training was stopped (Ctrl-C), have no point.
 
     Args:
-        problem: objective, constraint, start; with ``constraint_range`` for a promise instead of an approximation.
-        split: every client's rows in three splits: ``DataSplit.from_arrays``.
-        bounds: what the constraint may be at most; in any order.
+        problem: Objective, constraint and start; with ``constraint_range`` the certificates are exact, else
+            approximate.
+        split: Every client's rows in three splits: ``DataSplit.from_arrays``.
+        bounds: Bounds on the constraint, in any order.
         method: The method; its tolerance is each bound in turn. Default: ``Automatic``.
-        confidence: of all certificates together.
-        move: as for ``solve_certified``. Constant predictions are put beside the models too then.
-        measures: by name what else to measure of every model, on the rows to choose by.
-        watch: called with each bound's point as soon as its model is trained; none is tested then.
+        confidence: Joint confidence of all certificates.
+        move: As for ``solve_certified``. Models are then also compared with constant predictions.
+        measures: Further metrics of every model on the validation split, by name.
+        watch: Called with the point of each bound as soon as its model is trained, before any test.
         rounds: As for ``solve``, for every run.
         seed: Seed of all random choices.
         sampling: As for ``solve``.
@@ -89,39 +85,40 @@ def frontier(
     """
     checks.check_instance("problem", problem, Problem)
     checks.check_instance("split", split, DataSplit)
-    ordered = checked_bounds("bounds", bounds)
+    ordered = check_bounds("bounds", bounds)
     checks.check_probability("confidence", confidence)
-    rule_at = partial(_rule_at, None if method is None else resolve_method(method))
+    method_for = partial(_method_for, None if method is None else resolve_method(method))
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging}
-    methods = [rule_at(bound) for bound in ordered]
-    look = _Look(problem, split, move, measures or {})
+    curve = _Curve(problem, split, move, measures or {})
     trained: list[_Trained] = []
-    for own in methods:
-        warm = replace(problem, start=trained[-1].ready.first.params) if trained else problem
-        ready = prepare(
-            warm, split, own, confidence=confidence, move=move, rounds=rounds, seed=seed, sampling=sampling, **options
-        )
-        if ready.best is None:
-            if ready.first.status.code is StatusCode.DIVERGED:
+    common = {"confidence": confidence, "move": move, "rounds": rounds, "seed": seed, "sampling": sampling, **options}
+    for bound_method in [method_for(bound) for bound in ordered]:
+        warm = replace(problem, start=trained[-1].prepared.first.params) if trained else problem
+        prepared = prepare(warm, split, bound_method, **common)
+        if prepared.best is None:
+            if prepared.first.status.code is StatusCode.DIVERGED:
                 continue
-            break  # stopped: what there is so far is what is tested
-        trained.append(_Trained(float(own.tolerance), ready, ready.best))
-        look.at(ready.first.params, *(model.params for model in ready.path))
+            break  # stopped: the bounds that are trained are tested
+        trained.append(_Trained(float(bound_method.tolerance), prepared, prepared.best))
+        curve.record(prepared.first.params, *(model.params for model in prepared.path))
         if watch is not None:
-            watch(look.point(trained[-1], own))
+            watch(curve.point(trained[-1], bound_method))
     if not trained:
         raise ValueError("no bound has a model: training diverged or was stopped before there was one")
-    smallest_method = rule_at(0.0)
-    batches = resolve_sampling(sampling, smallest_method)
+    last, zero = trained[-1].prepared, method_for(0.0)
+    batches = resolve_sampling(sampling, zero)
     options["output"] = replace(output, diagnose_infeasible=False)
     settings = RunSettings.from_options(rounds, None, batches, options["output"], logging)
-    smallest = look.smallest(smallest_method, trained[-1].ready.first.params, settings, seed, batches, options)
-    points = [look.point(one, rule_at(one.bound)) for one in trained]
+    warm = replace(problem, start=last.first.params)
+    smallest = curve.smallest(
+        zero, lambda: solve_rows(warm, split.train, zero, settings, seed, batches, **options).params
+    )
+    points = [curve.point(one, method_for(one.bound)) for one in trained]
     testable = [one for one, point in zip(trained, points, strict=True) if point.outcome is BoundOutcome.LATER]
-    claims = _claims(testable)
-    tested = _tested(claims, problem, split, confidence)
+    claims = _order_claims(testable)
+    tests = _run_tests(claims, problem, split, confidence)
     points = [
-        look.point(_settled(one, tested), rule_at(one.bound), tested) if one in testable else point
+        curve.point(_select_model(one, tests), method_for(one.bound), tests) if one in testable else point
         for one, point in zip(trained, points, strict=True)
     ]
     return Frontier(
@@ -129,39 +126,38 @@ def frontier(
         smallest=smallest,
         confidence=confidence,
         clients=len(split.train),
-        shares=all(of_row is not None and endpoints(of_row) == (0.0, 1.0) for of_row in look.ranges),
-        approximate=any(of_row is None for of_row in look.ranges),
-        certifiability=str(trained[-1].ready.certifiability),
+        shares=all(bounds is not None and endpoints(bounds) == (0.0, 1.0) for bounds in curve.ranges),
+        approximate=any(bounds is None for bounds in curve.ranges),
+        certifiability=str(last.certifiability),
         planned_tests=len(claims),
-        tested=tuple((claim.bound, claim.passed) for claim in tested),
+        tested=tuple((test.bound, test.passed) for test in tests),
     )
 
 
-def checked_bounds(name: str, bounds: Any) -> list[float]:
-    """From the loosest to the tightest, or raise."""
+def check_bounds(name: str, bounds: Any) -> list[float]:
+    """Return the bounds from the loosest to the tightest, or raise."""
     if np.ndim(bounds) != 1 or not len(bounds):
         raise ValueError(f"{name} must be one or more numbers >= 0, but is {bounds!r}")
-    found = sorted((checks.check_real(name, bound, minimum=0) for bound in bounds), reverse=True)
-    if len(set(found)) < len(found):
+    ordered = sorted((checks.check_real(name, bound, minimum=0) for bound in bounds), reverse=True)
+    if len(set(ordered)) < len(ordered):
         raise ValueError(f"{name} must not have a number twice, but is {list(bounds)!r}")
-    return found
+    return ordered
 
 
-def _rule_at(method: Method | None, bound: float) -> Any:
-    """Return the method for a bound."""
-    return Automatic(bound).template if method is None else at_tolerance(method, bound)
+def _method_for(method: Method | None, bound: float) -> Any:
+    return Automatic(bound).template if method is None else with_tolerance(method, bound)
 
 
 class _Trained(NamedTuple):
-    """A bound, its runs, and the model that is chosen for it."""
+    """A bound, its runs, and the model selected for it."""
 
     bound: float
-    ready: Prepared
+    prepared: Prepared
     model: Candidate
 
 
-class _Tested(NamedTuple):
-    """A claim, that a model keeps a bound at every client, and what came of its test."""
+class _Test(NamedTuple):
+    """The test of a model for a bound, and its certificate."""
 
     bound: float
     model: Candidate
@@ -172,139 +168,125 @@ class _Tested(NamedTuple):
         return is_certified(self.certificate)
 
 
-def _claims(trained: Sequence[_Trained]) -> list[tuple[_Trained, Candidate]]:
-    """What is to be tested, from the likeliest on; of equally likely ones looser bounds and safer models first."""
-    found = []
+Claim = tuple[_Trained, Candidate]
+
+
+def _order_claims(trained: Sequence[_Trained]) -> list[Claim]:
+    """Return the models to test, the most likely first; among equals looser bounds and safer models first."""
+    claims = []
     for one in trained:
-        likely = [model for model in one.ready.path if model.forecast.pass_probability > 0] or [one.model]
-        found += [(one, model) for model in likely]
-    return sorted(found, key=lambda claim: -claim[1].forecast.pass_probability)
+        likely = [model for model in one.prepared.path if model.forecast.pass_probability > 0] or [one.model]
+        claims += [(one, model) for model in likely]
+    return sorted(claims, key=lambda claim: -claim[1].forecast.pass_probability)
 
 
-def _tested(
-    claims: Sequence[tuple[_Trained, Candidate]], problem: Problem, split: DataSplit, confidence: float
-) -> list[_Tested]:
-    """The only look at the rows that certify: every claim that was tested; all but perhaps the last have passed."""
-    found: list[_Tested] = []
+def _run_tests(claims: Sequence[Claim], problem: Problem, split: DataSplit, confidence: float) -> list[_Test]:
+    """Test the claims on the calibration split, up to the first that fails."""
+    tests: list[_Test] = []
 
-    def passes(claim: tuple[_Trained, Candidate]) -> bool:
-        one, model = claim
-        of_model = replace(one.ready.first, params=model.params)
-        seen = certify(of_model, problem, split.calibration, confidence, tolerance=one.bound, kinds=one.ready.kinds)
-        found.append(_Tested(one.bound, model, seen.after_tests(1 + len(found))))
-        return found[-1].passed
+    def passes(claim: Claim) -> bool:
+        (bound, prepared, _), model = claim
+        result = replace(prepared.first, params=model.params)
+        certificate = certify(result, problem, split.calibration, confidence, tolerance=bound, kinds=prepared.kinds)
+        tests.append(_Test(bound, model, certificate.after_tests(1 + len(tests))))
+        return tests[-1].passed
 
     fixed_sequence_test(claims, passes)
-    return found
+    return tests
 
 
-def _settled(one: _Trained, tested: Sequence[_Tested]) -> _Trained:
-    """The bound with the best of the models that passed for it, or for a tighter one and so for it too."""
-    passed = [claim.model for claim in tested if claim.passed and claim.bound <= one.bound]
+def _select_model(one: _Trained, tests: Sequence[_Test]) -> _Trained:
+    """Return the bound with the best model that passed for it or for a tighter bound."""
+    passed = [test.model for test in tests if test.passed and test.bound <= one.bound]
     if not passed:
         return one
     best = min(passed, key=lambda model: model.forecast.objective)
     return one._replace(model=replace(best, tolerance=one.bound))
 
 
-class _Look:
-    """What is told of a model, but for its test."""
+class _Curve:
+    """The points of the curve, from evaluations on the training and validation splits."""
 
     def __init__(self, problem: Problem, split: DataSplit, move: Move | None, measures: Mapping[str, Measure]) -> None:
         for name, measure in measures.items():
             checks.check_callable(f"measures[{name!r}]", measure, "(params, clients) -> number")
         self._problem, self._split, self._move, self._measures = problem, split, move, measures
-        self._on_learnt, self._on_others = (
-            make_evaluator(problem, split.train),
-            make_evaluator(problem, split.validation),
+        self._on_train, self._on_validation = (
+            make_evaluator(problem, data) for data in (split.train, split.validation)
         )
-        many = problem.trace(split.calibration.batch_shapes(1, float_dtype(problem.start))).constraints
-        self.ranges = resolve_ranges(problem, None, None, many)[1:]
-        self._found: list[tuple[float, float]] = []
+        count = problem.trace(split.calibration.batch_shapes(1, float_dtype(problem.start))).constraints
+        self.ranges = resolve_ranges(problem, None, None, count)[1:]
+        self._recorded: list[tuple[float, float]] = []
 
-    def at(self, *models: Params) -> None:
-        """Take note of models: G and F of each on the rows learnt from."""
-        for params in models:
-            self._found.append(_pair(self._on_learnt(params)))
+    def record(self, *models: Params) -> None:
+        """Record G and F of models on the training split."""
+        self._recorded += [_worst_values(self._on_train(params)) for params in models]
 
-    def least(self, bound: float) -> tuple[float, float]:
-        """G and F of the model with the smallest F that keeps the bound; else of the one with the smallest G."""
-        known = [one for one in self._found if all(map(math.isfinite, one))]
-        keeping = [one for one in known if one[0] <= bound]
-        return min(keeping, key=lambda one: one[1]) if keeping else min(known, default=(math.nan, math.nan))
-
-    def point(self, one: _Trained, method: Method, tested: Sequence[_Tested] = ()) -> FrontierPoint:
-        """All that is told of a bound and the model that is chosen for it; ``tested``: what came of the tests."""
-        params = one.model.params
-        learnt, others, constant = self._on_learnt(params), self._on_others(params), self._constant(method)
-        keeps = constant is not None and float(constant.constraint.max()) <= one.bound
-        constraint, objective = self.least(one.bound)
-        told = FrontierPoint(
+    def point(self, one: _Trained, method: Method, tests: Sequence[_Test] = ()) -> FrontierPoint:
+        """Return the point of a bound and its model, with the outcome of the tests so far."""
+        params, validation = one.model.params, self._split.validation
+        train_constraint, train_objective = _worst_values(self._on_train(params))
+        other_constraint, other_objective = _worst_values(self._on_validation(params))
+        constant = self._constant(method)
+        known = [pair for pair in self._recorded if all(map(math.isfinite, pair))]
+        feasible = [pair for pair in known if pair[0] <= one.bound]
+        smallest = min(known, default=(math.nan, math.nan))
+        constraint, objective = min(feasible, key=lambda pair: pair[1]) if feasible else smallest
+        outcome = BoundOutcome.LATER
+        if not train_constraint <= one.bound:
+            outcome = BoundOutcome.NOT_REACHED
+        elif one.prepared.certifiability.uncertifiable or self._lacks_calibration_rows():
+            outcome = BoundOutcome.TOO_FEW
+        point = FrontierPoint(
             bound=one.bound,
-            outcome=self._foregone(one, float(learnt.constraint.max())),
+            outcome=outcome,
             objective=objective,
             constraint=constraint,
-            chosen_objective=float(learnt.objective.max()),
-            other_objective=float(others.objective.max()),
-            other_constraint=float(others.constraint.max()),
-            constant=float(constant.objective.max()) if constant is not None and keeps else math.nan,
-            measures={name: float(measure(params, self._split.validation)) for name, measure in self._measures.items()},
+            chosen_objective=train_objective,
+            other_objective=other_objective,
+            other_constraint=other_constraint,
+            constant=constant[1] if constant is not None and constant[0] <= one.bound else math.nan,
+            measures={name: float(measure(params, validation)) for name, measure in self._measures.items()},
             model=str(one.model),
-            result=one.ready.result_of(one.model),
+            result=one.prepared.result_of(one.model),
         )
-        for claim in tested:
-            if claim.passed and claim.bound <= one.bound and claim.model.params is params:
-                certificate = replace(claim.certificate, tolerance=one.bound)
-                return replace(told, outcome=BoundOutcome.CERTIFIED, certificate=certificate)
-        for claim in tested:
-            if not claim.passed and claim.bound == one.bound:
-                seen = claim.certificate
-                named = tuple(str(own.client) for own in seen.clients if own.verdict is not Verdict.MEETS)
-                return replace(told, outcome=BoundOutcome.FAILED, certificate=seen, failing_clients=named)
-        return told
+        for test in tests:
+            if test.passed and test.bound <= one.bound and test.model.params is params:
+                certificate = replace(test.certificate, tolerance=one.bound)
+                return replace(point, outcome=BoundOutcome.CERTIFIED, certificate=certificate)
+        if tests and not tests[-1].passed and tests[-1].bound == one.bound:
+            certificate = tests[-1].certificate
+            failing = tuple(str(client.client) for client in certificate.clients if client.verdict is not Verdict.MEETS)
+            return replace(point, outcome=BoundOutcome.FAILED, certificate=certificate, failing_clients=failing)
+        return point
 
-    def _foregone(self, one: _Trained, constraint: float) -> BoundOutcome:
-        """What can be said before any test: that none would be of use, or none so far."""
-        absent = set(map(str, self._split.train.names)) - set(map(str, self._split.calibration.names))
-        if not constraint <= one.bound:
-            return BoundOutcome.NOT_REACHED
-        return BoundOutcome.TOO_FEW if one.ready.certifiability.uncertifiable or absent else BoundOutcome.LATER
+    def smallest(self, method: Method, minimise: Callable[[], Params]) -> SmallestConstraint:
+        """Return the smallest constraint of all models, constant predictions and a run that minimises it.
 
-    def _constant(self, method: Method) -> Evaluation | None:
-        """The constant prediction with the smallest F that keeps the bound; else the nearest to it."""
-        move = self._move
-        if move is None:
-            return None
-        judge: Evaluator = self._on_learnt
-        return best_constant(judge, lambda odds: move(self._problem.start, 0.0, odds), method)[1]
-
-    def smallest(
-        self,
-        method: Method,
-        start: Params,
-        settings: RunSettings,
-        seed: int,
-        sampling: Sampling,
-        options: Mapping[str, Any],
-    ) -> SmallestConstraint:
-        """The smallest constraint that any model reaches: those at hand, constants, and a run for a bound of 0.
-
-        That run only lowers the constraint until it is 0. Where something at hand has the least there can be, it is
-        left out.
+        The run is omitted if the smallest possible constraint is already reached.
         """
-        seen, constant = list(self._found), self._constant(method)
+        pairs, constant = list(self._recorded), self._constant(method)
         if constant is not None:
-            seen.append(_pair(constant))
-        floor = max((0.0 if of_row is None else max(0.0, endpoints(of_row)[0]) for of_row in self.ranges), default=0.0)
-        if not any(constraint <= floor for constraint, _ in seen):
-            warm = replace(self._problem, start=start)
-            found = solve_rows(warm, self._split.train, method, settings, seed, sampling, **options)
-            self.at(found.params)
-            seen.append(self._found[-1])
-        constraint, objective = min((one for one in seen if math.isfinite(one[0])), default=(math.nan, math.nan))
-        return SmallestConstraint(constraint, objective, math.nan if constant is None else _pair(constant)[0])
+            pairs.append(constant)
+        floor = max((0.0 if bounds is None else max(0.0, endpoints(bounds)[0]) for bounds in self.ranges), default=0.0)
+        if not any(constraint <= floor for constraint, _ in pairs):
+            self.record(minimise())
+            pairs.append(self._recorded[-1])
+        constraint, objective = min((pair for pair in pairs if math.isfinite(pair[0])), default=(math.nan, math.nan))
+        return SmallestConstraint(constraint, objective, math.nan if constant is None else constant[0])
+
+    def _lacks_calibration_rows(self) -> bool:
+        return not set(map(str, self._split.train.names)) <= set(map(str, self._split.calibration.names))
+
+    def _constant(self, method: Method) -> tuple[float, float] | None:
+        """Return G and F of the best constant prediction; None without ``move``."""
+        if (move := self._move) is None:
+            return None
+        return _worst_values(
+            best_constant(self._on_train, lambda odds: move(self._problem.start, 0.0, odds), method)[1]
+        )
 
 
-def _pair(judged: Evaluation) -> tuple[float, float]:
-    """The worst client's constraint and objective."""
-    return float(judged.constraint.max()), float(judged.objective.max())
+def _worst_values(evaluation: Evaluation) -> tuple[float, float]:
+    """Return G and F, the worst client's constraint and objective."""
+    return float(evaluation.constraint.max()), float(evaluation.objective.max())

@@ -28,7 +28,7 @@ from softswitch.engine.request import Request
 from softswitch.methods.base import Method
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.state import State, first_averaged_round
-from softswitch.methods.trimming import mean_within, worst_but
+from softswitch.methods.weighting import trimmed_max, winsorised_mean
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import History
@@ -71,14 +71,14 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, params: Params, description: str, values: Evaluation, method: Method) -> Answer:
         """Return the answer with these values at the clients."""
-        level = worst_but(values.constraint, method.robust)
+        level = trimmed_max(values.constraint, method.robust)
         if method.switches_on == "mean":
-            level = mean_within(values.constraint, method.robust)
+            level = winsorised_mean(values.constraint, method.robust)
         elif method.switches_on == "pooled" and values.pooled is not None:
             level = values.pooled.max()
-        worst = score = worst_but(values.objective, method.robust)
+        worst = score = trimmed_max(values.objective, method.robust)
         if method.aims_at == "mean":
-            score = mean_within(values.objective, method.robust)
+            score = winsorised_mean(values.objective, method.robust)
         return cls(params, worst, float(level), description, score, values)
 
     @property

@@ -74,8 +74,8 @@ def solve(
         output: Which iterate is returned, and what is computed about it.
         compute: Where and how clients compute.
         logging: What is recorded and shown during the run.
-        checkpoints: Folder in which the run is saved and from which it resumes. With more ``rounds`` than before, a
-            finished run continues.
+        checkpoints: Folder in which the run is saved and from which it resumes. A finished
+            run continues if ``rounds`` is larger.
         warm_start: Result of an earlier run to continue from; ``WarmStart(result, keep_state=...)`` says what is kept
             besides its last iterate.
         privacy: Record-level differential privacy: clients release clipped sums with noise only. The cost is in

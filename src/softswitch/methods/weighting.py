@@ -1,6 +1,6 @@
-"""Softmax weights over the participating clients, on any Array-API array (NumPy, JAX, PyTorch).
+"""Weights and statistics of client values: softmax weights on any Array-API array, and trimmed NumPy statistics.
 
-All functions treat the entries of ``values`` as one set: a vector has one value per client, a matrix (clients ×
+The weights treat the entries of ``values`` as one set: a vector has one value per client, a matrix (clients ×
 constraints) one per pair. ``mask`` is True for the entries to include, and must broadcast against ``values``. Default:
 all. Excluded entries get weight 0 and may hold any value, including NaN. With an empty mask all weights are 0.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 Array = Any  # NumPy, JAX or PyTorch
@@ -19,9 +20,8 @@ def _masked(values: Array, mask: Array | None) -> tuple[Any, Array, Array]:
     xp = array_namespace(values)
     full = xp.ones(values.shape, dtype=xp.bool, device=device(values))
     mask = full if mask is None else xp.logical_and(full, mask)
-    lowest = xp.full(values.shape, -xp.inf, dtype=values.dtype, device=device(values))
     zeros = xp.zeros_like(values)
-    gaps = xp.where(mask, values, zeros) - xp.max(xp.where(mask, values, lowest))
+    gaps = xp.where(mask, values, zeros) - maximum(values, mask)
     return xp, mask, xp.where(mask, gaps, zeros)
 
 
@@ -97,3 +97,33 @@ def maximum(values: Array, mask: Array | None = None) -> Array:
         return xp.max(values)
     lowest = xp.full(values.shape, -xp.inf, dtype=values.dtype, device=device(values))
     return xp.max(xp.where(mask, values, lowest))
+
+
+def trimmed_max(values: np.ndarray, byzantine: int | None) -> float:
+    """Return the largest value after the b clients with the largest values are trimmed; NaN counts as the largest.
+
+    With several constraints (clients × constraints), the largest value of each client counts.
+    """
+    by_client = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
+    trimmed = min(int(byzantine or 0), len(by_client) - 1)
+    worst = np.sort(np.where(np.isnan(by_client), np.inf, by_client))[-1 - trimmed]
+    return float("nan") if np.isnan(by_client).any() and worst == np.inf else float(worst)
+
+
+def winsorised_mean(values: np.ndarray, byzantine: int | None) -> float:
+    """Return the winsorised mean of the clients' values, without missing ones (−∞)."""
+    kept = []
+    for column in np.asarray(values).reshape(len(values), -1).T:
+        known = column[~np.isneginf(column)]
+        trimmed = min(int(byzantine or 0), (len(known) - 1) // 2)
+        if trimmed > 0 and not np.isnan(known).any():
+            ordered = np.sort(known)
+            known = np.clip(known, ordered[trimmed], ordered[-1 - trimmed])
+        kept.append(known)
+    return float(np.mean(np.concatenate(kept)))
+
+
+def trimmed_clients(values: np.ndarray, byzantine: int | None) -> list[int]:
+    """Return the b clients with the largest values in descending order; NaN counts as the largest."""
+    known = np.where(np.isnan(values), np.inf, values)
+    return np.argsort(-known, kind="stable")[: int(byzantine or 0)].tolist()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.methods.base import Method
-from softswitch.methods.trimming import mean_within, worst_but
+from softswitch.methods.weighting import trimmed_max, winsorised_mean
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.json_numbers import JsonRecord, replace_non_finite
@@ -134,15 +134,15 @@ class Baseline(JsonRecord):
     def of(cls, name: str, evaluation: Evaluation, method: Method, params: Params | None = None) -> Baseline:
         """Summarise the values of a model at every client."""
         worst = evaluation.constraint.max(axis=1)
-        feasible = worst_but(evaluation.constraint, method.robust) <= method.tolerance
+        feasible = trimmed_max(evaluation.constraint, method.robust) <= method.tolerance
         if evaluation.pooled is not None and method.switches_on == "pooled":
             feasible = not np.isnan(worst).any() and float(evaluation.pooled.max()) <= method.tolerance
         has_values = not np.isneginf(evaluation.objective).all()
         return cls(
             name=name,
-            objective=worst_but(evaluation.objective, method.robust),
-            mean_objective=mean_within(evaluation.objective, method.robust) if has_values else -math.inf,
-            constraint=worst_but(evaluation.constraint, method.robust),
+            objective=trimmed_max(evaluation.objective, method.robust),
+            mean_objective=winsorised_mean(evaluation.objective, method.robust) if has_values else -math.inf,
+            constraint=trimmed_max(evaluation.constraint, method.robust),
             violating=int((~(worst <= method.tolerance)).sum()),
             feasible=bool(feasible),
             params=params,

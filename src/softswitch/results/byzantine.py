@@ -9,7 +9,7 @@ import numpy as np
 
 from softswitch.methods.base import Method
 from softswitch.methods.consistency import Consistency
-from softswitch.methods.trimming import largest_few, worst_but
+from softswitch.methods.weighting import trimmed_clients, trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.results.status import Diagnostic, RunEnd
 from softswitch.results.status import DiagnosticCode as Code
@@ -39,8 +39,8 @@ def diagnose_model(names: Sequence[Any], method: Method, evaluation: Evaluation)
 
 def _trimmed_violation(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Iterator[Diagnostic]:
     worst, tolerance = evaluation.constraint.max(axis=1), method.tolerance
-    above = [i for i in largest_few(worst, method.robust) if worst[i] > tolerance]
-    if above and worst_but(evaluation.constraint, method.robust) <= tolerance:
+    above = [i for i in trimmed_clients(worst, method.robust) if worst[i] > tolerance]
+    if above and trimmed_max(evaluation.constraint, method.robust) <= tolerance:
         violation = f"{_list_values(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance"
         answered = " that have answered" if np.isnan(worst).any() else ""
         remaining = f"all remaining clients{answered} are within it, and robust={method.robust} trims as many"
@@ -72,7 +72,7 @@ def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: i
     enough = hurt >= MIN_ROUNDS
     if not enough.any():
         return
-    usual = min(0.5, worst_but((denied / np.maximum(hurt, 1))[enough], byzantine))
+    usual = min(0.5, trimmed_max((denied / np.maximum(hurt, 1))[enough], byzantine))
     excess = (denied - hurt * usual) / np.sqrt(np.maximum(hurt, 1) * max(usual * (1 - usual), 0.05))
     suspicious = np.flatnonzero(enough & (excess >= MIN_DEVIATIONS)).tolist()
     if suspicious:

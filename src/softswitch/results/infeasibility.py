@@ -14,7 +14,7 @@ from scipy import optimize
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
-from softswitch.methods.trimming import worst_but
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Domain, as_pytree
@@ -87,7 +87,7 @@ def diagnose_no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_settin
     """Diagnose why no round was feasible."""
     tolerance = end.method.tolerance
     worst = evaluation.constraint.max(axis=1)
-    if not worst_but(evaluation.constraint, end.method.robust) <= tolerance:
+    if not trimmed_max(evaluation.constraint, end.method.robust) <= tolerance:
         return [describe_infeasibility(end.names, worst, tolerance, int(worst.argmax()), None)]
     largest, level = format_value(float(worst.max())), format_value(float(end.method.switch_at))
     within = (

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from softswitch.methods.base import Method
 from softswitch.methods.state import State, active_parts, first_state
-from softswitch.methods.trimming import worst_but
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
@@ -120,17 +120,17 @@ class Result:
     @property
     def worst_loss(self) -> float:
         """The largest f_i, trimmed if the method is robust."""
-        return worst_but(self.client_loss, self.method.robust)
+        return trimmed_max(self.client_loss, self.method.robust)
 
     @property
     def worst_objective(self) -> float:
         """F(params) on all training data: the largest objective (or regret), trimmed if the method is robust."""
-        return worst_but(self.client_objective, self.method.robust)
+        return trimmed_max(self.client_objective, self.method.robust)
 
     @property
     def worst_constraint(self) -> float:
         """G(params) on all training data: the largest constraint, trimmed if the method is robust."""
-        return worst_but(self.client_constraint, self.method.robust)
+        return trimmed_max(self.client_constraint, self.method.robust)
 
     @property
     def violating(self) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.methods.base import Method
 from softswitch.methods.state import State
-from softswitch.methods.trimming import worst_but
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
@@ -231,7 +231,7 @@ class _Answer:
         self.client = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
         self.largest = float("nan") if np.isnan(worst).all() else float(np.nanmax(worst))
         self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(worst))]
-        self.is_feasible = bool(worst_but(evaluation.constraint, method.robust) <= tolerance)
+        self.is_feasible = bool(trimmed_max(evaluation.constraint, method.robust) <= tolerance)
         self.clients, self.tolerance, violating = len(worst), tolerance, int((worst > tolerance).sum())
         self.above = f"{violating} of {self.clients} clients {'is' if violating == 1 else 'are'} above"
         trimmed = violating + len(self.unknown)

@@ -171,7 +171,7 @@ class FederatedEstimator(BaseEstimator):
         if choose.any() and keep.any():
             split = DataSplit(train, select(choose), select(keep))
             certified = solve_certified(problem, split, active, confidence=self.confidence, move=label.move, **run)
-            result, self.certificate_, self.certified_ = certified.result, certified.certificate, certified.answered
+            result, self.certificate_, self.certified_ = certified.result, certified.certificate, certified.is_certified
         else:
             result = solve(problem, train, active, **run)
         constants = partial(label.constant, problem.start)

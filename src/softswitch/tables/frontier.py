@@ -20,7 +20,7 @@ from softswitch.certification.certify import resolve_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
-from softswitch.engine.frontier import Measure, checked_bounds, frontier
+from softswitch.engine.frontier import Measure, check_bounds, frontier
 from softswitch.methods.automatic import as_method
 from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.parameters import float_dtype
@@ -168,7 +168,7 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
     ranges = resolve_ranges(table.problem, None, None, table.problem.trace(shapes).constraints)[1:]
     largest = max(math.inf if row_range is None else endpoints(row_range)[1] for row_range in ranges)
     if bounds:
-        checked = checked_bounds("--bound", bounds)
+        checked = check_bounds("--bound", bounds)
         if checked[0] >= largest:
             limit = f"{largest:g}, the largest value of the constraint {config.task.kind}"
             raise ValueError(f"--bound must be below {limit}, but is {checked[0]:g}")
@@ -179,7 +179,7 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
     limits = certifiability(table.problem, split.calibration, config.task.bound, config.run.confidence)
     if max(defaults) < limits.smallest_bound < largest:
         defaults += [float(f"{multiple * limits.smallest_bound:.2g}") for multiple in CERTIFIABLE_MULTIPLES]
-    return checked_bounds("--bound", [bound for bound in defaults if bound < largest] or [config.task.bound])
+    return check_bounds("--bound", [bound for bound in defaults if bound < largest] or [config.task.bound])
 
 
 def _check_host(run: str | Path, config: Config, table: PreparedTable) -> Path:

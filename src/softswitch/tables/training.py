@@ -302,7 +302,7 @@ def _aim(certificate: Certificate | None, certified: Certified | None, earlier: 
         "certifiability": str(certified.certifiability),
         "model": str(certified.model),
         "pass_probability": certified.model.forecast.pass_probability,
-        "looked_at": certified.looked_at,
+        "looked_at": certified.models_compared,
         "tested": [str(candidate) for candidate in certified.tested],
     }
 
