@@ -152,7 +152,9 @@ class _Unconstrained:
         shares_program, rows = budget.rows == "auto", budget.rows
         self._held_out = held_out if shares_program else None
         memory: Any = (
-            "auto" if shares_program else default_memory(all_take_part=budget.participation == 1, noisy=rows is not None)
+            "auto"
+            if shares_program
+            else default_memory(all_take_part=budget.participation == 1, noisy=rows is not None)
         )
         settings = RunSettings(
             rounds=budget.rounds,
