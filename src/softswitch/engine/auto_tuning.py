@@ -54,28 +54,16 @@ TOO_MANY_ROWS = 2**62
 
 @dataclass(frozen=True)
 class Choice:
-    """The initial settings of an automatic run.
-
-    Attributes:
-        rounds: Maximum number of rounds.
-        may_end: Whether the run may stop earlier, when progress stalls.
-        first_length: Number of rounds of the first restart.
-        first_step: Its initial step size.
-        exact: Whether reports have no noise: every client reports on all its rows in every round.
-        chosen_for: The number of rounds that the user set when this was chosen; None if there was none. A run may be
-            extended later.
-        jumps: Whether the constraint moves in jumps, as rates do, and has a surrogate.
-        frugal: Whether to save evaluations of answers, because they are expensive compared with the rounds.
-    """
+    """The initial settings of an automatic run."""
 
     rounds: int
-    may_end: bool
-    first_length: int
+    may_end: bool  # whether the run stops when progress stalls
+    first_length: int  # rounds of the first restart
     first_step: float
-    exact: bool
-    chosen_for: int | None = None
-    jumps: bool = False
-    frugal: bool = False
+    exact: bool  # whether every client reports on all its rows in every round
+    chosen_for: int | None = None  # rounds that the user set at first; a run may be extended later
+    jumps: bool = False  # whether the constraint moves in jumps, as rates do, and has a surrogate
+    frugal: bool = False  # whether to save evaluations of answers, because they are expensive compared with rounds
 
     def method(
         self,

@@ -83,10 +83,7 @@ def resolve_options(
 
 
 def resolve_for_federation(
-    federation: Federation,
-    methods: Sequence[Method],
-    settings: RunSettings,
-    checkpoints: Checkpoints | None = None,
+    federation: Federation, methods: Sequence[Method], settings: RunSettings, checkpoints: Checkpoints | None = None
 ) -> Resolved:
     """Fill in the options of runs whose clients are an oracle, which has its own sampling."""
     checks.check_instance("federation", federation, Federation)

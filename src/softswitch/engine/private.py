@@ -54,6 +54,8 @@ UNKNOWN_BENEFIT = Diagnostic(
     "counting it",
     "Tune rounds and step size on public data, and scale features to the range of most values",
 )
+COPIED = ("delta", "neighbours", "sampling", "rate", "clip_value", "clip_gradient", "public_sizes")
+"""Attributes of the privacy settings that an account repeats."""
 NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
@@ -122,58 +124,31 @@ def solve_privately(
     The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new. The answer
     is evaluated only once, at the end.
     """
-    federation, plan = _prepare(problem, clients, privacy, sampling, settings, seed, secret)
-    result = run_plan(federation, method, plan, seed, logging, checkpoints)
+    request, method, plan = prepare_privately(problem, clients, method, privacy, sampling, settings, seed, secret)
+    result = add_account(run(request, method, seed, logging, checkpoints), request.oracle, plan)
     return _compare_with_ranges(result, problem, privacy), plan
 
 
-def check_private_run(
+def prepare_privately(
     problem: Problem,
     clients: ClientData,
     method: Method,
     privacy: RecordPrivacy,
     sampling: Sampling,
     settings: RunSettings,
-) -> None:
-    """Raise if ``solve_privately`` would refuse these arguments; nothing is run."""
-    refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
-    _request(*_prepare(problem, clients, privacy, sampling, settings, 0), method)
-
-
-def run_plan(
-    federation: Federation,
-    method: Method,
-    plan: PrivatePlan,
-    seed: int,
-    logging: Logging,
-    checkpoints: Checkpoints | None,
-) -> Result:
-    """Run private clients by a plan, and add what each client has spent."""
-    request, method = _request(federation, plan, method)
-    result = run(request, method, seed, logging, checkpoints)
-    diagnostics = [
-        replace(one, advice=f"{one.advice}. {NEW_RUN}") if one.suggests_more_rounds else one
-        for one in result.diagnostics
-    ]
-    return replace(_add_account(result, federation.oracle, plan), diagnostics=(*diagnostics, UNKNOWN_BENEFIT))
-
-
-def _prepare(
-    problem: Problem,
-    clients: ClientData,
-    privacy: RecordPrivacy,
-    sampling: Sampling,
-    settings: RunSettings,
-    seed: int,
+    seed: int = 0,
     secret: Sequence[int] = (),
-) -> tuple[Federation, PrivatePlan]:
+) -> tuple[Request, Method, PrivatePlan]:
+    """Return the checked request of a private run, its method and its plan; nothing is run."""
+    refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
     counts = count_applicable_rows(problem, clients)
     plan = make_plan(privacy, clients.sizes, settings, sampling.local_steps)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
-    return Federation(oracle, problem.start, clients.names, problem.domain), plan
+    federation = Federation(oracle, problem.start, clients.names, problem.domain)
+    return *make_private_request(federation, plan, method), plan
 
 
-def _request(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
+def make_private_request(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
     """Return the request, and the method with its settings filled in."""
     oracle, settings = federation.oracle, plan.settings
     assert isinstance(oracle, NoisyOracle)
@@ -258,8 +233,8 @@ def epsilon_by_rounds(
     return np.maximum.accumulate(epsilon)[np.searchsorted(points, np.arange(rounds + 1))]
 
 
-def _add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
-    """Return the result with what each client has spent, by round and in total."""
+def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
+    """Return the result of a private run with what each client has spent, and with advice that fits such runs."""
     privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
     history = result.history.per_client
     assert history is not None
@@ -273,36 +248,33 @@ def _add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
         by_round[k] = curves[kind[participants], rounds[participants]]
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
     releases = tuple(Releases.planned(privacy, int(count), steps, int(evaluated)) for count in rounds)
+    clients = zip(releases, plan.drawings, strict=True)
+    spent = (compute_epsilon(one, levels, drawing, privacy.delta) for one, drawing in clients)
+    deviations = ([float(one) if np.isfinite(one) else None for one in row] for row in oracle.evaluation_deviations)
+    copied: dict[str, Any] = {name: getattr(privacy, name) for name in COPIED}
     account = PrivacyAccount(
-        epsilon=tuple(
-            compute_epsilon(one, levels, drawing, privacy.delta)
-            for one, drawing in zip(releases, plan.drawings, strict=True)
-        ),
-        delta=privacy.delta,
+        epsilon=tuple(spent),
         budget=privacy.epsilon,
-        neighbours=privacy.neighbours,
-        sampling=privacy.sampling,
-        rate=privacy.rate,
         releases=releases,
         noise=levels,
-        clip_value=privacy.clip_value,
-        clip_gradient=privacy.clip_gradient,
-        public_sizes=privacy.public_sizes,
-        deviations=tuple(
-            tuple(float(one) if np.isfinite(one) else None for one in row) for row in oracle.evaluation_deviations
-        ),
+        deviations=tuple(map(tuple, deviations)),
+        **copied,
     )
     note = account.value_note if evaluated else "the answer is evaluated once, at the end; resume from the checkpoints"
     message = f"{result.status.message}; {note}"
     if plan.planned_rounds > plan.settings.rounds:
-        spent = f"spent after {plan.settings.rounds} of {plan.planned_rounds} rounds"
-        message = f"{message}. The budget ε = {privacy.epsilon:g} was {spent}"
-    history = replace(history, epsilon=by_round)
+        rounds_run = f"{plan.settings.rounds} of {plan.planned_rounds} rounds"
+        message = f"{message}. The budget ε = {privacy.epsilon:g} was spent after {rounds_run}"
+    diagnostics = [
+        replace(one, advice=f"{one.advice}. {NEW_RUN}") if one.suggests_more_rounds else one
+        for one in result.diagnostics
+    ]
     return replace(
         result,
         status=replace(result.status, message=message),
-        history=replace(result.history, per_client=history),
+        history=replace(result.history, per_client=replace(history, epsilon=by_round)),
         privacy=account,
+        diagnostics=(*diagnostics, UNKNOWN_BENEFIT),
     )
 
 

@@ -21,7 +21,6 @@ from softswitch.engine.sharded import ShardedEngine, release
 from softswitch.engine.stepwise import StepwiseEngine
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import check_size
-from softswitch.methods.memory import Memory
 from softswitch.methods.robust import check_robust
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Oracle
@@ -30,7 +29,6 @@ from softswitch.oracles.gradient import GradientOracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharding import shard_oracle
-from softswitch.problem.choices import ANSWERS
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
@@ -101,16 +99,9 @@ def resolve_warm_start(given: Result | WarmStart | None) -> WarmStart | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """The settings of one run. Those that ``solve`` was not given (None, "auto") are filled in before the run.
+    """The settings of one run, described and checked in ``solve``, ``Sampling``, ``Output`` and ``Logging``.
 
-    Attributes:
-        rounds: Maximum number of rounds K.
-        average_last: Average over the feasible rounds of this last fraction of the rounds only.
-        answer: Which iterate is the answer.
-        eval_every: Number of rounds between evaluations on all data; 0 for none.
-        record_clients: Keep what every participant reported in every round.
-        memory: How the server remembers reports; None for no memory.
-        seconds: Stop at the first checkpoint after this many seconds.
+    Open ones (None, "auto") are filled in before the run.
     """
 
     rounds: Any = 1000
@@ -139,13 +130,6 @@ class RunSettings:
     def __post_init__(self) -> None:
         if self.rounds is not None:
             checks.check_integer("rounds", self.rounds, minimum=1)
-        if self.average_last is not None:
-            checks.check_real("average_last", self.average_last, above=0, maximum=1)
-        checks.check_choice("answer", self.answer, ANSWERS)
-        if self.eval_every is not None:
-            checks.check_integer("eval_every", self.eval_every, minimum=0)
-        if self.memory is not None and not isinstance(self.memory, str):
-            checks.check_instance("memory", self.memory, Memory)
         if self.seconds is not None:
             checks.check_real("seconds", self.seconds, above=0)
 
@@ -157,25 +141,14 @@ class RunSettings:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Clients, a start and settings that have been checked with the methods that run on them.
-
-    Attributes:
-        federation: The clients and the start.
-        settings: The settings of the run, without open ones.
-        warm_start: The earlier run from which this one continues.
-        choice: The initial settings of an automatic run; None otherwise.
-        on_one_device: Sharded clients as they would be on one device. They identify a run, so that it can resume with
-            another number of devices.
-        privacy: Text that identifies the privacy settings; None without privacy. It has the number of rounds, for
-            which the noise is calibrated: a private run cannot be extended.
-    """
+    """Clients, a start and settings that have been checked with the methods that run on them."""
 
     federation: Federation
-    settings: RunSettings
+    settings: RunSettings  # without open ones
     warm_start: WarmStart | None = None
-    choice: Choice | None = None
-    on_one_device: Oracle | None = None
-    privacy: str | None = None
+    choice: Choice | None = None  # for automatic runs only
+    on_one_device: Oracle | None = None  # sharded clients before sharding: a run can resume with other devices
+    privacy: str | None = None  # part of the identity; it has the rounds, since private runs cannot be extended
 
     @property
     def oracle(self) -> Oracle:
@@ -263,9 +236,9 @@ class Request:
 
 def _static_settings(oracle: Oracle) -> dict[str, str]:
     """Return the settings of clients that are not arrays, as text that is the same in every process."""
-    entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # a user's oracle need not be one
     # The program's digest covers the functions. The slice size depends on the device's memory.
     excluded = ("losses", "slice_size")
+    entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # a user's oracle need not be one
     static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name not in excluded]
     return {name: strip_addresses(repr(getattr(oracle, name))) for name in static}
 

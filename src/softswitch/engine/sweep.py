@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from itertools import groupby
+from itertools import chain, count, groupby
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -190,11 +190,16 @@ def sweep(
     if any(isinstance(given, Sequence) for given in data):
         per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
         runs = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
-    options = (rounds, sampling, output, compute, logging)
     if privacy is not None:
         refuse_options({"vectorize": vectorize})
-        private_results, total = _sweep_privately(runs, labelled, privacy, *options)
-        return Sweep(tuple(labelled), numbers, private_results, total)
+        sampling = resolve_sampling(sampling, next(iter(labelled.values())))
+        settings = RunSettings.from_options(rounds, None, sampling, output, logging)
+        for one, _, _, _ in runs:
+            refuse_uncounted(one, settings, sampling, output, compute, logging)
+        finished = _run_privately(runs, labelled.values(), privacy, sampling, settings, logging.progress)
+        private_results = tuple(tuple(result for result, _ in row) for row in finished)
+        return Sweep(tuple(labelled), numbers, private_results, _total_privacy(chain(*finished), privacy.delta))
+    options = (rounds, sampling, output, compute, logging)
 
     results: dict[str, tuple[Result, ...]] = defaultdict(tuple)
     for automatic in (False, True):
@@ -349,20 +354,19 @@ def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
     rounds_done = 0
     for share in shares:
         for members in groups.values():
-            runs = len(members) * len(share.seeds)
-
-            def watch(done: int, size: int = len(members), runs: int = runs, before: int = rounds_done) -> None:
-                bar.update(before + done * runs, f"{size} methods × {runs // size} seeds")
-
-            for r, row in zip(members, _run_stacked(share, [methods[r] for r in members], watch), strict=True):
+            for r, row in zip(
+                members, _run_stacked(share, [methods[r] for r in members], bar, rounds_done), strict=True
+            ):
                 results[r] += row
-            rounds_done += share.request.rounds * runs
+            rounds_done += share.request.rounds * len(members) * len(share.seeds)
     return tuple(results)
 
 
-def _run_stacked(share: _Share, methods: Sequence[Method], watch: Callable[[int], None]) -> list[tuple[Result, ...]]:
+def _run_stacked(
+    share: _Share, methods: Sequence[Method], bar: ProgressBar, rounds_done: int
+) -> list[tuple[Result, ...]]:
     """Run methods of one structure with all seeds of a data set; return the results by method, then seed."""
-    request, seeds = share
+    request, seeds, runs = *share, len(methods) * len(share.seeds)
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *methods)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     length = compiled.chunk_length(request.oracle, len(seeds))
@@ -374,8 +378,9 @@ def _run_stacked(share: _Share, methods: Sequence[Method], watch: Callable[[int]
         program = request.program(length)
         states, record = compiled.run_many(request.setup(stacked), program, request.span(first), keys, states)
         records.append(jax.tree.map(np.asarray, record))
-        watch(min(first + length, request.rounds))
-    seconds = (time.perf_counter() - began) / (len(methods) * len(seeds))
+        done = min(first + length, request.rounds) * runs
+        bar.update(rounds_done + done, f"{len(methods)} methods × {len(seeds)} seeds")
+    seconds = (time.perf_counter() - began) / runs
     states = jax.tree.map(np.asarray, states)
 
     def result(r: int, s: int) -> Result:
@@ -385,34 +390,22 @@ def _run_stacked(share: _Share, methods: Sequence[Method], watch: Callable[[int]
     return [tuple(result(r, s) for s in range(len(seeds))) for r in range(len(methods))]
 
 
-def _sweep_privately(
-    data: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
-    methods: Mapping[str, Method],
-    privacy: RecordPrivacy,
-    rounds: int | None,
-    sampling: Sampling | None,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-) -> tuple[Results, TotalPrivacy]:
-    """Run every method with every seed, one after another as ``solve`` would, and compute the total privacy cost."""
-    sampling = resolve_sampling(sampling, next(iter(methods.values())))
-    settings = RunSettings.from_options(rounds, None, sampling, output, logging)
-    for problem, _, _, _ in data:
-        refuse_uncounted(problem, settings, sampling, output, compute, logging)
+def _run_privately(
+    data: Any, methods: Collection[Method], privacy: Any, sampling: Sampling, settings: RunSettings, progress: Any
+) -> list[list[tuple[Result, PrivatePlan]]]:
+    """Run every method with every seed, one after another as ``solve`` would."""
     for _, clients, _, _ in data:
         check_private(clients, privacy, "compiled")
     runs = [(problem, clients, seed) for problem, clients, _, seeds in data for seed in seeds]
-    finished: list[tuple[Result, PrivatePlan]] = []
-    with ProgressBar(len(methods) * len(runs), logging.progress) as bar:
-        for method in methods.values():
-            for problem, clients, seed in runs:
-                quiet = Logging(progress=False)
-                finished.append(solve_privately(problem, clients, method, privacy, sampling, settings, seed, quiet))
-                bar.update(len(finished), f"{len(methods)} methods × {len(runs)} seeds")
-    results = [result for result, _ in finished]
-    by_method = tuple(tuple(results[i : i + len(runs)]) for i in range(0, len(results), len(runs)))
-    return by_method, _total_privacy(finished, privacy.delta)
+    quiet, done = Logging(progress=False), count(1)
+    with ProgressBar(len(methods) * len(runs), progress) as bar:
+
+        def solve_one(problem: Problem, clients: ClientData, method: Method, seed: int) -> tuple[Result, PrivatePlan]:
+            outcome = solve_privately(problem, clients, method, privacy, sampling, settings, seed, quiet)
+            bar.update(next(done), f"{len(methods)} methods × {len(runs)} seeds")
+            return outcome
+
+        return [[solve_one(problem, clients, method, seed) for problem, clients, seed in runs] for method in methods]
 
 
 def _total_privacy(finished: Iterable[tuple[Result, PrivatePlan]], delta: float) -> TotalPrivacy:

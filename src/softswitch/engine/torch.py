@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -13,7 +13,15 @@ from softswitch.certification.private import count_rows_from_values
 from softswitch.certification.torch import functions_and_rows
 from softswitch.engine.auto_tuning import default_memory
 from softswitch.engine.defaults import DEFAULT_ROUNDS, FEDERATION_ROUNDS
-from softswitch.engine.private import EVALUATION_STREAM, PrivatePlan, make_plan, release_sizes, run_plan
+from softswitch.engine.loop import run
+from softswitch.engine.private import (
+    EVALUATION_STREAM,
+    PrivatePlan,
+    add_account,
+    make_plan,
+    make_private_request,
+    release_sizes,
+)
 from softswitch.engine.request import RunSettings, WarmStart, choose_eval_every
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
@@ -58,7 +66,11 @@ def solve_torch(
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:
         refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
-        return _solve_privately(problem, clients, method, privacy, sampling, settings, seed, logging, checkpoints)
+        private, plan = _private_federation(problem, clients, privacy, sampling, settings, seed)
+        request, method = make_private_request(private, plan, method)
+        result = add_account(run(request, method, seed, logging, checkpoints), private.oracle, plan)
+        cast(PrivateTorchOracle, private.oracle).load_answer(result.params)
+        return result
     federation = torch_federation(problem, clients, sampling, logging.held_out)
     oracle: Any = federation.oracle
     if settings.memory == "auto":
@@ -139,18 +151,10 @@ def _batches(sampling: Sampling, rows: Sequence[TorchRows], participants: int, f
     return Batches(*(size if size is None else min(size, smallest) for size in chosen))
 
 
-def _solve_privately(
-    problem: Problem,
-    clients: TorchData,
-    method: Method,
-    privacy: RecordPrivacy,
-    sampling: Sampling,
-    settings: RunSettings,
-    seed: int,
-    logging: Logging,
-    checkpoints: Checkpoints | None,
-) -> Result:
-    """Solve with clients that release only sums of clipped rows with noise."""
+def _private_federation(
+    problem: Problem, clients: TorchData, privacy: RecordPrivacy, sampling: Sampling, settings: RunSettings, seed: int
+) -> tuple[Federation, PrivatePlan]:
+    """Return clients that release only sums of clipped rows with noise, or raise if that is not possible."""
     functions, named = functions_and_rows(problem, clients)
     rows = tuple(named.values())
     checks.check_instance("privacy", privacy, RecordPrivacy)
@@ -167,10 +171,7 @@ def _solve_privately(
         raise ValueError("clients must be Datasets with privacy, not DataLoaders: the privacy's rate draws the rows")
     plan = make_plan(privacy, [len(one) for one in rows], settings, sampling.local_steps)
     oracle = make_private_torch_oracle(functions, rows, plan, sampling, seed)
-    federation = Federation(oracle, parameters(functions.module), tuple(named), problem.domain)
-    result = run_plan(federation, method, plan, seed, logging, checkpoints)
-    oracle.load_answer(result.params)
-    return result
+    return Federation(oracle, parameters(functions.module), tuple(named), problem.domain), plan
 
 
 def make_private_torch_oracle(

@@ -19,7 +19,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import Certified, solve_certified
 from softswitch.engine.defaults import resolve_options, resolve_sampling
-from softswitch.engine.private import check_private_run, solve_privately
+from softswitch.engine.private import prepare_privately, solve_privately
 from softswitch.engine.request import RunSettings, request
 from softswitch.engine.solve import solve
 from softswitch.methods.automatic import as_method
@@ -200,7 +200,7 @@ def _check(config: Config, table: PreparedTable, method: Method) -> None:
     problem, train, sampling = table.problem, table.train, solve_options(config)["sampling"]
     settings, privacy = _run_settings(config), training_privacy(config)
     if privacy is not None:
-        check_private_run(problem, train, method, privacy, sampling, settings)
+        prepare_privately(problem, train, method, privacy, sampling, settings)
         if table.held_out is not None and problem.constraint_range is None:
             raise ValueError(
                 f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate "
