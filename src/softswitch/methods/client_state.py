@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,7 @@ from softswitch.support import checks
 from softswitch.support.arrays import expand_like, select, weighted_sum
 from softswitch.support.function_equality import traced_settings
 
-MOST_BYTES = 4 * 2**30
-"""Maximum size of all clients' state."""
+MOST_BYTES = 4 * 2**30  # maximum size of all clients' state
 
 
 class RoundAtClients(NamedTuple):
@@ -61,41 +60,25 @@ class AtClients(ABC):
 
     @abstractmethod
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """Return the state before the first round, one entry per client.
+        """Return the state before round 0, one entry per client; ``switches`` is ``Method.switches``."""
 
-        Args:
-            params: w_0, for its shapes.
-            clients: n.
-            switches: Whether the method switches between objective and constraint.
-        """
-
-    def shift(self, own: Any, asked: RoundAtClients) -> Params | None:
-        """Return the vector that each participant adds to every gradient; None if there is none.
-
-        Args:
-            own: State of the participants.
-            asked: The round.
-        """
+    def shift(self, state: Any, info: RoundAtClients) -> Params | None:
+        """Return the vector that each participant adds to every gradient; None if there is none."""
         return None
 
     @abstractmethod
-    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """Return the vectors that the participants send, and their new state.
 
         Args:
-            own: State of the participants.
-            asked: The round.
+            state: State of the participants.
+            info: The round.
             shift: Result of ``shift``.
             directions: Means of the vectors along which they stepped.
         """
 
     def after_void(self, before: Any, after: Any) -> Any:
-        """Return the state of all clients after a void round. Default: the state before it.
-
-        Args:
-            before: State before the round.
-            after: State if the round counted.
-        """
+        """Return the state of all clients after a void round, given those before it and if it had counted."""
         return before
 
 
@@ -152,29 +135,23 @@ class Consensus(AtClients):
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return dual variables of 0."""
-        return jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
+        return zeros_per_client(params, clients)
 
-    def shift(self, own: Any, asked: RoundAtClients) -> Params:
+    def shift(self, state: Any, info: RoundAtClients) -> Params:
         """Return κ_i."""
-        dual: Params = own
-        return dual
+        return cast(Params, state)
 
-    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """Return the direction from w_k to the sent vector, per server step, and the new dual variables."""
-        length = asked.step_size * asked.local_steps
+        length = info.step_size * info.local_steps
         change = jax.tree.map(lambda u: -length * u, directions)  # u_i − w_k
-        dual = jax.tree.map(lambda old, step: old + self.pull * step, own, change)
-        sent = jax.tree.map(lambda step, new: -(step + new / self.pull) / asked.server_step, change, dual)
+        dual = jax.tree.map(lambda old, step: old + self.pull * step, state, change)
+        sent = jax.tree.map(lambda step, new: -(step + new / self.pull) / info.server_step, change, dual)
         return sent, dual
 
 
 class Variates(NamedTuple):
-    """Control variates of each client, for the objective or the constraint.
-
-    Attributes:
-        known: Whether the client has one.
-        mean: c_i, the mean gradient of its last local steps.
-    """
+    """Control variates for the objective or the constraint: which clients have one, and their c_i."""
 
     known: Bool[Array, " n"]
     mean: Params
@@ -193,38 +170,31 @@ class ControlVariates(AtClients):
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return the state without control variates."""
-        empty = Variates(
-            jnp.zeros(clients, bool), jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
-        )
-        return (empty, empty) if switches else (empty,)
+        return (Variates(jnp.zeros(clients, bool), zeros_per_client(params, clients)),) * (2 if switches else 1)
 
-    def shift(self, own: Any, asked: RoundAtClients) -> Params:
+    def shift(self, state: Any, info: RoundAtClients) -> Params:
         """Return −c_i + Σ_j r_j c_j."""
-        known, mean = _chosen(own, asked.feasible)
-        weights = jnp.where(known, asked.weights, 0)
+        known, mean = state[0] if len(state) == 1 else where(info.feasible, *state)
+        weights = jnp.where(known, info.weights, 0)
         total = weights.sum()
         average = weighted_sum(mean, weights / jnp.where(total > 0, total, 1))
         return jax.tree.map(lambda c, total: jnp.where(expand_like(known, c), total - c, 0), mean, average)
 
-    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """Return the directions, and c_i as the directions minus the shift."""
-        new = Variates(
-            jnp.ones(asked.weights.shape, bool), jax.tree.map(lambda u, s: u - s.astype(u.dtype), directions, shift)
-        )
-        if len(own) == 1:
+        mean = jax.tree.map(lambda u, s: u - s.astype(u.dtype), directions, shift)
+        new = Variates(jnp.ones(info.weights.shape, bool), mean)
+        if len(state) == 1:
             return directions, (new,)
-        bits = (asked.feasible, ~asked.feasible)
-        kept = tuple(
-            jax.tree.map(lambda one, other, bit=bit: jnp.where(bit, one, other), new, old)
-            for bit, old in zip(bits, own, strict=True)
-        )
-        return directions, kept
+        objective, constraint = state
+        return directions, (where(info.feasible, new, objective), where(~info.feasible, new, constraint))
 
 
-def _chosen(own: Any, feasible: Bool[Array, ""]) -> Variates:
-    """Return the control variates of the function on which the round descends."""
-    if len(own) == 1:
-        only: Variates = own[0]
-        return only
-    chosen: Variates = jax.tree.map(lambda one, other: jnp.where(feasible, one, other), *own)
-    return chosen
+def zeros_per_client(params: Params, clients: int) -> Params:
+    """Return zeros of the shape of the parameters for every client."""
+    return cast(Params, jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params))
+
+
+def where(condition: Any, one: Any, other: Any) -> Any:
+    """Return one of two trees of the same structure."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int
 
-from softswitch.methods.client_state import AtClients, RoundAtClients
+from softswitch.methods.client_state import AtClients, RoundAtClients, where, zeros_per_client
 from softswitch.methods.compressors import Compressor
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
@@ -20,31 +20,19 @@ from softswitch.support import checks
 
 
 class Owed(NamedTuple):
-    """Compression state of each client.
+    """Compression state of each client."""
 
-    Attributes:
-        errors: e_i, the accumulated compression errors: one, or one for the objective and one for the constraint.
-        changes: Number of parameter changes received; −1 before its first round. None if whole parameters are sent.
-    """
-
-    errors: tuple[Params, ...]
-    changes: Int[Array, " n"] | None
+    errors: tuple[Params, ...]  # accumulated errors e_i: one, or one for the objective and one for the constraint
+    changes: Int[Array, " n"] | None  # parameter changes received, −1 before round 0; None if none are sent
 
 
 class CompressedSteps(NamedTuple):
-    """State of the server optimiser with compressed parameter changes.
+    """State of the server optimiser with compressed parameter changes."""
 
-    Attributes:
-        inner: State of the optimiser.
-        owed: Accumulated compression error of the parameters.
-        sent: The last change sent.
-        changes: Number of changes so far; a void round makes none.
-    """
-
-    inner: Any
-    owed: Params
-    sent: Params
-    changes: Int[Array, ""]
+    inner: Any  # state of the optimiser
+    owed: Params  # accumulated compression error
+    sent: Params  # the last change sent
+    changes: Int[Array, ""]  # number of changes so far; a void round makes none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,68 +75,47 @@ class Compression(AtClients):
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return errors of 0, and no parameters received."""
-        zeros = jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
-        errors = () if self.up_exactly else (zeros,) * (2 if self.has_two(switches) else 1)
+        kinds = 2 if switches and self.apart else 1
+        errors = () if self.up_exactly else (zeros_per_client(params, clients),) * kinds
         return Owed(errors, None if self.changes is None else jnp.full(clients, -1, jnp.int32))
 
-    def has_two(self, switches: bool) -> bool:
-        """Return whether a client keeps two errors.
-
-        Args:
-            switches: Whether the method switches between objective and constraint.
-        """
-        return bool(switches) and bool(self.apart)
-
-    def after(self, own: Any, asked: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
+    def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """Return C(e_i + u_i), and the new errors."""
-        changes = None if own.changes is None else jnp.full(own.changes.shape, asked.changes, jnp.int32)
+        changes = None if state.changes is None else jnp.full(state.changes.shape, info.changes, jnp.int32)
         if self.up_exactly:
             return directions, Owed((), changes)
         assert self.up is not None
-        errors = own.errors
-        error = errors[0] if len(errors) == 1 else _chosen(asked.feasible, *errors)
+        errors = state.errors
+        error = errors[0] if len(errors) == 1 else where(info.feasible, *errors)
         message = jax.tree.map(lambda e, u: e + u.astype(e.dtype), error, directions)
         sent = jax.vmap(partial(compressed, self.up))(message)
         left = jax.tree.map(jnp.subtract, message, sent)
         if len(errors) == 1:
             return sent, Owed((left,), changes)
-        kept = _chosen(asked.feasible, left, errors[0]), _chosen(asked.feasible, errors[1], left)
-        return sent, Owed(kept, changes)
-
-    def bytes_up(self, params: Params, participants: int) -> Int[Array, " m"]:
-        """Return the number of bytes of each participant's direction.
-
-        Args:
-            params: w, for its size.
-            participants: Number of participants m.
-        """
-        numbers, itemsize = numbers_of(params)
-        each = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
-        return jnp.full(participants, each, jnp.int32)
+        return sent, Owed((where(info.feasible, left, errors[0]), where(info.feasible, errors[1], left)), changes)
 
     def after_void(self, before: Any, after: Any) -> Any:
         """Return the state after a void round: participants have the parameters, and errors are unchanged."""
         return before._replace(changes=after.changes)
 
-    def bytes_down(
-        self, params: Params, own: Owed, changes: Int[Array, ""] | int, participants: int
-    ) -> Int[Array, " m"]:
-        """Return the number of bytes that bring each participant's parameters up to date.
+    def bytes_up(self, params: Params, participants: int) -> Int[Array, " m"]:
+        """Return the number of bytes of each participant's direction."""
+        numbers, itemsize = numbers_of(params)
+        size = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
+        return jnp.full(participants, size, jnp.int32)
 
-        Args:
-            params: w, for its size.
-            own: State of the participants.
-            changes: Number of parameter changes so far.
-            participants: m.
-        """
+    def bytes_down(
+        self, params: Params, state: Owed, changes: Int[Array, ""] | int, participants: int
+    ) -> Int[Array, " m"]:
+        """Return the bytes that bring each participant's parameters up to date after this number of changes."""
         numbers, itemsize = numbers_of(params)
         whole = jnp.full(participants, numbers * itemsize, jnp.int32)
         if self.changes is None:
             return whole
-        assert own.changes is not None
+        assert state.changes is not None
         change = self.changes.size(numbers, itemsize)
-        missed = jnp.minimum(changes - own.changes, -(-numbers * itemsize // change))  # at most the whole parameters
-        return jnp.where(own.changes < 0, whole, jnp.minimum(whole, missed * change))
+        missed = jnp.minimum(changes - state.changes, -(-numbers * itemsize // change))  # at most the whole parameters
+        return jnp.where(state.changes < 0, whole, jnp.minimum(whole, missed * change))
 
 
 def check_compression(way: AtClients | None, domain: Domain | None, robust: int | None) -> None:
@@ -175,8 +142,7 @@ def numbers_of(params: Params) -> tuple[int, int]:
 def compressed(compressor: Compressor, tree: Params) -> Params:
     """Return the arrays after compression as one vector."""
     vector, rebuild = ravel_pytree(tree)
-    received: Params = rebuild(compressor(vector))
-    return received
+    return cast(Params, rebuild(compressor(vector)))
 
 
 def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: Compressor) -> Any:
@@ -195,8 +161,3 @@ def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: Com
         return sent, CompressedSteps(after, jax.tree.map(jnp.subtract, message, sent), sent, state.changes + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _chosen(condition: Any, one: Params, other: Params) -> Params:
-    chosen: Params = jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
-    return chosen

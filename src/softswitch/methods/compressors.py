@@ -12,14 +12,10 @@ from array_api_compat import array_namespace
 
 from softswitch.support import checks
 
-HALF = 15
-"""Number of bits of the lower part of a byte count, which is recorded in two parts to avoid overflow."""
-MAX_BITS, MAX_BLOCK = 8, 2**15
-"""Maximum number of bits per number (with more, a scale of 8 bits would lose the largest multiple), and of a block."""
-SCALE_BYTES = 2
-"""Size of a scale, the upper half of a float32."""
-SMALLEST, LARGEST = 1e-30, 1e38
-"""Scales below the smallest are 0, and those above the largest are clipped."""
+HALF = 15  # bits of the lower part of a byte count, which is recorded in two parts to avoid overflow
+MAX_BITS, MAX_BLOCK = 8, 2**15  # with more bits, a scale of 8 bits would lose the largest multiple
+SCALE_BYTES = 2  # a scale is the upper half of a float32
+SMALLEST, LARGEST = 1e-30, 1e38  # smaller scales become 0, and larger ones are clipped
 
 
 @dataclass(frozen=True)
@@ -39,30 +35,15 @@ class Compressor(ABC):
 
     @abstractmethod
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the number of bytes of a compressed vector.
-
-        Args:
-            numbers: Length of the vector.
-            itemsize: Bytes per uncompressed number.
-        """
+        """Return the bytes of a compressed vector from its length and the bytes per uncompressed number."""
 
     @abstractmethod
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return a vector as bytes.
-
-        Args:
-            vector: One-dimensional array of finite numbers.
-        """
+        """Return a one-dimensional array of finite numbers as bytes."""
 
     @abstractmethod
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector, or raise ``ValueError`` if the bytes are not valid.
-
-        Args:
-            code: Result of ``encode``.
-            numbers: Length of the vector.
-            dtype: Type of the numbers.
-        """
+        """Return the vector of this length and type, or raise ``ValueError`` if the bytes are not valid."""
 
     def _check_length(self, code: bytes, numbers: int, dtype: np.dtype) -> None:
         if len(code) != (expected := self.size(numbers, dtype.itemsize)):
@@ -273,10 +254,7 @@ def _largest_multiple(bits: int) -> int:
 
 
 def _scale_of(sizes: Any, counts: Any, bits: int) -> Any:
-    """Return the scale of every block of |v|: its maximum over the largest multiple; for signs its mean.
-
-    Blocks are padded with 0; ``counts`` are their numbers of entries.
-    """
+    """Return the scale of each block of |v|, padded with 0, from its entries and their number."""
     xp = _library_of(sizes)
     exact = sizes.sum(axis=-1) / counts if bits == 1 else sizes.max(axis=-1) / _largest_multiple(bits)
     share, power = xp.frexp(exact)
@@ -310,10 +288,9 @@ def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np
 
 
 def _kth_largest(sizes: Any, k: int) -> Any:
-    """Return the k-th largest of non-negative JAX numbers.
+    """Return the k-th largest of non-negative JAX numbers, bit by bit, which is much faster than sorting with XLA.
 
-    Non-negative floats are ordered like their bit patterns, so the result is found bit by bit by counting. On a CPU
-    this is about 30 times faster than sorting with XLA.
+    Non-negative floats are ordered like their bit patterns.
     """
     import jax.numpy as jnp  # NumPy clients do not import JAX
     from jax import lax
