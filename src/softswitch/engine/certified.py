@@ -126,10 +126,9 @@ def solve_certified(
 
     def passes(candidate: Candidate) -> bool:
         model, bound = replace(prepared.first, params=candidate.params), prepared.tolerance
-        certificates.append(
-            certify(model, problem, split.calibration, confidence, tolerance=bound, kinds=prepared.kinds)
-        )
-        return is_certified(certificates[-1])
+        certificate = certify(model, problem, split.calibration, confidence, tolerance=bound, kinds=prepared.kinds)
+        certificates.append(certificate)
+        return is_certified(certificate)
 
     last = max(sum(fixed_sequence_test(prepared.path, passes)), 1)
     result, certificate = prepared.result_of(prepared.path[last - 1]), certificates[last - 1].after_tests(last)
