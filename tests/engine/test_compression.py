@@ -88,10 +88,10 @@ def test_what_leaves_out_nothing_changes_no_bit(way):
 
 
 def test_counts_of_bytes_do_not_run_over():
-    from softswitch.methods.compressors import in_one, in_two_parts
+    from softswitch.methods.compressors import join_byte_counts, split_byte_counts
 
     each = jnp.full(30_000, 2**30 + 5, jnp.int32)
-    assert in_one(np.array([in_two_parts(each)])).tolist() == [30_000 * (2**30 + 5)]
+    assert join_byte_counts(np.array([split_byte_counts(each)])).tolist() == [30_000 * (2**30 + 5)]
 
 
 def test_what_does_not_go_with_it_is_refused():

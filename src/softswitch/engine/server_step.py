@@ -23,7 +23,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.client_selection import clients_in_turn, represented_clients, select_clients, update_turns
 from softswitch.methods.client_state import RoundAtClients
 from softswitch.methods.compression import CompressedSteps, Compression, check_compression
-from softswitch.methods.compressors import in_two_parts
+from softswitch.methods.compressors import split_byte_counts
 from softswitch.methods.memory import Memory, Places
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.parts import Decide, Part, PreviousIterate, Round, Update
@@ -339,7 +339,7 @@ def _update_client_states(
         count = clients.shape[0]
         up, down = way.bytes_up(state.params, count), way.bytes_down(state.params, before, changes, count)
         up = jnp.where(played.reports.void, 0, up)
-        traffic = jnp.stack([jnp.stack(in_two_parts(each)) for each in (up, down)])
+        traffic = jnp.stack([jnp.stack(split_byte_counts(each)) for each in (up, down)])
         if way.up_exactly:  # bit for bit as without compression
             direction = oracle.direction(state.params, *arguments)
             return Update(direction, at_clients=put(way.after(before, at_clients, None, direction)[1]), traffic=traffic)

@@ -30,7 +30,7 @@ from softswitch.methods.client_selection import (
     select_clients,
 )
 from softswitch.methods.compression import Compression
-from softswitch.methods.compressors import in_two_parts
+from softswitch.methods.compressors import split_byte_counts
 from softswitch.methods.memory import Memory, Places, Remembered
 from softswitch.methods.messages import Reports
 from softswitch.methods.parts import Round, Update
@@ -417,7 +417,7 @@ class ServerState:
             "clients": RecordedClients(*per_client),
         }
         if traffic is not None:
-            changes["traffic"] = np.array([in_two_parts(np.int64(part)) for part in traffic], np.int64)
+            changes["traffic"] = np.array([split_byte_counts(np.int64(part)) for part in traffic], np.int64)
         of_round: Record = jax.tree.map(lambda part: np.asarray(part)[None], record._replace(**changes))
         return of_round
 

@@ -209,12 +209,12 @@ class TopK(Compressor):
         return _scale_of(_library_of(kept).abs(kept), counts, self.bits or 1)
 
 
-def in_two_parts(each: Any) -> tuple[Any, Any]:
+def split_byte_counts(each: Any) -> tuple[Any, Any]:
     """Return the sum of byte counts as a multiple of 2^15 and the rest."""
     return (each >> HALF).sum(), (each & (2**HALF - 1)).sum()
 
 
-def in_one(parts: np.ndarray) -> np.ndarray:
+def join_byte_counts(parts: np.ndarray) -> np.ndarray:
     """Return sums in two parts, one per row, as single numbers."""
     return (parts[:, 0].astype(np.int64) << HALF) + parts[:, 1]
 

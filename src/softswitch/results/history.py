@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from softswitch.methods.compressors import in_one
+from softswitch.methods.compressors import join_byte_counts
 from softswitch.oracles.evaluation import ClientSummary
 
 _REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
     ``full`` is NaN if w_k was not evaluated on all rows. ``rows`` is the number of rows of the participants, if a batch
     is all of them, and ``values`` the number of rows of values, if it differs from the oracle's cost. ``traffic`` has
-    the bytes sent up and down, if messages are compressed, in the form that ``compressors.in_one`` reads.
+    the bytes sent up and down, if messages are compressed, in the form that ``compressors.join_byte_counts`` reads.
     """
 
     objective: Float[Array, ""]
@@ -189,7 +189,7 @@ class History:
         )
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
         full, held_out = (s and ClientSummary(*(part[evaluated] for part in s)) for s in (joined.full, joined.held_out))
-        up, down = (None, None) if joined.traffic is None else (in_one(joined.traffic[:, i]) for i in (0, 1))
+        up, down = (None, None) if joined.traffic is None else (join_byte_counts(joined.traffic[:, i]) for i in (0, 1))
         clients = joined.clients and ClientHistory(*joined.clients)
         if clients is not None and clients.epsilon is not None and np.isnan(clients.epsilon).all():
             clients = replace(clients, epsilon=None)
