@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from itertools import chain, count, groupby
+from itertools import chain, count
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -201,18 +200,17 @@ def sweep(
         return Sweep(tuple(labelled), numbers, private_results, _total_privacy(chain(*finished), privacy.delta))
     options = (rounds, sampling, output, compute, logging)
 
-    results: dict[str, tuple[Result, ...]] = defaultdict(tuple)
+    results: dict[str, tuple[Result, ...]] = {}
     for automatic in (False, True):
-        labels = [label for label, method in labelled.items() if (method.step_size is None) == automatic]
-        if automatic and labels and vectorize:
+        group = {label: method for label, method in labelled.items() if (method.step_size is None) == automatic}
+        if not group:
+            continue
+        if automatic and vectorize:
             raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
-        given = tuple(labelled[label] for label in labels)
-        shares = [_prepare(one, given, *options) for one in runs] if labels else []
-        # Data sets may differ in the settings that are filled in: those with equal methods run together.
-        for filled, group in groupby(shares, key=lambda one: one[1]):
-            found = _run_all([share for share, _ in group], filled, False if automatic else vectorize, logging.progress)
-            for label, row in zip(labels, found, strict=True):
-                results[label] += row
+        alike = tuple(group.values())
+        shares = [_prepare(one, alike, *options) for one in runs]
+        found = _run_all(shares, alike, False if automatic else vectorize, logging.progress)
+        results |= zip(group, found, strict=True)
     optima = {
         seed: optimum
         for one, rows, _, its_seeds in runs
@@ -282,23 +280,21 @@ def _prepare(
     output: Output,
     compute: Compute,
     logging: Logging,
-) -> tuple[_Share, tuple[Method, ...]]:
-    """Return the runs of these methods and seeds on one data set, and the methods with their settings filled in."""
+) -> _Share:
+    """Return the runs of these methods and seeds on one data set."""
     problem, clients, held_out, seeds = data
     if isinstance(problem, Problem) and problem.is_torch:
         torch_sampling = resolve_sampling(sampling, methods[0])
         problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, torch_sampling, held_out)
     if isinstance(problem, Federation):
         settings = RunSettings.from_options(rounds, None, sampling or Sampling(), output, logging)
-        filled, _, _, settings, choice = resolve_for_federation(problem, methods, settings)
-        return _Share(request_of(problem, filled, settings, choice=choice), seeds), filled
+        filled = resolve_for_federation(problem, methods, settings)
+        return _Share(request_of(problem, methods, filled.settings, choice=filled.choice), seeds)
     sampling = resolve_sampling(sampling, methods[0])
     settings = RunSettings.from_options(rounds, None, sampling, output, logging)
-    filled, sampling, compute, settings, choice = resolve_options(
-        problem, clients, methods, sampling, compute, settings
-    )
-    options: dict[str, Any] = {"compute": compute, "held_out": held_out, "choice": choice}
-    return _Share(request(problem, clients, filled, sampling, settings, **options), seeds), filled
+    filled = resolve_options(problem, clients, methods, sampling, compute, settings)
+    options: dict[str, Any] = {"compute": filled.compute, "held_out": held_out, "choice": filled.choice}
+    return _Share(request(problem, clients, methods, filled.sampling, filled.settings, **options), seeds)
 
 
 def _run_all(
