@@ -248,7 +248,7 @@ def test_an_optimiser_that_wants_to_search_is_refused_in_words(clients):
         return optax.chain(optax.sgd(step_size), optax.scale_by_backtracking_linesearch(5))
 
     method = ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=searching)
-    with pytest.raises(ValueError, match="optimizer must be content with a direction, the parameters and a value"):
+    with pytest.raises(ValueError, match="optimizer must need only a direction, the parameters and a value"):
         solve(clients, method=method)
 
 
@@ -297,7 +297,7 @@ def test_what_a_warm_start_cannot_be(clients):
         solve(clients, warm_start=first, keep=("moments",))
     with pytest.raises(TypeError, match="warm_start must be a Result"):
         solve(clients, warm_start=first.params)
-    with pytest.raises(ValueError, match=r"the same kind of rule and optimizer .* leave 'optimizer' out of keep"):
+    with pytest.raises(ValueError, match=r"same class of method and optimizer .* remove 'optimizer' from keep"):
         solve(clients, method=ADAM, warm_start=first)
     solve(clients, method=ADAM, warm_start=first, keep=("average",), rounds=5)
     other = ss.Problem(
@@ -359,7 +359,7 @@ def test_a_rule_with_an_array_among_its_settings(clients, tmp_path):
 
 
 def test_an_optimiser_that_is_none_is_refused(clients):
-    with pytest.raises(TypeError, match="to an optax transformation, but makes 5"):
+    with pytest.raises(TypeError, match="to an optax transformation, but returns 5"):
         solve(clients, method=ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=lambda step: 5))
 
 

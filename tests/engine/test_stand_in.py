@@ -282,7 +282,7 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
     plain = LocalRestarts._state_at
 
     def watching(self, origin, done):
-        begun.append(origin.words)
+        begun.append(origin.description)
         return plain(self, origin, done)
 
     monkeypatch.setattr(LocalRestarts, "_state_at", watching)
