@@ -39,9 +39,9 @@ def same_params(one, other):
 def test_rounds_beyond_the_last_are_not_in_the_program(clients):
     """A chunk is a loop of as many rounds as are left: no branch passes the state through for the others."""
     asked = request(PROBLEM, clients, (RULE,), Sampling(batch_size=8), RunSettings(rounds=3, eval_every=0))
-    parts, program, state = asked.parts(RULE), asked.program(250), asked.first_state(RULE)
+    parts, program, state = asked.setup(RULE), asked.program(250), asked.first_state(RULE)
     arguments = (parts, asked.span(0), jax.random.key(0), state)
-    traced = jax.make_jaxpr(lambda parts, *rest: engine.chunk(parts, program, *rest))(*arguments)
+    traced = jax.make_jaxpr(lambda parts, *rest: engine.run_rounds(parts, program, *rest))(*arguments)
     (loop,) = [e for e in traced.jaxpr.eqns if e.primitive.name == "while"]
     leaves = len(jax.tree.leaves(state))
     branches = [e for e in loop.params["body_jaxpr"].eqns if e.primitive.name == "cond"]
