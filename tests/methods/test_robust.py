@@ -163,7 +163,7 @@ def test_however_far_a_liar_points_the_step_stays_near_the_honest(honest, lie):
 def test_robust_is_a_whole_number_and_not_for_sums():
     with pytest.raises(ValueError, match="robust must be an integer >= 0, but is -1"):
         ss.SoftmaxSGM(tolerance=0.1, robust=-1, step_size=None, alpha=None)
-    with pytest.raises(ValueError, match="robust=1 needs a criterion of the clients' own numbers"):
+    with pytest.raises(ValueError, match="robust=1 needs the criterion 'softmax'"):
         ss.SoftmaxSGM(tolerance=0.1, criterion="pooled", robust=1, step_size=None, alpha=None)
     assert ss.SoftmaxSGM(tolerance=0.1, robust=0, step_size=None, alpha=None) == ss.SoftmaxSGM(
         tolerance=0.1, step_size=None, alpha=None

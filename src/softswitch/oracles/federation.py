@@ -45,7 +45,8 @@ class Federation:
         if not isinstance(self.oracle, Oracle):
             raise TypeError(f"oracle must be a subclass of softswitch.oracles.base.Oracle, but is {self.oracle!r}")
         object.__setattr__(self, "start", check_start("start", self.start))
-        check_domain(self.domain, self.start)
+        if self.domain is not None:
+            check_domain(self.domain, self.start)
         object.__setattr__(self, "names", tuple(self.names))
         n = self.oracle.client_count
         if len(self.names) != n:
