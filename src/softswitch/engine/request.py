@@ -174,7 +174,8 @@ class Request:
     @cached_property
     def domain(self) -> Domain | None:
         """Θ as a pytree."""
-        return as_pytree(self.federation.domain)
+        domain = self.federation.domain
+        return None if domain is None else as_pytree(domain)
 
     @cached_property
     def engine(self) -> Engine:
@@ -316,7 +317,8 @@ def request_of(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
                 "PooledConstraint(statistics, value); other criteria are 'softmax', 'max' and 'mean'"
             )
-        check_robust(method, oracle.participants, start)
+        if method.robust is not None:
+            check_robust(method, oracle.participants, start)
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
         if method.at_clients is not None:
