@@ -168,10 +168,10 @@ class _Test(NamedTuple):
         return is_certified(self.certificate)
 
 
-Claim = tuple[_Trained, Candidate]
+_Claim = tuple[_Trained, Candidate]
 
 
-def _order_claims(trained: Sequence[_Trained]) -> list[Claim]:
+def _order_claims(trained: Sequence[_Trained]) -> list[_Claim]:
     """Return the models to test, the most likely first; among equals looser bounds and safer models first."""
     claims = []
     for one in trained:
@@ -180,11 +180,11 @@ def _order_claims(trained: Sequence[_Trained]) -> list[Claim]:
     return sorted(claims, key=lambda claim: -claim[1].forecast.pass_probability)
 
 
-def _run_tests(claims: Sequence[Claim], problem: Problem, split: DataSplit, confidence: float) -> list[_Test]:
+def _run_tests(claims: Sequence[_Claim], problem: Problem, split: DataSplit, confidence: float) -> list[_Test]:
     """Test the claims on the calibration split, up to the first that fails."""
     tests: list[_Test] = []
 
-    def passes(claim: Claim) -> bool:
+    def passes(claim: _Claim) -> bool:
         (bound, prepared, _), model = claim
         result = replace(prepared.first, params=model.params)
         certificate = certify(result, problem, split.calibration, confidence, tolerance=bound, kinds=prepared.kinds)
@@ -224,18 +224,18 @@ class _Curve:
 
     def point(self, one: _Trained, method: Method, tests: Sequence[_Test] = ()) -> FrontierPoint:
         """Return the point of a bound and its model, with the outcome of the tests so far."""
-        params, validation = one.model.params, self._split.validation
+        params, split, constant = one.model.params, self._split, self._constant(method)
         train_constraint, train_objective = _worst_values(self._on_train(params))
         other_constraint, other_objective = _worst_values(self._on_validation(params))
-        constant = self._constant(method)
         known = [pair for pair in self._recorded if all(map(math.isfinite, pair))]
         feasible = [pair for pair in known if pair[0] <= one.bound]
         smallest = min(known, default=(math.nan, math.nan))
         constraint, objective = min(feasible, key=lambda pair: pair[1]) if feasible else smallest
+        absent = set(map(str, split.train.names)) - set(map(str, split.calibration.names))
         outcome = BoundOutcome.LATER
         if not train_constraint <= one.bound:
             outcome = BoundOutcome.NOT_REACHED
-        elif one.prepared.certifiability.uncertifiable or self._lacks_calibration_rows():
+        elif one.prepared.certifiability.uncertifiable or absent:
             outcome = BoundOutcome.TOO_FEW
         point = FrontierPoint(
             bound=one.bound,
@@ -246,7 +246,7 @@ class _Curve:
             other_objective=other_objective,
             other_constraint=other_constraint,
             constant=constant[1] if constant is not None and constant[0] <= one.bound else math.nan,
-            measures={name: float(measure(params, validation)) for name, measure in self._measures.items()},
+            measures={name: float(measure(params, split.validation)) for name, measure in self._measures.items()},
             model=str(one.model),
             result=one.prepared.result_of(one.model),
         )
@@ -261,10 +261,7 @@ class _Curve:
         return point
 
     def smallest(self, method: Method, minimise: Callable[[], Params]) -> SmallestConstraint:
-        """Return the smallest constraint of all models, constant predictions and a run that minimises it.
-
-        The run is omitted if the smallest possible constraint is already reached.
-        """
+        """Return the smallest constraint of models, constant predictions and, if needed, a run that minimises it."""
         pairs, constant = list(self._recorded), self._constant(method)
         if constant is not None:
             pairs.append(constant)
@@ -274,9 +271,6 @@ class _Curve:
             pairs.append(self._recorded[-1])
         constraint, objective = min((pair for pair in pairs if math.isfinite(pair[0])), default=(math.nan, math.nan))
         return SmallestConstraint(constraint, objective, math.nan if constant is None else constant[0])
-
-    def _lacks_calibration_rows(self) -> bool:
-        return not set(map(str, self._split.train.names)) <= set(map(str, self._split.calibration.names))
 
     def _constant(self, method: Method) -> tuple[float, float] | None:
         """Return G and F of the best constant prediction; None without ``move``."""
