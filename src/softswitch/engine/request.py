@@ -70,31 +70,34 @@ class WarmStart:
         """The server state at the end of the earlier run."""
         return self.result.state
 
-    def check(self, fresh: State, domain: Domain | None) -> None:
-        """Raise unless the kept state has the structure of a fresh one and lies in the domain."""
-        wanted, given = structure_and_shapes(fresh.params), structure_and_shapes(self.state.params)
-        if wanted != given:
-            accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
-            raise ValueError(f"warm_start must hold {accepted}, but holds {given[1]}")
-        if "optimizer" in self.keep_state:
-            wanted, given = (structure_and_shapes((one.optimizer, one.method)) for one in (fresh, self.state))
-            if wanted != given:
-                accepted = "a run with the same class of method and optimizer to keep its state"
-                raise ValueError(f"warm_start must come from {accepted}; remove 'optimizer' from keep_state")
-        check_domain(domain, self.state.params)
-
-    def apply(self, fresh: State) -> State:
-        """Return a fresh state with the kept parts."""
-        earlier = self.state
-        state = fresh._replace(params=earlier.params)
-        if "optimizer" in self.keep_state:
-            state = state._replace(optimizer=earlier.optimizer, method=earlier.method)
-        return state._replace(average=earlier.average) if "average" in self.keep_state else state
-
 
 def resolve_warm_start(given: Result | WarmStart | None) -> WarmStart | None:
     """Return the warm start that a user gave as a result, a ``WarmStart`` or None."""
     return given if given is None or isinstance(given, WarmStart) else WarmStart(given)
+
+
+def _check_warm_start(warm_start: WarmStart, fresh: State, domain: Domain | None) -> None:
+    """Raise unless the kept state has the structure of a fresh one and lies in the domain."""
+    earlier = warm_start.state
+    wanted, given = structure_and_shapes(fresh.params), structure_and_shapes(earlier.params)
+    if wanted != given:
+        accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
+        raise ValueError(f"warm_start must hold {accepted}, but holds {given[1]}")
+    if "optimizer" in warm_start.keep_state:
+        wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
+        if wanted != given:
+            accepted = "a run with the same class of method and optimizer to keep its state"
+            raise ValueError(f"warm_start must come from {accepted}; remove 'optimizer' from keep_state")
+    check_domain(domain, earlier.params)
+
+
+def _apply_warm_start(warm_start: WarmStart, fresh: State) -> State:
+    """Return a fresh state with the kept parts."""
+    earlier, kept = warm_start.state, warm_start.keep_state
+    state = fresh._replace(params=earlier.params)
+    if "optimizer" in kept:
+        state = state._replace(optimizer=earlier.optimizer, method=earlier.method)
+    return state._replace(average=earlier.average) if "average" in kept else state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +207,7 @@ class Request:
         """Return the state before round 0."""
         clients = self.oracle.without_evaluation()
         fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
-        return fresh if self.warm_start is None else self.warm_start.apply(fresh)
+        return fresh if self.warm_start is None else _apply_warm_start(self.warm_start, fresh)
 
     @property
     def start(self) -> Params:
@@ -324,5 +327,5 @@ def request_of(
         if method.at_clients is not None:
             check_size(method.at_clients, start, oracle.client_count, method.switches)
         if warm_start is not None:
-            warm_start.check(jax.eval_shape(partial(cold.first_state, method)), federation.domain)
+            _check_warm_start(warm_start, jax.eval_shape(partial(cold.first_state, method)), federation.domain)
     return replace(cold, warm_start=warm_start)
