@@ -12,10 +12,10 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, CandidateGenerator, Move, Variant, best_of, further_variants
-from softswitch.engine.defaults import resolve_sampling
+from softswitch.engine.defaults import resolve_method, resolve_sampling
 from softswitch.engine.request import RunSettings
 from softswitch.engine.solve import solve_rows
-from softswitch.methods.automatic import Automatic, resolve_method
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling

@@ -16,6 +16,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose_first_restart, choose_settings, default_memory
 from softswitch.engine.request import CHOSEN_FOR, RunSettings
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
@@ -40,6 +41,26 @@ class Resolved(NamedTuple):
     compute: Compute
     settings: RunSettings
     choice: Choice | None
+
+
+def resolve_method(method: Any, tolerance: float | None = None) -> Method:
+    """Return the method of a run; its step size is None if it is chosen during the run."""
+    if (method is None) == (tolerance is None):
+        raise ValueError(f"give either a method or a tolerance, but method={method!r} and tolerance={tolerance!r}")
+    if tolerance is not None:
+        return Automatic(tolerance).template
+    if isinstance(method, Automatic):
+        return method.template
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be a Method, such as SoftmaxSGM(...), or Automatic(...), but is {method!r}")
+    required = ("step_size", "alpha") if isinstance(method, SoftmaxSGM) else ("step_size",)
+    missing = [name for name in required if getattr(method, name, 0.0) is None]
+    if missing:
+        raise ValueError(
+            f"{missing[0]} must be a number, but is None in {method}; use solve(..., tolerance=...) or "
+            "softswitch.methods.Automatic to have it chosen"
+        )
+    return method
 
 
 def resolve_sampling(sampling: Sampling | None, method: Method) -> Sampling:

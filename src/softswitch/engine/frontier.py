@@ -16,10 +16,10 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
 from softswitch.engine.candidates import Candidate, Move, with_tolerance
 from softswitch.engine.certified import Prepared, prepare
-from softswitch.engine.defaults import resolve_sampling
+from softswitch.engine.defaults import resolve_method, resolve_sampling
 from softswitch.engine.request import RunSettings
 from softswitch.engine.solve import solve_rows
-from softswitch.methods.automatic import Automatic, resolve_method
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator

@@ -21,12 +21,12 @@ from rich.table import Table
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine import compiled
-from softswitch.engine.defaults import resolve_for_federation, resolve_options, resolve_sampling
+from softswitch.engine.defaults import resolve_for_federation, resolve_method, resolve_options, resolve_sampling
 from softswitch.engine.loop import finish, run
 from softswitch.engine.private import PrivatePlan, find_costliest, solve_privately
 from softswitch.engine.request import Request, RunSettings, request, request_of
 from softswitch.engine.solve import TORCH_ENGINE
-from softswitch.methods.automatic import Automatic, resolve_method
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options

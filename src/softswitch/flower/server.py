@@ -16,11 +16,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from softswitch.engine.defaults import resolve_method
 from softswitch.flower.jax_client import flatten_params, initial_arrays
 from softswitch.flower.membership import confusable_key, find_keys, normalize_name
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.flower.strategy import SwitchingStrategy
-from softswitch.methods.automatic import Automatic, as_method, resolve_method
+from softswitch.methods.automatic import Automatic, as_method
 from softswitch.methods.base import Method
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import Range

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
-from softswitch.engine.defaults import is_automatic
+from softswitch.engine.defaults import is_automatic, resolve_method
 from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_decision
@@ -27,7 +27,7 @@ from softswitch.flower.run import FlowerRun
 from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureMean
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
-from softswitch.methods.automatic import Automatic, resolve_method
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Reports
 from softswitch.methods.parts import Round

@@ -49,23 +49,3 @@ def as_method(method: Method) -> Method | Automatic:
     automatic = object.__new__(Automatic)
     automatic.template = method
     return automatic
-
-
-def resolve_method(method: Any, tolerance: float | None = None) -> Method:
-    """Return the method of a run; its step size is None if it is chosen during the run."""
-    if (method is None) == (tolerance is None):
-        raise ValueError(f"give either a method or a tolerance, but method={method!r} and tolerance={tolerance!r}")
-    if tolerance is not None:
-        return Automatic(tolerance).template
-    if isinstance(method, Automatic):
-        return method.template
-    if not isinstance(method, Method):
-        raise TypeError(f"method must be a Method, such as SoftmaxSGM(...), or Automatic(...), but is {method!r}")
-    required = ("step_size", "alpha") if isinstance(method, SoftmaxSGM) else ("step_size",)
-    missing = [name for name in required if getattr(method, name, 0.0) is None]
-    if missing:
-        raise ValueError(
-            f"{missing[0]} must be a number, but is None in {method}; use solve(..., tolerance=...) or "
-            "softswitch.methods.Automatic to have it chosen"
-        )
-    return method

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from softswitch.engine.defaults import choose_for_federation
+from softswitch.engine.defaults import choose_for_federation, resolve_method
 from softswitch.engine.sweep import sweep
-from softswitch.methods.automatic import Automatic, resolve_method
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.oracles.options import Logging, Output, Sampling
