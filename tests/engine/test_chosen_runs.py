@@ -419,7 +419,7 @@ def test_a_warm_start_goes_on_from_the_answer(clients):
         batch_size=None,
         eval_every=0,
     )
-    with pytest.raises(ValueError, match="leave 'optimizer' out of keep_state"):
+    with pytest.raises(ValueError, match="remove 'optimizer' from keep_state"):
         chosen(clients, warm_start=paper)
     after = chosen(clients, warm_start=paper, keep=("average",), rounds=30)
     above = ss.evaluate(PROBLEM, clients, paper.last)[1].max() - 0.1
