@@ -60,10 +60,21 @@ class AtClients(ABC):
 
     @abstractmethod
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """Return the state before round 0, one entry per client; ``switches`` is ``Method.switches``."""
+        """Return the state before round 0, one entry per client.
+
+        Args:
+            params: w_0, for its shapes.
+            clients: Number of clients n.
+            switches: Whether the method switches between objective and constraint.
+        """
 
     def shift(self, state: Any, info: RoundAtClients) -> Params | None:
-        """Return the vector that each participant adds to every gradient; None if there is none."""
+        """Return the vector that each participant adds to every gradient; None if there is none.
+
+        Args:
+            state: State of the participants.
+            info: The round.
+        """
         return None
 
     @abstractmethod
@@ -78,7 +89,12 @@ class AtClients(ABC):
         """
 
     def after_void(self, before: Any, after: Any) -> Any:
-        """Return the state of all clients after a void round, given those before it and if it had counted."""
+        """Return the state of all clients after a void round. Default: the state before it.
+
+        Args:
+            before: State before the round.
+            after: State if the round had counted.
+        """
         return before
 
 

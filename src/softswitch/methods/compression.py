@@ -99,7 +99,12 @@ class Compression(AtClients):
         return before._replace(changes=after.changes)
 
     def bytes_up(self, params: Params, participants: int) -> Int[Array, " m"]:
-        """Return the number of bytes of each participant's direction."""
+        """Return the number of bytes of each participant's direction.
+
+        Args:
+            params: w, for its size.
+            participants: Number of participants m.
+        """
         numbers, itemsize = numbers_of(params)
         size = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
         return jnp.full(participants, size, jnp.int32)
@@ -107,7 +112,14 @@ class Compression(AtClients):
     def bytes_down(
         self, params: Params, state: Owed, changes: Int[Array, ""] | int, participants: int
     ) -> Int[Array, " m"]:
-        """Return the bytes that bring each participant's parameters up to date after this number of changes."""
+        """Return the number of bytes that bring each participant's parameters up to date.
+
+        Args:
+            params: w, for its size.
+            state: State of the participants.
+            changes: Number of parameter changes so far.
+            participants: Number of participants m.
+        """
         numbers, itemsize = numbers_of(params)
         whole = jnp.full(participants, numbers * itemsize, jnp.int32)
         if self.changes is None:

@@ -35,15 +35,30 @@ class Compressor(ABC):
 
     @abstractmethod
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of a compressed vector from its length and the bytes per uncompressed number."""
+        """Return the number of bytes of a compressed vector.
+
+        Args:
+            numbers: Length of the vector.
+            itemsize: Bytes of each number before compression.
+        """
 
     @abstractmethod
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return a one-dimensional array of finite numbers as bytes."""
+        """Return a vector as bytes.
+
+        Args:
+            vector: One-dimensional array of finite numbers.
+        """
 
     @abstractmethod
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector of this length and type, or raise ``ValueError`` if the bytes are not valid."""
+        """Return the vector, or raise ``ValueError`` if the bytes are not valid.
+
+        Args:
+            code: The bytes.
+            numbers: Length of the vector.
+            dtype: Type of its numbers.
+        """
 
     def _check_length(self, code: bytes, numbers: int, dtype: np.dtype) -> None:
         if len(code) != (expected := self.size(numbers, dtype.itemsize)):
