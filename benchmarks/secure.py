@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import softswitch.flower as fl
 from softswitch import SoftmaxSGM, solve
 from softswitch.flower import secure_aggregation
 from softswitch.flower.secure_aggregation import SHARES, AggregationTerms
-from softswitch.methods.weight_cap import capped
+from softswitch.methods.weight_cap import cap_weights
 from softswitch.oracles.options import Output
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -37,8 +36,8 @@ class CappedSGM(SoftmaxSGM):
     def decide(self, state: Any, reports: Any) -> tuple[Any, Any]:
         """As Softmax SGM, and then capped."""
         decision, after = super().decide(state, reports)
-        plain: Any = SimpleNamespace(decide=super().decide)
-        return capped(plain, state, reports, decision, jnp.asarray(self.most, decision.weights.dtype)), after
+        cap = jnp.asarray(self.most, decision.weights.dtype)
+        return cap_weights(super().decide, state, reports, decision, cap), after
 
 
 def app_of(data: Any) -> Any:
