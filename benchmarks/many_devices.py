@@ -83,9 +83,8 @@ def work(model: str, clients: int, devices: int, **how: Any) -> Work:
     """The work of one device in a round in which everyone takes part."""
     run = asked(model, clients, devices, **how)
     state = run.first_state(RULE)
-    program = compiled.CompiledEngine.run_chunk.lower(
-        run.setup(RULE), run.program(1), run.span(0), jax.random.key(0), state
-    ).compile()
+    run_chunk: Any = compiled.CompiledEngine.run_chunk
+    program = run_chunk.lower(run.setup(RULE), run.program(1), run.span(0), jax.random.key(0), state).compile()
     costs: Any = program.cost_analysis()
     columns = run.oracle.rows.columns.values()  # type: ignore[attr-defined]
     held = sum(column.addressable_shards[0].data.nbytes for column in columns)

@@ -58,7 +58,8 @@ def copies(problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, l
     parts = Setup(oracle, method, None)
     asked = (parts, compiled.Program(100, False, False), compiled.Span(0, 100, 0, 1), jax.random.key(0))
     state = jax.eval_shape(lambda: first_state(problem.start, method, (), 0, 1))
-    needed: Any = compiled.CompiledEngine.run_chunk.lower(*asked, state).compile().memory_analysis()
+    run_chunk: Any = compiled.CompiledEngine.run_chunk
+    needed: Any = run_chunk.lower(*asked, state).compile().memory_analysis()
     rows = sum(column.nbytes for column in clients.rows.columns.values())
     found = {
         "kept": needed.argument_size_in_bytes - rows,

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from softswitch.methods.drift_correction import OF_LATE, SHARES
+from softswitch.methods.drift_correction import DECAY_RATES, ERROR_DECAY
 
 CLIENTS, FEATURES, ROWS, BATCH, ROUNDS, ALPHA = 20, 5, 80, 4, 300, 10.0
 FIRST_SEED = 100
@@ -31,7 +31,7 @@ WAYS = {"w_{k−1}, β^a": Way(False, True), "its own, β^a": Way(True, True), "
 
 def miss_of(way: Way, asked: int, step: float, falls: bool, seed: int) -> float:
     """Root mean square miss of those asked."""
-    rng, shares = np.random.default_rng(seed), np.asarray(SHARES)
+    rng, shares = np.random.default_rng(seed), np.asarray(DECAY_RATES)
     x = rng.normal(size=(CLIENTS, ROWS, FEATURES))
     y = np.einsum("nij,nj->ni", x, 0.7 * rng.normal(size=(CLIENTS, FEATURES)) + 1)
     y += 0.5 * rng.normal(size=y.shape)
@@ -46,13 +46,13 @@ def miss_of(way: Way, asked: int, step: float, falls: bool, seed: int) -> float:
     for k in range(ROUNDS):
         worst = np.argsort(-believed)[: asked - 2]
         chosen = [*worst, *rng.choice(np.setdiff1d(np.arange(CLIENTS), worst), 2, replace=False)]
-        missed *= OF_LATE
+        missed *= ERROR_DECAY
         for i in chosen:
             rows, age = rng.integers(0, ROWS, BATCH), k - heard[i]
             now, miss = value(w, i, rows), np.zeros(len(shares))
             if heard[i] >= 0:
                 miss = value(last[i] if way.own else before, i, rows) - estimates[i]
-                missed += (1 - OF_LATE) * miss**2 * (age == 1)
+                missed += (1 - ERROR_DECAY) * miss**2 * (age == 1)
             estimates[i] = now - shares ** (age if way.by_age else 1) * miss
             heard[i], last[i] = k, w
         believed = estimates[:, missed.argmin()].copy()
