@@ -223,9 +223,9 @@ def test_they_come_back_from_their_description():
 
 
 def test_a_rule_without_a_step_size_says_so_where_one_is_needed():
-    with pytest.raises(ValueError, match="step_size must be given where it is not chosen during a run"):
+    with pytest.raises(ValueError, match="step_size must be given unless it is chosen during a run"):
         ss.SoftmaxSGM(tolerance=0.1, step_size=None, alpha=None).step_size_at(3)
-    with pytest.raises(ValueError, match="alpha must be given where it is not chosen during a run"):
+    with pytest.raises(ValueError, match="alpha must be given unless it is chosen during a run"):
         ss.SoftmaxSGM(tolerance=0.1, step_size=None, alpha=None).decide(
             (), Reports(np.zeros(2), np.zeros((2, 1)), None, np.ones(2, bool))
         )
