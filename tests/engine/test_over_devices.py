@@ -122,7 +122,7 @@ def test_the_first_process_alone_writes(by_two):
 
 def test_processes_that_were_told_different_things_end(by_two):
     for one in by_two:
-        assert one["other folder"].startswith("checkpoints must be in a folder that all processes see")
+        assert one["other folder"].startswith("checkpoints must be in a folder that all processes share")
         assert one["other clients"].startswith("clients must be the same in every process")
         assert one["half"].startswith("devices must include some of each of 2 processes")
 

@@ -133,9 +133,9 @@ def test_nothing_is_compiled_anew_for_schedules_and_partials_made_anew():
         return flat.solve(problem, clients, method, rounds=5, eval_every=0)
 
     run(1.0)
-    programs = compiled.run_chunk._cache_size()
+    programs = compiled.CompiledEngine.run_chunk._cache_size()
     again = run(1.0)
-    assert compiled.run_chunk._cache_size() == programs
+    assert compiled.CompiledEngine.run_chunk._cache_size() == programs
     other = run(2.0)
-    assert compiled.run_chunk._cache_size() == programs + 1
+    assert compiled.CompiledEngine.run_chunk._cache_size() == programs + 1
     assert other.worst_objective != again.worst_objective
