@@ -131,8 +131,17 @@ def expected():
     return of
 
 
-@pytest.mark.parametrize("engine", ["stepwise", "out of core", "sharded", "Flower"])
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("softmax", "several local steps of half the clients", "corrected memory", "robust with memory")
+"""Cases that run for every engine in every test run. The remaining ones of engines that compile the same round are
+slow; the step-by-step engine and Flower, which have code of their own, run all."""
+PAIRS = [
+    pytest.param(engine, name, marks=[] if name in QUICK or engine in ("stepwise", "Flower") else pytest.mark.slow)
+    for engine in ("stepwise", "out of core", "sharded", "Flower")
+    for name in CASES
+]
+
+
+@pytest.mark.parametrize(("engine", "name"), PAIRS)
 def test_every_engine_takes_the_same_course(x64, expected, engine, name):
     if engine in NO_STATE_AT_CLIENTS and name.startswith("compressed"):
         with pytest.raises(ValueError, match="at_clients"):
