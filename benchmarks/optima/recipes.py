@@ -29,8 +29,7 @@ def recipe(name: str, problem: ss.Problem, clients: ss.ClientData, tolerance: fl
 
 def automatic(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
     """Everything is chosen by the library."""
-    only: dict[str, Any] = {"tolerance": tolerance}
-    return {"answer": np.asarray(flat.solve(problem, clients, ss.SoftmaxSGM(**only)).params)}
+    return {"answer": np.asarray(flat.solve(problem, clients, ss.Automatic(tolerance=tolerance)).params)}
 
 
 def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:

@@ -278,6 +278,7 @@ def _keeps_curvature(minimum: Minimum, shift: float) -> bool:
             continue  # the curvature does not change within a millionth of the parameters' norm
         test_point = lagrangian.round_point(minimum.point + step)
         hessian = lagrangian.hessian(test_point, minimum.weights) + shift * identity
-        if not np.isfinite(hessian).all() or np.linalg.eigvalsh(root.T @ hessian @ root)[0] < 0.5:
+        curvature = root.T @ hessian @ root
+        if not np.isfinite(curvature).all() or np.linalg.eigvalsh(curvature)[0] < 0.5:
             return False
     return True
