@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from softswitch.oracles.attacks import ByzantineOracle as ByzantineOracle
     from softswitch.oracles.attacks import with_attack as with_attack
 
-_MODULES = {
-    "ATTACKS": "oracles.attacks",
-    "ByzantineOracle": "oracles.attacks",
-    "with_attack": "oracles.attacks",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_attributes(__name__)

@@ -31,31 +31,4 @@ if TYPE_CHECKING:
     from softswitch.oracles.torch_functions import parameters as parameters
     from softswitch.results.events import read_events as read_events
 
-_MODULES = {
-    "ClientPolicy": "flower.client",
-    "InProcessGrid": "flower.simulation",
-    "JaxClient": "flower.jax_client",
-    "AllowedClient": "flower.membership",
-    "LocalOracle": "flower.local_client",
-    "NumpyClient": "flower.numpy_client",
-    "PrivateClient": "flower.private_client",
-    "RefusalError": "flower.local_client",
-    "SecureAggregation": "flower.secure_aggregation",
-    "SigningKeys": "flower.secure_aggregation",
-    "RegretClient": "flower.local_client",
-    "PerRowOracle": "flower.local_client",
-    "StrategySettings": "flower.settings",
-    "SwitchingStrategy": "flower.strategy",
-    "Task": "flower.local_client",
-    "TorchClient": "flower.torch_client",
-    "Values": "flower.messages",
-    "client_app": "flower.client",
-    "initial_arrays": "flower.jax_client",
-    "parameters": "oracles.torch_functions",
-    "read_events": "results.events",
-    "server_app": "flower.server",
-}
-"""Where each name lives."""
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_attributes(__name__)

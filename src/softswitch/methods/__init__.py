@@ -39,42 +39,4 @@ if TYPE_CHECKING:
     from softswitch.methods.term import TERM as TERM
     from softswitch.problem.choices import CRITERIA as CRITERIA
 
-_MODULES = {
-    "Agnostic": "methods.agnostic",
-    "AtClients": "methods.client_state",
-    "AugmentedLagrangian": "methods.augmented_lagrangian",
-    "AverageSGM": "methods.average_sgm",
-    "CRITERIA": "problem.choices",
-    "Compression": "methods.compression",
-    "Compressor": "methods.compressors",
-    "Consensus": "methods.client_state",
-    "ControlVariates": "methods.client_state",
-    "Decision": "methods.messages",
-    "Direction": "methods.directions",
-    "ExactPenalty": "methods.exact_penalty",
-    "FallingStep": "methods.schedules",
-    "FedAvg": "methods.fed_avg",
-    "HardSGM": "methods.hard_sgm",
-    "HingePenalty": "methods.hinge_penalty",
-    "LocalLoss": "methods.messages",
-    "NormalizedAdam": "methods.schedules",
-    "NuPI": "methods.nu_pi",
-    "Optimistic": "methods.directions",
-    "Penalty": "methods.penalty",
-    "PrimalDual": "methods.primal_dual",
-    "ProxAL": "methods.prox_al",
-    "QFedAvg": "methods.q_fed_avg",
-    "Quantised": "methods.compressors",
-    "Reports": "methods.messages",
-    "RoundAtClients": "methods.client_state",
-    "Method": "methods.base",
-    "ScaffPD": "methods.scaff_pd",
-    "SoftmaxSGM": "methods.softmax_sgm",
-    "TERM": "methods.term",
-    "TopK": "methods.compressors",
-    "switch": "methods.base",
-}
-"""Where each name lives."""
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_attributes(__name__)

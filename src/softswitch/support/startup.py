@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,23 +15,24 @@ CACHE_BYTES = 2**30  # the least recently used programs are deleted first
 MIN_COMPILE_SECONDS = 0.1  # programs that compile faster are not stored
 
 
-def lazy_attributes(module: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` of a module that imports its names on first use.
+def lazy_attributes(module: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module that imports its public names on first use.
 
-    Args:
-        module: Name of the module that exports the names.
-        modules: For each public name the module that defines it, relative to the top-level package of ``module``.
+    The public names are those that the module's source imports as ``from origin import name as name``, in a block for
+    type checkers.
     """
-    package = module.split(".")[0]
+    statements = ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
+    imports = [statement for statement in statements if isinstance(statement, ast.ImportFrom)]
+    origins = {name.asname: str(line.module) for line in imports for name in line.names if name.asname}
 
     def get_attribute(name: str) -> Any:
-        if name not in modules:
+        if name not in origins:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        value = getattr(import_module(origins[name]), name)
         setattr(sys.modules[module], name, value)
         return value
 
-    return get_attribute, lambda: sorted(modules)
+    return list(origins), get_attribute, lambda: sorted(origins)
 
 
 def enable_compilation_cache() -> None:

@@ -33,16 +33,4 @@ if TYPE_CHECKING:
     from softswitch.theory.theorems import theorem_2 as theorem_2
     from softswitch.theory.theorems import theorem_3 as theorem_3
 
-_GAPS, _THEOREMS = "theory.client_gaps", "theory.theorems"
-_MODULES = {
-    **dict.fromkeys(("GAPS", "NOISES", "ExtremeValueLimit", "expected_gap", "extreme_value_limit"), _GAPS),
-    **dict.fromkeys(("gap_quantile", "heterogeneity", "quantile_bound"), _GAPS),
-    **dict.fromkeys(("Bound", "Constants", "Setting", "bound", "theorem_1", "theorem_2", "theorem_3"), _THEOREMS),
-    **dict.fromkeys(("constraint_bound", "general_threshold", "min_switch_share", "sampling_error"), _THEOREMS),
-    **dict.fromkeys(("effective_variance", "max_local_steps", "min_gradient_rows", "staleness"), _THEOREMS),
-    **dict.fromkeys(("AlphaWindow", "alpha_window", "limit_cycle", "tail_bound"), _THEOREMS),
-}
-"""The module that defines each name."""
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = lazy_attributes(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_attributes(__name__)

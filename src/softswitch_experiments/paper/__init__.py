@@ -7,4 +7,4 @@ from softswitch.support.startup import lazy_attributes
 if TYPE_CHECKING:
     from softswitch_experiments.paper.all_experiments import EXPERIMENTS as EXPERIMENTS
 
-__getattr__, __dir__ = lazy_attributes(__name__, {"EXPERIMENTS": "paper.all_experiments"})
+__all__, __getattr__, __dir__ = lazy_attributes(__name__)
