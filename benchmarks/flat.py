@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import softswitch as ss
-from softswitch.oracles.federation import make_federation
+from softswitch.oracles.gradient import make_federation
 from softswitch.oracles.options import group_options
 
 

@@ -41,7 +41,6 @@ from jaxtyping import install_import_hook
 INNER = (
     "softswitch.data.sampling",
     "softswitch.oracles.gradient",
-    "softswitch.oracles.losses",
     "softswitch.oracles.evaluation",
     "softswitch.methods.state",
     "softswitch.engine.server_step",

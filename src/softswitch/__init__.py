@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from softswitch.methods.penalty import Penalty as Penalty
     from softswitch.methods.primal_dual import PrimalDual as PrimalDual
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
+    from softswitch.oracles.base import Federation as Federation
     from softswitch.oracles.base import Oracle as Oracle
-    from softswitch.oracles.federation import Federation as Federation
     from softswitch.oracles.options import Compute as Compute
     from softswitch.oracles.options import Logging as Logging
     from softswitch.oracles.options import Output as Output

@@ -16,7 +16,7 @@ from softswitch.data.sampling import (
     scale_bits,
     take_first_distinct,
 )
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
 

@@ -12,7 +12,7 @@ import softswitch as ss
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.methods import Compression, Optimistic, TopK
 from softswitch.oracles.base import HostOracle
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 
 ROUNDS = 12
 COMMON = {"step_size": 0.2, "tolerance": 0.05}

@@ -28,7 +28,7 @@ from softswitch.methods.client_selection import (
     select_clients,
 )
 from softswitch.methods.memory import ClientMemory, Places, Remembered
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer

@@ -12,7 +12,7 @@ from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
 from softswitch import methods as methods
 from softswitch.methods import client_state as at_clients
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05

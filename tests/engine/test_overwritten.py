@@ -11,7 +11,7 @@ from benchmarks import flat
 from softswitch.engine import compiled
 from softswitch.engine.server_step import Setup
 from softswitch.methods.state import first_state
-from softswitch.oracles.federation import make_federation
+from softswitch.oracles.gradient import make_federation
 
 WIDTH = 300
 ROWS = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype(np.float32), "y": np.ones(8, np.float32)}

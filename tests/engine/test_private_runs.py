@@ -14,7 +14,7 @@ from softswitch.certification.private import count_applicable_rows
 from softswitch.engine.private import make_plan, make_private_oracle
 from softswitch.engine.request import RunSettings
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accounting import compute_epsilon

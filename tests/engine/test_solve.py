@@ -15,7 +15,7 @@ from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunSettings, request
 from softswitch.methods import Decision, LocalLoss
 from softswitch.oracles import evaluation as slices
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)

@@ -14,7 +14,7 @@ from softswitch.certification.optimality import lower_bound
 from softswitch.engine.auto_tuning import JUMP_FACTOR
 from softswitch.engine.restarts import LocalRestarts, next_threshold
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.results.infeasibility import minimise_constraint
 from softswitch.theory.pilot import estimate_constants

@@ -16,7 +16,7 @@ from softswitch.certification.optimality import with_lower_bound
 from softswitch.engine import compiled
 from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.oracles import out_of_core_evaluation as block_values
-from softswitch.oracles.federation import make_federation, make_gradient_oracle
+from softswitch.oracles.gradient import make_federation, make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle, RowFeed
 from softswitch.theory.pilot import estimate_constants

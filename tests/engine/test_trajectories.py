@@ -12,7 +12,7 @@ import reference
 import softswitch as ss
 from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
 ROUNDS = 150

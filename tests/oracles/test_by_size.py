@@ -8,7 +8,7 @@ import pytest
 import softswitch as ss
 from problems import least_squares, mean, softplus_level, two_constraints
 from softswitch.oracles import evaluation
-from softswitch.oracles.federation import make_gradient_oracle
+from softswitch.oracles.gradient import make_gradient_oracle
 
 SIZES = (3, 70, 2, 4)
 PROBLEM = ss.Problem(least_squares, two_constraints, jnp.zeros(4))

@@ -7,7 +7,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.clipping import mix_row_losses
 from softswitch.privacy.jax_rows import (
     draw_fixed_sample,

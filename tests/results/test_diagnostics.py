@@ -11,7 +11,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses
 from softswitch.results import infeasibility as blocker
 from softswitch.support.tracing import _constants as constants
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer

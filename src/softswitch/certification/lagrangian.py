@@ -19,13 +19,13 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.oracles.evaluation import (
     FEW_ROWS,
+    Losses,
     compiled_values,
     full_data_slice_size,
     map_slices,
     plan_evaluation,
     pooled_value,
 )
-from softswitch.oracles.losses import Losses
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

@@ -20,7 +20,7 @@ from softswitch.certification.intervals import ErrorLevels, applicable, is_appli
 from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.noise import secret_normals
 from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases

@@ -17,6 +17,7 @@ from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.evaluation import padded_widths
 from softswitch.oracles.options import Compute, Sampling
+from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
 
 WORK = 2**35
@@ -225,8 +226,3 @@ def default_memory(*, all_take_part: bool, noisy: bool, can_repeat: bool = False
     if noisy and can_repeat:
         return Memory(corrected=True)
     return Memory(smoothing=SMOOTHING if noisy else 0.0)
-
-
-def count_parameters(params: Any) -> int:
-    """Return the number of parameters."""
-    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))

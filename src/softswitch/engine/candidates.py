@@ -18,9 +18,8 @@ from softswitch.certification.certifiability import CandidateForecast, Evaluated
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import count_parameters
 from softswitch.problem.domains import Ball
-from softswitch.problem.parameters import Params
+from softswitch.problem.parameters import Params, count_parameters
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.result import Result

@@ -20,7 +20,7 @@ from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints

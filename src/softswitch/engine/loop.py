@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +27,8 @@ from softswitch.results.history import History, Record, join
 from softswitch.results.result import Result, build_result
 from softswitch.results.status import RunEnd
 from softswitch.support import processes
-from softswitch.support.processes import defer_interrupts
+
+MAX_DEFERRED = 2  # interrupts during a chunk; the next one is raised at once
 
 
 def run(
@@ -98,6 +101,30 @@ def run(
             oracle = request.oracle.without_final_evaluation()
             request = replace(request, federation=replace(request.federation, oracle=oracle))
         return finish(request, method, seed, state, records, done, stopped, time.perf_counter() - began, restarts)
+
+
+@contextmanager
+def defer_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt only after the block. A third Ctrl-C interrupts the block."""
+    before = signal.getsignal(signal.SIGINT)
+    # Other threads are never interrupted. A handler that was not set from Python cannot be restored.
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    received: list[int] = []
+
+    def receive(number: int, frame: Any) -> None:
+        received.append(number)
+        if len(received) > MAX_DEFERRED:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if received:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _lock(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:

@@ -22,9 +22,8 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.evaluation import slice_size
-from softswitch.oracles.federation import Federation
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.base import Federation
+from softswitch.oracles.evaluation import Losses, slice_size
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.checks import given_batches, refuse_options

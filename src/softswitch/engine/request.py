@@ -23,9 +23,8 @@ from softswitch.methods.base import Method
 from softswitch.methods.client_state import check_size
 from softswitch.methods.robust import check_robust
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
-from softswitch.oracles.base import Oracle
-from softswitch.oracles.federation import Federation, make_gradient_oracle
-from softswitch.oracles.gradient import GradientOracle
+from softswitch.oracles.base import Federation, Oracle
+from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharding import shard_oracle

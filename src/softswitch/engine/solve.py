@@ -12,18 +12,18 @@ import numpy as np
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.auto_tuning import count_parameters
 from softswitch.engine.defaults import resolve_for_federation, resolve_method, resolve_options, resolve_sampling
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import RunSettings, WarmStart, request, request_of, resolve_warm_start
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
+from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.infeasibility import describe_infeasibility, minimise_constraint

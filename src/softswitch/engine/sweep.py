@@ -28,7 +28,7 @@ from softswitch.engine.request import Request, RunSettings, request, request_of
 from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method, differs
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import client_optimum_of
 from softswitch.privacy.accounting import compute_epsilon

@@ -25,8 +25,8 @@ from softswitch.engine.private import (
 from softswitch.engine.request import RunSettings, WarmStart, choose_eval_every
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
+from softswitch.oracles.base import Federation
 from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
-from softswitch.oracles.federation import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters

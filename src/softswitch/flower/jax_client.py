@@ -17,17 +17,15 @@ from softswitch.certification.certify import compute_intervals, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
-from softswitch.engine.auto_tuning import count_parameters
 from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
 from softswitch.flower.messages import Arrays, Values, to_record
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches
-from softswitch.oracles.federation import make_gradient_oracle
-from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses
+from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
 from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
-from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.parameters import Params, count_parameters, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval

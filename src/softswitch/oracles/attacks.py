@@ -15,8 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.robust import norms
-from softswitch.oracles.base import Evaluation, Oracle
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Evaluation, Federation, Oracle
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import expand_like, weighted_sum

@@ -1,8 +1,9 @@
-"""Oracle: the interface between an engine and the clients. HostOracle: clients that do not compute with JAX."""
+"""Oracle: the interface between an engine and the clients. Federation: clients with initial parameters."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, Reports
-from softswitch.problem.parameters import Params
+from softswitch.problem.domains import Domain, check_domain
+from softswitch.problem.parameters import Params, check_start
 
 STATIC = {"static": True}
 """Metadata of a dataclass field that is part of the compiled program."""
@@ -222,6 +224,38 @@ class Oracle(ABC):
 @jax.jit
 def _evaluate(oracle: Oracle, params: Params) -> tuple[Array, Array]:
     return oracle.evaluate(params)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients of any kind with initial parameters, for ``solve`` and ``sweep``.
+
+    ``solve`` makes one from a problem and data. Construct one directly if clients are not rows and gradients, such as
+    simulators with a policy.
+
+    Attributes:
+        oracle: The clients.
+        start: Initial parameters w_0, a pytree of floating arrays.
+        names: Labels of the clients.
+        domain: Set Θ onto which every server step is projected: ``Ball``, ``Box``, anything with a ``project``, or
+            None.
+    """
+
+    oracle: Oracle
+    start: Params
+    names: tuple[Any, ...]
+    domain: Domain | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.oracle, Oracle):
+            raise TypeError(f"oracle must be a subclass of softswitch.oracles.base.Oracle, but is {self.oracle!r}")
+        object.__setattr__(self, "start", check_start("start", self.start))
+        if self.domain is not None:
+            check_domain(self.domain, self.start)
+        object.__setattr__(self, "names", tuple(self.names))
+        n = self.oracle.client_count
+        if len(self.names) != n:
+            raise ValueError(f"names must have one label for each of {n} clients, but has {len(self.names)}")
 
 
 class HostDraws(NamedTuple):

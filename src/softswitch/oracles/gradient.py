@@ -13,14 +13,26 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from softswitch.data.client_data import Rows
-from softswitch.data.sampling import Batching, all_rows, client_bit_count, sample_clients
+from softswitch.data.client_data import ClientData, Rows
+from softswitch.data.sampling import Batching, all_rows, client_bit_count, make_batching, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import STATIC, Evaluation, Oracle
-from softswitch.oracles.evaluation import client_values, evaluate_clients, map_slices, slice_size, sum_slices
-from softswitch.oracles.losses import Loss, Losses
+from softswitch.oracles.base import STATIC, Evaluation, Federation, Oracle
+from softswitch.oracles.evaluation import (
+    Loss,
+    Losses,
+    client_values,
+    evaluate_clients,
+    map_slices,
+    plan_evaluation,
+    slice_size,
+    sum_slices,
+)
+from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.parameters import CLIENT_OPTIMUM, WEIGHT, Batch, Params, float_dtype
+from softswitch.problem.problem import Problem
+from softswitch.support import checks
 from softswitch.support.arrays import take_clients, weighted_sum
+from softswitch.support.row_blocks import estimate_activation_bytes
 
 FUNCTION_STREAM = 1
 """Folded into a round's key for functions that take a random key."""
@@ -278,3 +290,92 @@ class GradientOracle(Oracle):
 def _fused_gradient(loss: Callable[[Params, Any], Array], params: Params, weights: Array, participants: Any) -> Params:
     """Compute Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w): one backward pass and O(d) memory."""
     return jax.grad(lambda w: jnp.dot(weights, jax.vmap(lambda one: loss(w, one))(participants)))(params)
+
+
+def make_gradient_oracle(
+    problem: Problem,
+    clients: ClientData,
+    sampling: Sampling,
+    compute: Compute | None = None,
+    held_out: ClientData | None = None,
+) -> GradientOracle:
+    """Check a problem and its clients, and return their oracle."""
+    compute = compute or Compute()
+    checks.check_instance("problem", problem, Problem)
+    checks.check_instance("clients", clients, ClientData)
+    dtype, losses = float_dtype(problem.start), Losses.of(problem)
+    report, update = _make_batchings(sampling, clients, sampling.replace)
+    traced = problem.trace(clients.batch_shapes(report.width, dtype))
+    ignoring = traced.ignore_weight
+    if ignoring and sampling.replace is None and not (report.equal and update.equal):
+        report, update = _make_batchings(sampling, clients, True)  # with replacement, all drawn rows weigh the same
+    if ignoring and not (report.equal and update.equal):
+        reason = "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
+        if len(clients.strata) > 1:
+            reason = "strata are drawn in other proportions than the client's own"
+        raise ValueError(
+            f"{' and '.join(ignoring)} must read batch['weight'], because {reason}; write means as "
+            "jnp.average(loss, weights=batch['weight'])"
+        )
+    participants, together = sampling.participants(len(clients)), compute.client_batch_size
+    if together is None:
+        # Memory of a client: its batch; three more times that, or a network's activations if they are larger; and for
+        # E > 1 its iterate, gradient and their sum.
+        iterate = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start)) if sampling.local_steps > 1 else 0
+        width = max(report.width, update.width)
+        activations = estimate_activation_bytes(
+            lambda batch: losses.objective(problem.start, batch) + losses.constraints(problem.start, batch),
+            clients.batch_shapes(width, dtype),
+        )
+        batch = width * clients.rows.row_bytes
+        together = slice_size(participants, batch + max(3 * batch, activations) + 3 * iterate)
+    if held_out is not None:
+        checks.check_instance("held_out", held_out, ClientData)
+        check_columns(held_out, clients)
+    return GradientOracle(
+        rows=clients.rows,
+        evaluation_plan=plan_evaluation(clients, ignoring),
+        losses=losses,
+        constraints=traced.constraints,
+        participants=participants,
+        local_steps=sampling.local_steps,
+        report_batching=report,
+        update_batching=update,
+        slice_size=together,
+        held_out=None if held_out is None else (plan_evaluation(held_out, ignoring), held_out.rows),
+        by_size=compute.group_by_size and not (losses.is_random or losses.has_pooled_constraint or ignoring),
+        compute_dtype=compute.dtype,
+    )
+
+
+def make_federation(
+    problem: Problem, clients: ClientData, sampling: Sampling | None = None, compute: Compute | None = None
+) -> Federation:
+    """Return a problem and its clients as ``solve`` combines them, for functions that take a federation.
+
+    Args:
+        problem: Objective, constraint, start and domain.
+        clients: The clients' rows.
+        sampling: Which clients take part in a round, and which rows they use. Default: all.
+        compute: How they compute.
+    """
+    oracle = make_gradient_oracle(problem, clients, sampling or Sampling(), compute)
+    return Federation(oracle, problem.start, clients.names, problem.domain)
+
+
+def _make_batchings(sampling: Sampling, clients: ClientData, replace: bool | None) -> tuple[Batching, Batching]:
+    size, report_size = sampling.batch_size, sampling.value_batch_size
+    if size == "auto" or report_size == "auto":
+        raise ValueError("batch_size and value_batch_size must be numbers or None here, but one is 'auto'")
+    update = make_batching(size, replace, clients.stratum_sizes)
+    return update if report_size == "same" else make_batching(report_size, replace, clients.stratum_sizes), update
+
+
+def check_columns(held_out: ClientData, clients: ClientData) -> None:
+    """Raise ValueError unless the held-out data has the columns of the clients."""
+    given, expected = (
+        {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
+        for data in (held_out, clients)
+    )
+    if given != expected:
+        raise ValueError(f"held_out must have the clients' columns {expected}, but has {given}")

@@ -16,8 +16,7 @@ from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
-from softswitch.oracles.federation import check_columns, make_gradient_oracle
-from softswitch.oracles.gradient import GradientOracle, RowDraws
+from softswitch.oracles.gradient import GradientOracle, RowDraws, check_columns, make_gradient_oracle
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.oracles.out_of_core_evaluation import BlockEvaluator, PrefetchThread, make_store, put_store
 from softswitch.problem.parameters import Params

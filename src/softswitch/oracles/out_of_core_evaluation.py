@@ -15,8 +15,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.oracles import evaluation
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.evaluation import EvaluationPlan, compiled_values, plan_evaluation
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import EvaluationPlan, Losses, compiled_values, plan_evaluation
 from softswitch.problem.parameters import WEIGHT, Batch, Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks

@@ -24,9 +24,8 @@ from softswitch.data.client_data import Rows
 from softswitch.data.sampling import Batching, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision
 from softswitch.oracles.base import STATIC, Evaluation
-from softswitch.oracles.evaluation import EvaluationPlan, client_statistics
+from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
 from softswitch.oracles.gradient import GradientOracle
-from softswitch.oracles.losses import Loss
 from softswitch.problem.parameters import Params
 
 MAX_WORDS = 2**32

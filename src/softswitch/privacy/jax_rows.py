@@ -11,8 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.data.client_data import Rows
-from softswitch.oracles.evaluation import map_slices, sum_slices
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 
 ROWS_TOGETHER, NUMBERS_TOGETHER = 4096, 1 << 22

@@ -20,8 +20,7 @@ from softswitch.data.client_data import Rows
 from softswitch.data.sampling import client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation, Oracle
-from softswitch.oracles.evaluation import map_slices, sum_slices
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
 from softswitch.privacy import jax_rows
 from softswitch.privacy.clipping import mix_row_losses
 from softswitch.privacy.jax_rows import DrawnRows, sum_clipped_gradients, sum_clipped_values

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Params = Any
 """Model parameters: a pytree of floating arrays, such as an array, a dict or list of arrays, or a Flax model's."""
@@ -24,6 +25,11 @@ CLIENT_OPTIMUM = "client_optimum"
 def float_dtype(params: Params) -> Any:
     """Return the dtype of weights, reports and averages: that of the parameters, but at least float32."""
     return jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32)
+
+
+def count_parameters(params: Params) -> int:
+    """Return the number of parameters."""
+    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
 
 
 def check_params(argument: str, params: Params) -> Params:

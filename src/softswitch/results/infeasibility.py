@@ -16,7 +16,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.losses import Losses
+from softswitch.oracles.evaluation import Losses
 from softswitch.problem.domains import Domain, as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

@@ -1,12 +1,10 @@
-"""Processes: thread counts, folder locks, deferred interrupts, and agreement between JAX's distributed processes."""
+"""Processes: thread counts, folder locks, and agreement between JAX's distributed processes."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -23,7 +21,6 @@ from softswitch.support.files import read_json
 
 LOCK, OWNER = ".in-use.lock", ".in-use.json"
 MAX_OWNER_BYTES = 10_000
-MAX_DEFERRED = 2  # interrupts; the next one is raised at once
 
 
 def thread_count() -> int:
@@ -61,30 +58,6 @@ def _owner(folder: Path) -> str:
         return f" (process {owner['process']} on {owner['host']}, since {owner['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-@contextmanager
-def defer_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt only after the block. A third Ctrl-C interrupts the block."""
-    before = signal.getsignal(signal.SIGINT)
-    # Other threads are never interrupted. A handler that was not set from Python cannot be restored.
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield
-        return
-    received: list[int] = []
-
-    def receive(number: int, frame: Any) -> None:
-        received.append(number)
-        if len(received) > MAX_DEFERRED:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, receive)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if received:
-        signal.raise_signal(signal.SIGINT)
 
 
 def process_count() -> int:

@@ -11,7 +11,8 @@ import numpy as np
 from scipy import optimize
 
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.federation import Federation, make_federation
+from softswitch.oracles.base import Federation
+from softswitch.oracles.gradient import make_federation
 from softswitch.oracles.options import Sampling
 from softswitch.problem.fairness import demographic_parity, equal_opportunity
 from softswitch.problem.networks import predict_probability

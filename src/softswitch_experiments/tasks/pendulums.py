@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Federation
 from softswitch.oracles.gym.task import make_gym_federation
 from softswitch.support import checks
 

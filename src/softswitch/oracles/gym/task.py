@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Federation
 from softswitch.oracles.gym.oracle import CostFunction, Environment, GymOracle, check_cost, side_by_side
 from softswitch.oracles.gym.policy import Gaussian, NumpyNetwork, PolicyNetwork, distribution_for
 from softswitch.oracles.options import count_participants

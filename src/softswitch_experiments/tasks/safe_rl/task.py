@@ -12,7 +12,7 @@ import numpy as np
 
 from softswitch.engine.solve import solve
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.federation import Federation
+from softswitch.oracles.base import Federation
 from softswitch.oracles.options import count_participants, group_options
 from softswitch.support import checks
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps

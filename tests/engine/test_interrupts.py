@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from softswitch.support.processes import defer_interrupts
+from softswitch.engine.loop import defer_interrupts
 
 
 @pytest.fixture(autouse=True)
