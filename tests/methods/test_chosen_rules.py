@@ -14,7 +14,6 @@ from compilations import COMPILATIONS
 from softswitch.methods import Reports
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import Change
-from softswitch.results.saving import describe_method, restore_method
 
 CHANGING = ss.SoftmaxSGM(alpha=0.3, alpha_scale="change", step_size=0.1, tolerance=0.1, threshold=0.1)
 ROUNDS = (  # objective and constraint of three clients, round by round; two are feasible, the third is not
@@ -207,19 +206,6 @@ def test_another_number_of_theirs_compiles_nothing():
     second = flat.solve(problem, two, others, **options)
     assert COMPILATIONS.count == before
     assert float(first.last) != float(second.last), "the numbers are not compiled in"
-
-
-def test_they_come_back_from_their_description():
-    assert restore_method(describe_method(CHOSEN)) == CHOSEN
-    bare = ss.SoftmaxSGM(tolerance=0.1, step_size=None, alpha=None)
-    assert restore_method(describe_method(bare)) == bare
-    for method in (
-        ss.HardSGM(tolerance=0.2, step_size=FallingStep(first=1.0, rounds=2)),
-        ss.AverageSGM(tolerance=0.2, optimizer=NormalizedAdam(momentum=0.99), step_size=None),
-        ss.PrimalDual(tolerance=0.2, multiplier=1.0, dual_step_size=0.1, step_size=None),
-        ss.Penalty(tolerance=0.2, penalty=3.0, optimizer=optax.adam, step_size=None),
-    ):
-        assert restore_method(describe_method(method)) == method
 
 
 def test_a_rule_without_a_step_size_says_so_where_one_is_needed():

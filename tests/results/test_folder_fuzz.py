@@ -32,7 +32,6 @@ from softswitch.results.folder import (
 from softswitch.results.report import write_report
 from softswitch.results.report.clients import build_client_table, judge_run, summarise_clients
 from softswitch.results.report.page import _compare_runs, describe_usefulness
-from softswitch.results.result import Result
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model
@@ -43,18 +42,16 @@ LIKE = ["run.json", "certificate.json", "encoding.json", "frontier.json"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A real run's folder, and one of ``Result.save``; the table has changed since, so that no run is gone on with."""
+    """A real run's folder; the table has changed since, so that no run is gone on with."""
     home = tmp_path_factory.mktemp("whole")
     folder = small_run(home)
-    result = training.resume(folder, progress=False).result
-    result.save(home / "saved")
     table(250).to_csv(home / "cases.csv", index=False)
-    return folder, home / "saved"
+    return folder
 
 
 @pytest.fixture(scope="module")
 def contents(whole):
-    found = {str(file.relative_to(whole[0])): file.read_bytes() for file in whole[0].rglob("*") if file.is_file()}
+    found = {str(file.relative_to(whole)): file.read_bytes() for file in whole.rglob("*") if file.is_file()}
     shown = {name: content for name, content in found.items() if not name.endswith((".png", ".svg", ".lock"))}
     assert {*LIKE, "config.toml", "clients.csv", "history.npz", "params.safetensors"} <= set(shown)
     assert any(name.startswith(CHECKPOINTS) for name in shown)
@@ -201,7 +198,7 @@ def test_fuzz_run_folders(whole, contents, tmp_path_factory, data):
     name, content = data.draw(broken_file(contents))
     folder = tmp_path_factory.getbasetemp() / "fuzz-runs" / "run"
     if not folder.exists():
-        shutil.copytree(whole[0], folder)
+        shutil.copytree(whole, folder)
     put(folder, name, content)
     try:
         for part in dict.fromkeys(PARTS):
@@ -218,7 +215,7 @@ def test_fuzz_reports(whole, contents, tmp_path_factory, data):
     name, content = data.draw(broken_file(Contents({key: contents[key] for key in contents if key != "encoding.json"})))
     folder = tmp_path_factory.getbasetemp() / "fuzz-reports" / "run"
     if not folder.exists():
-        shutil.copytree(whole[0], folder)
+        shutil.copytree(whole, folder)
     put(folder, name, content)
     try:
         with warnings.catch_warnings():
@@ -228,24 +225,9 @@ def test_fuzz_reports(whole, contents, tmp_path_factory, data):
         (folder / name).write_bytes(contents[name])
 
 
-@given(st.data())
-@cases(60, 0.2)
-def test_fuzz_saved_results(whole, tmp_path_factory, data):
-    contents = Contents({file.name: file.read_bytes() for file in whole[1].iterdir()})
-    name, content = data.draw(broken_file(contents))
-    folder = tmp_path_factory.getbasetemp() / "fuzz-saved"
-    if not folder.exists():
-        shutil.copytree(whole[1], folder)
-    put(folder, name, content)
-    try:
-        only_clear_errors(lambda: Result.load(folder))
-    finally:
-        (folder / name).write_bytes(contents[name])
-
-
 def test_a_damaged_run_is_told_and_hides_no_other(whole, tmp_path):
     for name in ("good", "bad"):
-        shutil.copytree(whole[0], tmp_path / "runs" / name)
+        shutil.copytree(whole, tmp_path / "runs" / name)
     (tmp_path / "runs" / "bad" / "certificate.json").write_text('{"verdict": 3}', encoding="utf-8")
     done = CliRunner().invoke(app, ["runs", str(tmp_path / "runs")])
     assert done.exit_code == 0
@@ -261,14 +243,13 @@ def test_a_damaged_run_is_told_and_hides_no_other(whole, tmp_path):
 
 def test_what_is_fuzzed_can_be_read(whole):
     """Unbroken, every part goes well: else nothing would be tried."""
-    folder, saved = whole
+    folder = whole
     for part in dict.fromkeys(PARTS):
         if part == "resumed":
             with pytest.raises(ValueError, match="has changed since"):
                 look(folder, part)
         else:
             look(folder, part)
-    assert len(Result.load(saved).history) == 12
     (newest, *_) = sorted((folder / CHECKPOINTS).glob("*.safetensors"), reverse=True)
     with safe_open(newest, framework="numpy") as opened:
         assert opened.metadata()["done"] == "12"

@@ -48,11 +48,10 @@ def test_in_words():
 
 
 @pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, certified=False, reason="it falls")])
-def test_as_plain_words_and_back(kept):
+def test_as_plain_words(kept):
     told = json.loads(json.dumps(kept.to_dict(), allow_nan=False))
-    back = LowerBound.from_dict(told)
-    for field in dataclasses.fields(kept):
-        np.testing.assert_array_equal(getattr(back, field.name), getattr(kept, field.name))
+    assert told["value"] == (kept.value if math.isfinite(kept.value) else None)
+    assert (told["certified"], told["reason"], told["description"]) == (kept.certified, kept.reason, str(kept))
 
 
 def test_a_result_keeps_it(tmp_path):
@@ -66,9 +65,6 @@ def test_a_result_keeps_it(tmp_path):
     assert result.lower_bound.certified
     assert result.gap == result.worst_objective - result.lower_bound.value
     assert f"Optimality: {result.lower_bound}." in result.explain()
-    for one, folder in ((result, "with"), (plain, "without")):
-        one.save(tmp_path / folder)
-        assert ss.Result.load(tmp_path / folder).gap == one.gap
     write_result(tmp_path / "run", result)
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert about["lower_bound"]["description"] == str(result.lower_bound)

@@ -13,6 +13,7 @@ from problems import client_data, least_squares, regression, softplus_level
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.diagnostics import diverged_restarts, unstable_objective
+from softswitch.results.folder import open_run
 from softswitch.results.history import History
 from softswitch.results.restart import Restart, describe_convergence, measure_improvement
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -178,7 +179,7 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     assert told.count("  Restart ") == len(result.restarts) > 1
     assert "was hardly improving" in told or "was no longer improving" in told
     result.save(tmp_path / "it")
-    assert ss.Result.load(tmp_path / "it").auto_settings == result.auto_settings
+    assert open_run(tmp_path / "it").about["auto_settings"] == result.auto_settings
     drawn = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
     assert drawn.auto_settings["rows for a gradient"] == "16 of each client's"
     assert drawn.auto_settings["rows for a report"] == "8 of each client's"

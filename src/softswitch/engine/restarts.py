@@ -368,9 +368,8 @@ def candidates(
     rounds = f"of rounds {begin} to {done - 1}"
     every = {"last": (state.params, f"last iterate {rounds}")}
     if count := int(state.average.rounds):
-        mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
         first = max(begin, averaging_from)
-        every["average"] = (mean, f"mean of the {count} feasible iterates from round {first} on{more}")
+        every["average"] = (state.averaged_params, f"mean of the {count} feasible iterates from round {first} on{more}")
     if frugal and wanted == "auto":
         return every
     if np.isfinite(state.best.score):

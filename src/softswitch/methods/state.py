@@ -120,6 +120,11 @@ class State(NamedTuple):
     diverged_at: Int[Array, ""]
     parts: dict[str, Any]
 
+    @property
+    def averaged_params(self) -> Params:
+        """The mean of the feasible iterates, with the dtypes of the parameters."""
+        return jax.tree.map(lambda mean, w: mean.astype(w.dtype), self.average.mean(), self.params)
+
     def with_part(self, name: str, value: Any) -> State:
         """Return the state with another state of an optional part."""
         return self._replace(parts=self.parts | {name: value})

@@ -91,17 +91,6 @@ class PrivacyAccount:
         noise = None if self.noise is None else self.noise._asdict()
         return {**asdict(self), "releases": [releases._asdict() for releases in self.releases], "noise": noise}
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> PrivacyAccount:
-        """Restore an account from the result of ``to_dict``."""
-        restored = {
-            "epsilon": tuple(values["epsilon"]),
-            "releases": tuple(Releases(**releases) for releases in values["releases"]),
-            "noise": None if values["noise"] is None else NoiseLevels(**values["noise"]),
-            "deviations": tuple(map(tuple, values["deviations"])),
-        }
-        return cls(**{**values, **restored})
-
 
 @lru_cache(maxsize=4096)
 def compute_epsilon(releases: Releases, levels: NoiseLevels, drawing: Drawing, delta: float) -> float:

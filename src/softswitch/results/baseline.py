@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ UNCONSTRAINED_WORST = "no constraint, worst client"
 UNCONSTRAINED_MEAN = "no constraint, mean client"
 
 START_MARGIN = 1e-9  # relative margin by which F must be below that of the start
-MAX_ENTRIES = 10**8  # largest number of clients × constraints in a file
 CONSTANT_MARGIN = 1e-3  # relative margin by which F must be below that of a constant prediction
 
 
@@ -83,29 +82,9 @@ class LowerBound:
         return f"{'at most' if self.certified else 'about'} {written} above the optimum {kind}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with None for numbers that are not finite and arrays in sparse form."""
-        plain: dict[str, Any] = {entry.name: replace_non_finite(getattr(self, entry.name)) for entry in fields(self)}
-        for name in ("weights", "multipliers"):
-            array = plain[name]
-            entries = [[*place, float(array[tuple(place)])] for place in np.argwhere(array > 0).tolist()]
-            plain[name] = {"shape": list(array.shape), "entries": entries}
-        return plain | {"gap": replace_non_finite(self.gap), "description": str(self)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> LowerBound:
-        """Restore a bound from ``to_dict``."""
-        restored = {entry.name: values[entry.name] for entry in fields(cls)}
-        for name in ("weights", "multipliers"):
-            shape = restored[name]["shape"]
-            if math.prod(shape) > MAX_ENTRIES:
-                raise ValueError(f"{name} must have at most {MAX_ENTRIES:,} entries, but is {shape}")
-            array = np.zeros(shape)
-            for *place, entry in restored[name]["entries"]:
-                array[tuple(place)] = entry
-            restored[name] = array
-        for name, missing in (("value", -math.inf), ("objective", math.nan), ("subtracted", math.inf)):
-            restored[name] = missing if restored[name] is None else restored[name]
-        return cls(**restored)
+        """Return the bound for JSON, without the weights and multipliers, and with None for infinite numbers."""
+        numbers = {name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
+        return dict(replace_non_finite(numbers | {"gap": self.gap, "description": str(self)}))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save
 
+from softswitch.problem.parameters import Params
 from softswitch.results.certificate import Certificate
 from softswitch.results.events import EVENTS, read_events
 from softswitch.results.frontier import NUMBERS, Frontier
@@ -26,9 +27,8 @@ from softswitch.results.history import History
 from softswitch.results.json_numbers import replace_non_finite
 from softswitch.results.restart import Restart
 from softswitch.results.result import Result
-from softswitch.results.saving import read_format, read_history, write_history
 from softswitch.support import files
-from softswitch.support.arrays import flatten_by_path
+from softswitch.support.arrays import flatten_by_path, unflatten_by_path
 from softswitch.support.checks import ANY, MapOf, check_schema
 from softswitch.support.files import wrap_read_errors, write_atomically, write_json
 from softswitch.support.text import escape_row, shorten_numbers, unescape_cell
@@ -138,7 +138,7 @@ def write_result(
         certificate: The certificate of the answer.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_history(folder / HISTORY, result.history)
+    result.history.save(folder / HISTORY)
     write_atomically(folder / CLIENTS, _clients_csv(result, clients or {}), durable=False)
     write_atomically(folder / PARAMS, save(flatten_by_path(result.params)), durable=False)
     (folder / CERTIFICATE).unlink(missing_ok=True)  # of previous parameters
@@ -245,7 +245,7 @@ class Run:
     @cached_property
     def history(self) -> History:
         """The history."""
-        return read_history(self.folder / HISTORY)
+        return History.load(self.folder / HISTORY)
 
     @cached_property
     def clients(self) -> dict[str, list[Any]]:
@@ -269,6 +269,11 @@ class Run:
         with wrap_read_errors(file):
             return load_file(file)
 
+    def restore_params(self, like: Params) -> Params:
+        """Return the model's parameters with the structure of ``like``, such as the start of the problem."""
+        with wrap_read_errors(self.folder / PARAMS):
+            return unflatten_by_path(self.params, like)
+
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """The events of clients in a run over Flower; see ``softswitch.results.events``."""
@@ -286,6 +291,15 @@ class Run:
             if not all(client["constraints"] for client in content["clients"]):
                 raise ValueError("a client has no constraints")
         return content
+
+
+def read_format(file: Path, expected: str) -> dict[str, Any]:
+    """Read a JSON object with an entry ``format`` of the expected value."""
+    content = files.read_json(file)
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != expected:
+        raise ValueError(f"{file} has the format {found!r}, but this version reads {expected!r}")
+    return dict(content)
 
 
 def open_run(folder: str | Path) -> Run:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.compressors import join_byte_counts
 from softswitch.oracles.evaluation import ClientSummary
+from softswitch.support.files import read_npz, wrap_read_errors, write_atomically
 
 _REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
 
@@ -212,7 +215,7 @@ class History:
         return History(**kept, full_rounds=self.full_rounds[:0], full=ClientSummary(*(part[:0] for part in self.full)))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return all values as arrays by name, for a file."""
+        """Return all values as arrays, by names such as ``full.objective``."""
 
         def flatten(name: str, value: Any) -> dict[str, np.ndarray]:
             if isinstance(value, ClientSummary | ClientHistory):
@@ -223,18 +226,46 @@ class History:
 
         return {key: part for name, value in vars(self).items() for key, part in flatten(name, value).items()}
 
+    def save(self, file: Path) -> None:
+        """Write an .npz file atomically."""
+        stream = io.BytesIO()
+        np.savez_compressed(stream, **self.to_arrays())  # type: ignore[arg-type]
+        write_atomically(file, stream.getvalue(), durable=False)
+
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> History:
-        """Restore a history from ``to_arrays``."""
-        parts: dict[str, Any] = {}
-        for name, array in arrays.items():
-            *path, last = name.split(".", 2)  # the name of a metric may have dots
-            part = parts
-            for key in path:
-                part = part.setdefault(key, {})
-            part[last] = array
-        known = {entry.name: parts[entry.name] for entry in fields(cls) if entry.name in parts}
-        known |= {name: ClientSummary(**known[name]) for name in ("full", "held_out") if name in known}
-        if "per_client" in known:
-            known["per_client"] = ClientHistory(**{"metrics": {}, **known["per_client"]})
-        return cls(**known)
+    def load(cls, file: Path) -> History:
+        """Read a file that ``save`` wrote, and check that its arrays have consistent shapes."""
+        arrays = read_npz(file)
+        with wrap_read_errors(file):
+            parts: dict[str, Any] = {}
+            for name, array in arrays.items():
+                *path, last = name.split(".", 2)  # the name of a metric may have dots
+                part = parts
+                for key in path:
+                    part = part.setdefault(key, {})
+                part[last] = array
+            known = {entry.name: parts[entry.name] for entry in fields(cls) if entry.name in parts}
+            known |= {name: ClientSummary(**known[name]) for name in ("full", "held_out") if name in known}
+            if "per_client" in known:
+                known["per_client"] = ClientHistory(**{"metrics": {}, **known["per_client"]})
+            history = cls(**known)
+            history._check_shapes()
+            return history
+
+    def _check_shapes(self) -> None:
+        rounds, evaluations, reports = self.objective.shape, self.full_rounds.shape, self.per_client
+        places = () if reports is None else reports.clients.shape
+
+        def fits(name: str, shape: tuple[int, ...]) -> bool:
+            if name.startswith("per_client."):
+                return shape[:2] == places
+            return shape == (evaluations if name.startswith(("full", "held_out")) else rounds)
+
+        wrong = [name for name, array in self.to_arrays().items() if not fits(name, array.shape)]
+        if reports is not None and (len(places) != 2 or places[:1] != rounds or reports.constraint.ndim != 3):
+            wrong.append("per_client")
+        if wrong or len(rounds) != 1 or len(evaluations) != 1:
+            raise ValueError(f"its arrays have inconsistent shapes: {', '.join(wrong)}")
+        integers = [self.full_rounds, *([] if reports is None else [reports.clients])]
+        if any(array.dtype.kind not in "iu" for array in integers) or self.feasible.dtype.kind != "b":
+            raise ValueError("full_rounds and clients must be integers and feasible must be booleans")

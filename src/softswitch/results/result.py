@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file
 
 from softswitch.methods.base import Method
-from softswitch.methods.state import State, active_parts, first_state
+from softswitch.methods.state import State
 from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
-from softswitch.results import baseline, saving
+from softswitch.results import baseline
 from softswitch.results import status as run_status
 from softswitch.results.baseline import Baseline, LowerBound, find_baseline
 from softswitch.results.diagnostics import diagnose
 from softswitch.results.history import History
 from softswitch.results.restart import Restart, describe_convergence
-from softswitch.results.status import Diagnostic, DiagnosticCode, RunEnd, Status, StatusCode
-from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors
+from softswitch.results.status import Diagnostic, RunEnd, Status, StatusCode
 from softswitch.support.text import format_number, format_value
 
 _ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")  # first an evaluation's
-_PLAIN = ("selected", "seed", "seconds", "auto_settings")  # fields that JSON holds as they are
 _FROM_END = ("history", "names", "method", "seed", "seconds", "state", "restarts", "auto_settings")
 
 
@@ -191,71 +185,20 @@ class Result:
         return f"Result({self.status.code}; {objective}, {constraint}; {self.selected})"
 
     def save(self, folder: str | Path) -> None:
-        """Write the result to an empty folder, for ``Result.load``. Nothing is pickled.
+        """Write the result to a new run folder, which ``open_run`` reads and reports are written from.
 
-        Labels that are neither strings nor numbers are converted to strings.
-
-        Args:
-            folder: The folder. It is created if it does not exist.
-        """
-        status = {"client": _label(self.status.client), "criterion": repr(self.status.criterion)}
-        fields = {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "status": asdict(self.status) | status,
-            "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
-            "names": [_label(name) for name in self.names],
-            "method": saving.describe_method(self.method),
-            "restarts": [restart.to_dict() for restart in self.restarts],
-            "lower_bound": self.lower_bound and self.lower_bound.to_dict(),
-            "baselines": [model.to_dict() for model in self.baselines],
-            "privacy": self.privacy and self.privacy.to_dict(),
-        }
-        trees = {name: getattr(self, name) for name in ("params", "last", "best", "state", *_ARRAYS)}
-        saving.write(Path(folder), fields, trees, self.history)
-
-    @classmethod
-    def load(cls, folder: str | Path, *, method: Method | None = None, like: Params | None = None) -> Result:
-        """Read a result that ``save`` wrote.
+        The folder has the answer, the history, the clients and the status, but not the state of the server: use
+        ``Checkpoints`` to continue a run.
 
         Args:
-            folder: The folder.
-            method: The method, if its class or one of its functions (a schedule, for example) is custom.
-            like: Parameters of the same structure, if that is not made of dicts, lists and tuples (a Flax or Equinox
-                model, for example). Their values do not matter.
+            folder: The folder. It is created if it does not exist, and must not hold a run.
         """
+        from softswitch.results.folder import ABOUT, write_result  # imports this module
+
         path = Path(folder)
-        with wrap_read_errors(path):
-            if not (path / saving.FIELDS).exists():
-                raise ValueError(
-                    f"{str(path)!r} must be a folder that Result.save has written, but has no {saving.FIELDS}"
-                )
-            fields = saving.read_format(path / saving.FIELDS, saving.FORMAT)
-            method = saving.restore_method(fields["method"], method)
-            check_size(path / saving.ARRAYS, MAX_TENSOR_BYTES)
-            restore = partial(saving.restore_tree, fields["outlines"], load_file(path / saving.ARRAYS))
-            values = {name: restore(name, None) for name in _ARRAYS}
-            iterates = {name: _to_device(restore(name, like)) for name in ("params", "last", "best")}
-            constraints = values["client_constraint"].shape[1]
-            fresh = first_state(iterates["last"], method, active_parts(method, None), 0, constraints)
-            status, bound, privacy = fields["status"], fields["lower_bound"], fields["privacy"]
-            criterion = None if status["criterion"] == "None" else float(status["criterion"])
-            return cls(
-                **iterates,
-                **values,
-                **{name: fields[name] for name in _PLAIN},
-                status=Status(**{**status, "code": StatusCode(status["code"]), "criterion": criterion}),
-                diagnostics=tuple(
-                    Diagnostic(**{**saved, "code": DiagnosticCode(saved["code"])}) for saved in fields["diagnostics"]
-                ),
-                history=saving.read_history(path / saving.HISTORY),
-                names=tuple(fields["names"]),
-                method=method,
-                restarts=tuple(map(Restart.from_dict, fields["restarts"])),
-                baselines=tuple(map(Baseline.from_dict, fields["baselines"])),
-                state=_to_device(restore("state", fresh)),
-                lower_bound=None if bound is None else LowerBound.from_dict(bound),
-                privacy=None if privacy is None else PrivacyAccount.from_dict(privacy),
-            )
+        if (path / ABOUT).exists():
+            raise ValueError(f"folder must not hold a run, but {str(path)!r} does; use another folder")
+        write_result(path, self)
 
 
 def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Result:
@@ -276,13 +219,3 @@ def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Res
         baselines=() if end.start is None else (Baseline.of(baseline.START, end.start, end.method),),
         **{name: getattr(end, name) for name in _FROM_END},
     )
-
-
-def _to_device(tree: Any) -> Any:
-    """Convert arrays to JAX arrays, except those of a precision that JAX is not set to."""
-    return jax.tree.map(lambda a: jnp.asarray(a) if jax.dtypes.canonicalize_dtype(a.dtype) == a.dtype else a, tree)
-
-
-def _label(name: Any) -> Any:
-    name = name.item() if isinstance(name, np.generic) else name
-    return name if name is None or isinstance(name, str | int | float) else str(name)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import jax
 import numpy as np
 
 from softswitch.methods.base import Method
@@ -168,8 +167,7 @@ def select_answer(end: RunEnd) -> tuple[Params, str]:
         if in_window and count:
             window = f"rounds {first} to {len(history) - 1}" if first else f"{len(history)} rounds"
             window += " and of the previous run" if count > in_window else ""
-            mean = jax.tree.map(lambda m, w: m.astype(w.dtype), state.average.mean(), state.params)
-            return mean, f"mean of the {count} feasible iterates of {window}"
+            return state.averaged_params, f"mean of the {count} feasible iterates of {window}"
         reason = f": no feasible round from {first} on"
         if len(history) <= first:
             reason = f": the average begins with round {first}, and the run ended before it"

@@ -51,33 +51,6 @@ def unflatten_by_path(arrays: Mapping[str, Any], like: Any) -> Any:
     return jax.tree_util.tree_map_with_path(restore, like)
 
 
-def encode_structure(tree: Any) -> Any:
-    """Return nested dicts, lists and tuples as JSON, with paths for arrays; raise TypeError for other nodes."""
-
-    def encode(node: Any, path: str) -> Any:
-        if node is None:
-            return None
-        if type(node) is dict and all(isinstance(name, str) for name in node):
-            return {"dict": {name: encode(value, f"{path}[{name!r}]") for name, value in node.items()}}
-        if type(node) in (list, tuple):
-            return {type(node).__name__: [encode(value, f"{path}[{i}]") for i, value in enumerate(node)]}
-        if jax.tree_util.all_leaves([node]):
-            return path
-        raise TypeError(f"{type(node).__name__} is neither a dict, a list, a tuple nor an array")
-
-    return encode(tree, "")
-
-
-def decode_structure(structure: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return a tree from arrays by path and the structure that ``encode_structure`` returned."""
-    if structure is None or isinstance(structure, str):
-        return None if structure is None else arrays[structure]
-    ((kind, parts),) = structure.items()
-    if kind == "dict":
-        return {name: decode_structure(part, arrays) for name, part in parts.items()}
-    return (list if kind == "list" else tuple)(decode_structure(part, arrays) for part in parts)
-
-
 def has_leaves(value: Any) -> bool:
     """Return whether a value is a pytree node rather than a single leaf."""
     return not jax.tree_util.all_leaves([value])
