@@ -30,7 +30,7 @@ from softswitch.results.folder import (
     resolve_run,
 )
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import build_client_table, judge_run, summarise_clients
+from softswitch.results.report.clients import build_columns, judge_run, summarise_clients
 from softswitch.results.report.page import _compare_runs, describe_usefulness
 from softswitch.support.arrays import fingerprint
 from softswitch.tables import training
@@ -167,7 +167,7 @@ def look(folder, part):
         found = summarise_clients(run)
         judge_run(run, found)
         words = read_description(run.about)
-        build_client_table(run, found, words, run.client_noun)
+        build_columns(run, found, words)
         describe_usefulness(run, words)
         _compare_runs([run, run])
         compare_settings([run, run])

@@ -81,7 +81,7 @@ def look(browser):
 
 
 def shown(page, chart):
-    """The picture of a chart that this page's width shows."""
+    """The picture of a chart."""
     return page.locator(f"[data-chart={chart}] svg:visible")
 
 
@@ -93,15 +93,10 @@ def test_the_page_as_a_browser_shows_it(folders, single, look):
     assert page.inner_text(".verdict .counts") == f"{short.counts}."
     assert page.inner_text(".verdict .requirement") == run.about["requirement"]
     assert short.level in page.get_attribute(".verdict", "class")
-    for chart in ("curves-0", "clients-0", "heat-0"):
+    for chart in ("curves-0", "clients-0"):
         assert shown(page, chart).count() == 1
-    # The charts hold what the run holds.
-    tips = page.locator("[data-chart=clients-0] .for-wide title").all_text_contents()
-    for name, constraint in zip(run.clients["client"], run.clients["constraint"], strict=True):
-        assert any(tip.startswith(f"{name}: ") and f"training rows {format_number(constraint)}" in tip for tip in tips)
     names = shown(page, "clients-0").locator("text").all_text_contents()
     assert set(run.clients["client"]) <= set(names)
-    assert shown(page, "heat-0").locator("image").count() == 1
 
 
 def test_sorting_by_a_click(single, look):
@@ -126,7 +121,8 @@ def test_a_phone_shows_the_verdict_first_and_needs_no_sideways_scroll(single, lo
     page = look(single, width=360)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert shown(page, "curves-0").bounding_box()["width"] <= 360
-    assert page.locator("[data-chart=curves-0] .for-wide").is_hidden()
+    size = shown(page, "curves-0").locator("text").first.evaluate("e => e.getBoundingClientRect().height")
+    assert size >= 9  # pixels
     for part in ("h1", ".counts", ".requirement", ".use"):
         box = page.locator(f".verdict {part}").bounding_box()
         assert box["y"] + box["height"] < 700
@@ -184,33 +180,21 @@ def crowd(folders, tmp_path_factory):
     return kept
 
 
-def test_very_many_clients_are_summarised_and_found_by_name(crowd, look):
+def test_of_very_many_clients_the_worst_are_shown(crowd, look):
     file = write_report([crowd])
     assert file.stat().st_size < 3e6
     page = look(file)
     assert page.evaluate("document.documentElement.scrollHeight") < 8000
     counts = page.inner_text(".verdict .counts")
     assert counts.startswith("9,988 of 10,000 meet, 9 violate (ward 8, ward 7, ward 6 and 6 more), 3 undecided (")
-    assert "ward 11: about 120, ward 10: about 120, ward 9: about 120 more rows needed" in counts
+    assert counts.endswith("(ward 11: about 120 more rows, ward 10: about 120 more rows, ward 9: about 120 more rows).")
     rows = page.locator("table.clients tbody tr")
     assert rows.count() == 20
     classes = [rows.nth(i).get_attribute("class") for i in range(20)]
     assert classes == ["violates"] * 9 + ["undecided"] * 3 + ["meets"] * 8
     assert rows.first.locator("td").first.inner_text() == "ward 8"
-    page.fill("input[type=search]", "WARD 9876")
-    assert rows.count() == 1
-    assert "meets" in rows.first.inner_text()
-    assert "39,876" in rows.first.inner_text()
-    assert page.inner_text(".found") == "1 of 10,000 found."
-    page.fill("input[type=search]", "ward 98")
-    assert rows.count() == 20
-    assert page.inner_text(".found") == "111 of 10,000 found; the first 20 of them, the worst first."
-    page.fill("input[type=search]", "")
-    assert rows.first.locator("td").first.inner_text() == "ward 8"
+    assert shown(page, "clients-0").count() == 1
     assert "although its simultaneous limit is above it" not in page.inner_text("main")
-    assert page.locator("h3:text-is('Deciles') + .wide tbody tr").count() == 11
-    tenth = page.locator("h3:text-is('Deciles') + .wide tbody tr").nth(1).locator("td").all_inner_texts()
-    assert tenth == ["10% are at most", "0.1", "0.3", "0.1", "0.0999"]
 
 
 def test_other_models_beside_the_answer(folders, single):
@@ -281,12 +265,12 @@ def test_verdicts_in_words():
     assert told(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified")
     assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
     short = told(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
-    assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 more rows needed)")
+    assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 more rows)")
     short = told(verdicts=["meets", "undecided", "violates"])
     assert short[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
     many = told(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
-    assert many.counts == "0 of 6 meet, 6 undecided (4 of them need about 9 to 1,200 more rows)"
-    assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b)"
+    assert many.counts.startswith("0 of 6 meet, 6 undecided (a: about 9 more rows, b: about 1,200 more rows, ")
+    assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b: no relevant held-out rows)"
     short = told("answer-violates", ["a"], ["meets"] * 3)
     assert short[:2] == ("bad", "Certified, but violated on training rows")
     assert short.details.endswith("On their training rows 1 of 3 is above the bound: a.")

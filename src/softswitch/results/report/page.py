@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,14 @@ from softswitch.results.descriptions import ConstraintDescription, read_descript
 from softswitch.results.events import count_events
 from softswitch.results.folder import Run, has_frontier, write_result
 from softswitch.results.report import charts
-from softswitch.results.report.clients import METRICS, build_client_table, judge_run, summarise_clients
+from softswitch.results.report.clients import METRICS, build_columns, judge_run, sort_worst_first, summarise_clients
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
 
 REPORT = "report.html"
+MAX_CLIENTS, WORST_CLIENTS = 50, 20  # of more clients than the first number, only the worst few are shown
 FILTERS = {"number": format_number, "percent": format_percent, "duration": format_duration, "first_few": join_first}
 
 
@@ -93,26 +92,17 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
 def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
     """Return the report as self-contained HTML; ``frontiers`` are folders of frontiers to begin with."""
     try:
-        from jinja2 import Environment, StrictUndefined
+        from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
         raise ValueError("the report needs Jinja: pip install 'softswitch[report]'") from error
-    contents = [_describe_run(run, i) for i, run in enumerate(runs)]
-    package = resources.files("softswitch.results.report")
-    template, style, script = (
-        (package / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")
-    )
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    loader = PackageLoader("softswitch.results.report", ".")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.filters |= FILTERS
-    tables = {str(i): content["clients"] for i, content in enumerate(contents)}
-    every = {i: {"rows": table.every, "marks": table.marks} for i, table in tables.items() if table.every}
-    return environment.from_string(template).render(
-        runs=contents,
+    return environment.get_template("page.html").render(
+        runs=[_describe_run(run, i) for i, run in enumerate(runs)],
         comparison=_compare_runs(runs),
         compared=charts.plot_comparison(runs) if len(runs) > 1 else None,
         first=[_describe_frontier(folder, f"first-{i}") for i, folder in enumerate(frontiers)],
-        style=style,
-        script=script,
-        every=json.dumps(every, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     )
 
 
@@ -127,30 +117,31 @@ def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
 
 def _describe_run(run: Run, i: int) -> dict[str, Any]:
     """Return what the page shows of a run."""
-    about, config, noun = run.about, run.folder / run_folder.CONFIG, run.client_noun
+    about, config = run.about, run.folder / run_folder.CONFIG
     kind, clients = read_description(about), summarise_clients(run)
     is_regret = about.get("worst_loss") is not None
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
-    verdict, bound = judge_run(run, clients), kind.write(about["tolerance"])
+    columns, bound = build_columns(run, clients, kind), kind.write(about["tolerance"])
+    shown = sort_worst_first(clients)[: WORST_CLIENTS if len(clients) > MAX_CLIENTS else None]
     return {
         "name": run.name,
         "about": about,
         "kind": kind,
         "objective": regret.objective,
-        "noun": noun,
-        "verdict": verdict,
+        "noun": run.client_noun,
+        "verdict": judge_run(run, clients),
         "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
         "usefulness": describe_usefulness(run, regret),
         "events": count_events(run.events),
         "restarts": [str(restart) for restart in run.restarts],
-        "clients": build_client_table(run, clients, kind, noun),
+        "columns": list(columns),
+        "rows": [(clients[k].verdict, [column[k] for column in columns.values()]) for k in shown],
         "is_wider": any(c.verdict is Verdict.MEETS and c.upper > about["tolerance"] for c in clients),
         "method": shorten_numbers(about["method"]),
         "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
         "frontier": _describe_frontier(run.folder, f"frontier-{i}") if has_frontier(run.folder) else None,
         "curves": charts.plot_curves(run, f"curves-{i}", (f"F: {regret.objective}", f"G: {kind.constraint}")),
-        "bars": charts.plot_clients(run, clients, f"clients-{i}"),
-        "heat": charts.plot_heat_map(run, clients, f"heat-{i}"),
+        "bars": charts.plot_clients(run, [clients[k] for k in shown], f"clients-{i}"),
     }
 
 
