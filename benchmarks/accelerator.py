@@ -44,7 +44,6 @@ def engine(case: Case, clients: ss.ClientData, **more: Any) -> Callable[[int], s
             replace=True,
             eval_every=0,
             memory=None,
-            diagnose_infeasible=False,
             lower_bound=False,
             progress=False,
             **more,

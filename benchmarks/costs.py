@@ -61,7 +61,7 @@ def played(size: Size, rounds: int) -> ss.Result:
     """A run of rounds of this size, all clients in each."""
     problem = ss.Problem(least_squares, bias, jnp.zeros(FEATURES))
     how = RUN | {"local_steps": size.e, "batch_size": size.b, "answer": "last", "eval_every": 0}
-    return flat.solve(problem, data_of(size.m), RULE, rounds=rounds, diagnose_infeasible=False, progress=False, **how)
+    return flat.solve(problem, data_of(size.m), RULE, rounds=rounds, progress=False, **how)
 
 
 def rounds_of(size: Size) -> int:

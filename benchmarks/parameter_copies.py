@@ -85,9 +85,7 @@ def main() -> None:
             print(f"{name}, E = {local_steps}: {sum(found.values()):.1f} copies ({told})", flush=True)
     if asked.train:
         method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optax.adam)
-        result = flat.solve(
-            problem, clients, method, rounds=20, eval_every=0, batch_size=None, diagnose_infeasible=False
-        )
+        result = flat.solve(problem, clients, method, rounds=20, eval_every=0, batch_size=None)
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
         print(f"trained: {result!r}; peak {peak / problem.start.nbytes:.1f} copies, {peak / 1e9:.2f} GB")
 

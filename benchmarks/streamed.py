@@ -115,7 +115,7 @@ def _spent(problem: ss.Problem, data: Any, rounds: int) -> tuple[float, float]:
     marks: list[tuple[int, float, float]] = []
     how: dict[str, Any] = {"batch_size": BATCH, "eval_every": 0, "answer": "last", "progress": False}
     watch = [lambda chunk: marks.append((chunk.round, time.perf_counter(), time.process_time()))]
-    flat.solve(problem, data, RULE, rounds=CHUNK + rounds, callbacks=watch, diagnose_infeasible=False, **how)
+    flat.solve(problem, data, RULE, rounds=CHUNK + rounds, callbacks=watch, **how)
     (first, *before), (last, *after) = marks[0], marks[-1]
     seconds, processor = ((end - begin) / (last - first) for begin, end in zip(before, after, strict=True))
     return seconds, processor

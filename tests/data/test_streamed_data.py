@@ -68,18 +68,6 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
     assert by_sizes.source._order is None
 
 
-def test_one_client_comes_into_memory_with_its_strata():
-    data, client = shuffled()
-    streamed = ss.StreamedData.from_arrays(data, client, strata="y")
-    one = streamed.load_client(1)
-    np.testing.assert_array_equal(
-        one.rows.columns["row"],
-        np.flatnonzero(client == "south")[np.argsort(data["y"][client == "south"], kind="stable")],
-    )
-    np.testing.assert_array_equal(one.stratum_sizes, streamed.stratum_sizes[1:2])
-    assert one.names == ("south",)
-
-
 def parquet_file(path, data, client, **options):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -167,7 +167,7 @@ def test_never_feasible(clients):
     assert result.history.feasible_rounds == 0
     assert result.best is None
     check_cycles(result)
-    assert [finding.code for finding in result.diagnostics] == ["infeasible-client"]
+    assert [finding.code for finding in result.diagnostics] == ["never-feasible"]
     assert result.status.criterion == pytest.approx(float(result.history.criterion.min()))
     assert result.worst_constraint < ss.evaluate(never, clients, never.start)[1].max()
     assert result.worst_constraint <= result.history.criterion.min() + 1e-5

@@ -16,7 +16,6 @@ from softswitch.engine.restarts import LocalRestarts, next_threshold
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch.results.infeasibility import minimise_constraint
 from softswitch.theory.pilot import estimate_constants
 
 ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
@@ -184,18 +183,6 @@ def test_a_run_that_chooses_for_itself(clients):
     assert result.worst_constraint == rate <= 0.5
     start = ss.evaluate(PROBLEM, clients, PROBLEM.start)[0].max()
     assert result.worst_objective < 0.95 * start
-
-
-def test_who_blocks_is_looked_at_by_its_true_rate(clients):
-    bias = ss.Problem(
-        least_squares, lambda w, b: rates(w, b)[0], jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0]
-    )
-    away = jnp.full(4, 2.0)
-    alone = minimise_constraint(bias, clients, 0, away, 10**6)
-    start = ss.evaluate(bias, clients, away)[1][0, 0]
-    assert alone.smallest < start
-    sizes = int(clients.sizes[0])
-    assert alone.smallest * sizes == pytest.approx(round(alone.smallest * sizes), abs=1e-4), "a share of its rows"
 
 
 def test_another_stand_in_is_another_run(clients, tmp_path):

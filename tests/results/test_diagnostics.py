@@ -1,8 +1,5 @@
 """Each illness is found in a run built to have it, and in none of the healthy ones."""
 
-import sys
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -11,9 +8,6 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.oracles.evaluation import Losses
-from softswitch.results import infeasibility as blocker
-from softswitch.support.tracing import _constants as constants
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
@@ -42,31 +36,24 @@ def sgm(alpha=50.0, step_size=0.01, tolerance=0.1, **more):
     return ss.SoftmaxSGM(alpha=alpha, step_size=step_size, tolerance=tolerance, **more)
 
 
-def test_incompatible_parabolas():
-    """g = (w ∓ 1)² − 0.05: −0.05 for each by itself, 0.95 at best together."""
-    result = run(lambda w, b: w**2, lambda w, b: (w - b["sign"][0]) ** 2 - 0.05, 0.5, sgm())
-    assert codes(result)[0] == "incompatible-constraints"
-    assert "reaches -0.05, within the tolerance" in result.explain()
-
-
 def test_incompatible_constraints():
     result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
-    assert codes(result)[0] == "incompatible-constraints"
+    assert codes(result)[0] == "never-feasible"
     assert "2 of 2 clients are above the tolerance 0.1" in result.explain()
 
 
 def test_a_client_infeasible_by_itself():
     clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5], np.float32)}, client=["Earth", "Mars"])
     result = run(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], 1.0, sgm(), clients)
-    assert codes(result)[0] == "infeasible-client"
-    assert "Minimising the constraint of client 'Mars' alone ends at 0.5" in result.explain()
+    assert codes(result)[0] == "never-feasible"
+    assert "1 of 2 clients are above the tolerance 0.1 at best: 'Mars' (0.5)" in result.explain()
 
 
 @pytest.mark.parametrize(("start", "step"), [(30.0, 0.01), (10.0, 0.001), (3.0, optax.exponential_decay(0.1, 10, 0.5))])
 def test_a_run_that_is_only_too_short_blames_no_client(start, step):
     result = run(lambda w, b: w**2, lambda w, b: w + 0 * b["sign"][0], start, sgm(step_size=step), rounds=200)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
-    assert codes(result)[0] in ("incompatible-constraints", "never-feasible")
+    assert codes(result)[0] == "never-feasible"
     assert "longer" in result.diagnostics[0].advice
 
 
@@ -84,7 +71,6 @@ def test_reports_that_never_show_a_constraint_that_is_met():
     assert result.violating == ()
     assert "all 79 clients are within the tolerance 0.5 on their data" in result.status.message
     assert codes(result)[0] == "switch-never-passes"
-    assert "Minimising the constraint of client" not in result.explain()
     assert not any("0 of 79" in str(found) for found in result.diagnostics)
     assert "value_batch_size" in result.diagnostics[0].advice
 
@@ -96,46 +82,6 @@ def test_an_early_end_before_the_average_begins_says_so():
     assert len(result.history) == 250
     assert result.selected.endswith("the average begins with round 500, and the run ended before it")
     assert "no feasible round from 500 on" not in result.explain()
-
-
-def test_the_blocker_is_looked_at_within_bounds_and_only_if_wanted(monkeypatch):
-    """As many steps as the run's gradients paid for, 200 at most and none for less than 10; rows are arguments."""
-    impossible = (lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w)
-    looks, plain = [], blocker._descend
-
-    def counting(*arguments):
-        looks[-1] += 1
-        return plain(*arguments)
-
-    def endless(step, start, **_):  # a search that would never end by itself
-        while True:
-            step(start)
-
-    monkeypatch.setattr(blocker, "_descend", counting)
-    monkeypatch.setattr(blocker.optimize, "minimize", endless)
-    for rounds in (4, 5, 50, 400):
-        looks.append(0)
-        found = run(*impossible, 0.5, sgm(), rounds=rounds)
-        assert codes(found)[0] == "never-feasible"
-    assert looks == [0, 10, 100, 200]  # two clients of one row each: two gradients a round
-    looks.append(0)
-    run(*impossible, 0.5, sgm(), diagnose_infeasible=False)
-    assert looks[-1] == 0
-    monkeypatch.undo()
-    clients = client_data(*regression())
-    losses = Losses(least_squares, softplus_level)
-    arguments = (jnp.zeros(4), clients.rows, jnp.int32(0), None)
-    traced = jax.make_jaxpr(lambda *given: blocker._descend(*given, losses=losses, size=9))(*arguments)
-    assert not [constant for constant in constants(traced) if np.size(constant) > 4]
-
-
-def test_ctrl_c_while_the_blocker_is_looked_at_keeps_the_run(monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["softswitch.engine.solve"], "minimise_constraint", interrupt)
-    result = run(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, 0.5, sgm())
-    assert codes(result)[0] == "never-feasible"
 
 
 def test_a_tolerance_of_zero_raises_no_alarm():
@@ -155,15 +101,12 @@ def test_other_rules_and_several_constraints_are_read_too():
     for method in methods:
         result = run(signed, vector, 2.0, method, rounds=200)
         assert isinstance(result.explain(), str)
-    hard = run(signed, never, 1.0, ss.HardSGM(step_size=0.1, tolerance=0.1))
-    assert "limit-cycle" in codes(hard)
-    assert "smaller or decaying step size" in hard.explain()
 
 
 def test_hardly_ever_feasible():
     """From 10 down to 0.1 in steps of 0.01·(gradient 1): only the last of 1,000 rounds are feasible."""
     result = run(signed, lambda w, b: w + 0 * b["sign"][0], 10.0, sgm(), rounds=1000)
-    assert codes(result) == ["rarely-feasible"]
+    assert "few-averaged-rounds" in codes(result)
 
 
 def test_constraint_that_never_acts():
@@ -176,31 +119,9 @@ def test_a_mean_that_hides_the_worst_client():
         result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, method)
         assert "masked-worst-client" in codes(result)
     finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
-    assert "Use SoftmaxSGM" in finding.advice
-    result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, sgm(alpha=0.01, alpha_scale="spread"))
-    finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
-    assert "Raise α of the constraint (now 0.01 per spread)" in finding.advice
-    by_mean = sgm(alpha=50.0, alpha_scale="spread", criterion="mean")
-    result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, by_mean)
-    finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
-    assert "Use SoftmaxSGM and its criterion" in finding.advice
-
-
-def test_limit_cycle():
-    """αη = 5 on f = ±w."""
-    result = run(signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=50.0, step_size=0.1, tolerance=0.5))
-    assert "limit-cycle" in codes(result)
-    assert "αη = 5" in result.explain()
-    calm = run(signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, step_size=0.1, tolerance=0.5))
-    assert "limit-cycle" not in codes(calm)
-    tied = run(
-        signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=8.0, alpha_scale="spread", step_size=0.1, tolerance=0.5)
-    )
-    assert "due to α per spread" in tied.explain()  # the same α: near a tie only a smaller step helps
-    mild = run(
-        signed, lambda w, b: jnp.abs(w) - 0.2, 0.5, sgm(alpha=0.5, alpha_scale="spread", step_size=0.1, tolerance=0.5)
-    )
-    assert "limit-cycle" not in codes(mild)  # tanh(α/2) is a quarter
+    assert "constraint_alpha" in finding.advice
+    for method in (sgm(alpha=0.01, alpha_scale="spread"), sgm(alpha_scale="spread", criterion="mean")):
+        assert "masked-worst-client" in codes(run(lambda w, b: (w - 2) ** 2, signed, 2.0, method))
 
 
 def test_step_size_too_large():

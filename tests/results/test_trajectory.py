@@ -5,17 +5,15 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.results.diagnostics import diverged_restarts, unstable_objective
+from softswitch.results.diagnostics import still_improving
 from softswitch.results.folder import open_run
 from softswitch.results.history import History
-from softswitch.results.restart import Restart, describe_convergence, measure_improvement
+from softswitch.results.restart import Restart
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
@@ -41,36 +39,6 @@ def history(objective, full_rounds=(), full=()):
     )
 
 
-def at_answer(*objective):
-    return Evaluation(np.array(objective), np.zeros((len(objective), 1)))
-
-
-def test_an_objective_that_jumps_about():
-    """Half of the changes are 0.26 or less, one in ten 7.5 or more, and the answer has F = 2.97."""
-    changes = np.tile([0.26, -0.26, 0.26, -0.26, 0.2, -0.2, 0.1, -0.1, 7.5, -7.5], 20)
-    jumping = history(3 + np.cumsum(changes))
-    later = np.abs(np.diff(jumping.objective[100:]))
-    assert (np.median(later), np.percentile(later, 90)) == pytest.approx((0.26, 7.5))
-    (found,) = unstable_objective(jumping, at_answer(2.97, 1.2), 0.5)
-    assert found.code == "unstable-objective"
-    assert "changes F by 7.5 or more, and the answer has F = 2.97" in found.evidence
-    assert "now 0.5" in found.advice
-    assert unstable_objective(jumping, at_answer(8.0, 1.2), 0.5) == []  # an F on which such changes are small
-    assert unstable_objective(jumping, at_answer(2.97, -6.0), 0.5) == []  # so do clients that far apart
-    assert unstable_objective(history(jumping.objective[:30]), at_answer(2.97, 1.2), 0.5) == []
-    once = history(np.where(np.arange(200) == 150, 50.0, 3.0))
-    assert unstable_objective(once, at_answer(2.97, 1.2), 0.5) == []
-
-
-def test_noisy_reports_of_steady_iterates_are_no_jumps():
-    reported = np.cumsum(np.tile([7.5, -7.5], 100))
-    rounds = np.arange(0, 200, 20)
-    steady, moving = (history(reported, rounds, values) for values in (np.full(10, 3.0), reported[rounds]))
-    assert unstable_objective(steady, at_answer(2.97), 0.5) == []
-    assert unstable_objective(moving, at_answer(2.97), 0.5) != []
-    assert unstable_objective(history(reported, rounds[-3:], np.full(3, 3.0)), at_answer(2.97), 0.5) != []
-
-
 def two():
     return ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0], np.float32)}, client=["plus", "minus"])
 
@@ -79,17 +47,6 @@ def run(objective, constraint, start, step_size, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
     method = ss.SoftmaxSGM(alpha=50.0, step_size=step_size, tolerance=0.1)
     return flat.solve(problem, two(), method, **{"rounds": 400, "batch_size": None} | options)
-
-
-def never(w, b):
-    return -1.0 + 0 * w * b["sign"][0]
-
-
-def test_jumps_of_a_run():
-    """|w| from 0.3 in steps of 4: 0.3, −3.7, 0.3, …"""
-    large, small = (run(lambda w, b: jnp.abs(w), never, 0.3, step) for step in (4.0, 0.01))
-    assert "unstable-objective" in codes(large)
-    assert "unstable-objective" not in codes(small)
 
 
 def level(w, b):
@@ -116,7 +73,7 @@ def test_a_run_that_was_still_improving_gains_by_going_on():
         for rounds in (1000, 2000)
     )
     assert codes(short) == ["still-improving"]
-    assert "was still improving when it ended: the last 250 rounds brought F from" in short.explain()
+    assert "the last 250 rounds brought F from" in short.explain()
     assert long.worst_objective < 0.9 * short.worst_objective
     assert long.status.ok
 
@@ -125,45 +82,35 @@ def test_when_a_course_is_still_improving():
     rounds = np.arange(0, 1000, 50)
 
     def seen(values):
-        return measure_improvement(history(np.ones(1000), rounds, values), (), 0.1)
+        return list(still_improving(history(np.ones(1000), rounds, values), (), 0.1))
 
-    assert seen(np.linspace(1.0, 0.5, 20)).is_ongoing
-    assert not seen(np.linspace(0.5, 1.0, 20)).has_gained
-    assert not seen(1 - 1e-4 * rounds / 1000).is_ongoing
-    assert seen(1 - 1e-4 * rounds / 1000).has_gained
+    assert seen(np.linspace(1.0, 0.5, 20))
+    assert not seen(np.linspace(0.5, 1.0, 20))
+    assert not seen(1 - 1e-4 * rounds / 1000)
     noise = np.random.default_rng(0).normal(size=(40, 20))
-    assert sum(seen(1 + one).is_ongoing for one in noise) <= 2  # about half of such lines fall
+    assert sum(bool(seen(1 + one)) for one in noise) <= 2  # about half of such lines fall
     flat = np.maximum(1 - rounds / 300, 0.2)  # long over
-    assert not seen(flat).is_ongoing
+    assert not seen(flat)
     tiny = 1e-12 * np.linspace(1.0, 0.1, 20)  # a tenth of nothing
-    assert not seen(tiny).is_ongoing
-    assert seen(np.linspace(1.0, 0.5, 20)[:5].tolist() + [np.nan] * 15) is None
-    assert "too few evaluations" in describe_convergence(history(np.ones(1000)), (), 0.1)
+    assert not seen(tiny)
+    assert not seen(np.linspace(1.0, 0.5, 20)[:5].tolist() + [np.nan] * 15)
 
 
-def cycle(begin, end, objective, *, constraint=0.0, diverged=False):
-    return Restart(begin, end, 0.1, 0.9, 0.1, objective, constraint, "last iterate", True, diverged)
+def cycle(begin, end, objective):
+    return Restart(begin, end, 0.1, 0.9, 0.1, objective, 0.0, "last iterate", True)
 
 
 def test_cycles_that_still_gain():
     gaining = (cycle(0, 100, 1.0), cycle(100, 240, 0.5))
     rounds = history(np.full(240, 2.0))
-    assert measure_improvement(rounds, gaining, 0.1).is_ongoing
-    assert "the last restart, of 140 rounds, brought F from 1 to 0.5" in describe_convergence(rounds, gaining, 0.1)
-    assert not measure_improvement(rounds, (gaining[0], cycle(100, 240, 0.995)), 0.1).is_ongoing
-    assert measure_improvement(rounds, gaining[:1], 0.1) is None
-    assert measure_improvement(rounds, (replace(gaining[0], constraint=0.3), gaining[1]), 0.1) is None
-
-
-def test_cycles_that_were_not_finite():
-    lost = cycle(100, 200, 1.0, diverged=True)
-    last = [cycle(0, 900, 1.0), cycle(900, 1000, 1.0, diverged=True)]
-    assert diverged_restarts(last) != []  # a tenth of the rounds, but nothing came after it
-    long = [cycle(0, 100, 1.0), lost, cycle(200, 2000, 0.5)]
-    assert diverged_restarts(long) == []
-    (found,) = diverged_restarts([cycle(0, 100, 1.0), lost, cycle(200, 250, 0.5)])
-    assert "1 of 3 restarts, 40% of the rounds" in found.evidence
-    assert diverged_restarts([cycle(0, 100, 1.0)]) == []
+    (found,) = still_improving(rounds, gaining, 0.1)
+    assert "the last restart brought F from 1 to 0.5" in found.evidence
+    for restarts in (
+        (gaining[0], cycle(100, 240, 0.995)),
+        gaining[:1],
+        (replace(gaining[0], constraint=0.3), gaining[1]),
+    ):
+        assert not list(still_improving(rounds, restarts, 0.1))
 
 
 def test_chosen_settings_are_told_and_kept(tmp_path):
@@ -177,7 +124,6 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     told = result.explain()
     assert "Automatic settings: rounds: 1,500; rows for a gradient: all of a client's" in told
     assert told.count("  Restart ") == len(result.restarts) > 1
-    assert "was hardly improving" in told or "was no longer improving" in told
     result.save(tmp_path / "it")
     assert open_run(tmp_path / "it").about["auto_settings"] == result.auto_settings
     drawn = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)

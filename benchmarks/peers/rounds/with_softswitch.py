@@ -86,7 +86,7 @@ class Softswitch:
                 participation=1.0 if whole else work.participants / work.clients,
                 batch_size=None if whole else work.batch,
             ),
-            output=ss.Output(iterate="last", lower_bound=False, diagnose_infeasible=False),
+            output=ss.Output(iterate="last", lower_bound=False),
             logging=ss.Logging(eval_every=0, callbacks=[looked], progress=False),
         )
         last = jax.tree.map(np.asarray, result.last)

@@ -228,18 +228,6 @@ class StreamedData:
         """Bytes of one row over all columns."""
         return sum(row.size * row.dtype.itemsize for row in self.columns.values())
 
-    def load_client(self, index: int) -> ClientData:
-        """Return all rows of one client in memory.
-
-        Args:
-            index: Index of the client.
-        """
-        size, first = int(self.sizes[index]), int(self.offsets[index, 0])
-        store = self.store(size)
-        self.read(np.arange(first, first + size), store, 0)
-        stratum = np.repeat(np.arange(len(self.strata)), self.stratum_sizes[index])
-        return ClientData(store, np.zeros(size, int), stratum, [self.names[index]])
-
     def store(self, rows: int) -> dict[str, np.ndarray]:
         """Return columns of zeros that JAX can use without a copy.
 

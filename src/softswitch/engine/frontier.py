@@ -107,8 +107,7 @@ def frontier(
         raise ValueError("no bound has a model: training diverged or was stopped before there was one")
     last, zero = trained[-1].prepared, method_for(0.0)
     batches = resolve_sampling(sampling, zero)
-    options["output"] = replace(output, diagnose_infeasible=False)
-    settings = RunSettings.from_options(rounds, None, batches, options["output"], logging)
+    settings = RunSettings.from_options(rounds, None, batches, output, logging)
     warm = replace(problem, start=last.first.params)
     smallest = curve.smallest(
         zero, lambda: solve_rows(warm, split.train, zero, settings, seed, batches, **options).params

@@ -7,8 +7,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
-import numpy as np
-
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
@@ -26,9 +24,8 @@ from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.infeasibility import describe_infeasibility, minimise_constraint
 from softswitch.results.result import Result
-from softswitch.results.status import DiagnosticCode, StatusCode
+from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
 FLOWER_ROUNDS = 300  # default of an automatic run over Flower
@@ -156,7 +153,7 @@ def solve_rows(
         )
     if isinstance(problem.objective, RegretObjective):
         result = replace(result, client_optimum=cast(Any, clients).client_optimum)
-    return _add_diagnostics(result, problem, clients, output, compute, automatic=choice is not None)
+    return _add_lower_bound(result, problem, clients, output, compute, automatic=choice is not None)
 
 
 def solve_federation(
@@ -175,7 +172,7 @@ def solve_federation(
 ) -> Result:
     """Solve for clients that are an oracle."""
     changed = changed_options(sampling, "memory") if sampling is not None else []
-    changed += changed_options(compute) + changed_options(output, "iterate", "average_last", "diagnose_infeasible")
+    changed += changed_options(compute) + changed_options(output, "iterate", "average_last")
     changed += [name for name, value in (("held_out", logging.held_out), ("privacy", privacy)) if value is not None]
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
@@ -184,40 +181,19 @@ def solve_federation(
     return run(prepared, method, seed, logging, checkpoints)
 
 
-def _add_diagnostics(
+def _add_lower_bound(
     result: Result, problem: Problem, clients: Any, output: Output, compute: Compute, *, automatic: bool
 ) -> Result:
-    """Add a lower bound and, if no round was feasible, the smallest constraint of the blocking client alone."""
-    bound, code = output.lower_bound, result.status.code
+    """Add a lower bound on the optimum, if it was requested or is cheap."""
+    bound = output.lower_bound
     if bound is None:
         in_memory = compute.engine == "compiled" and compute.devices is None and isinstance(clients, ClientData)
         is_small = count_parameters(problem.start) <= MAX_PARAMETERS
         bound = automatic and problem.constraint_surrogate is None and in_memory and is_small
-    try:
-        if bound and code not in (StatusCode.DIVERGED, StatusCode.STOPPED):
-            spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
-            result = with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8), enough=SMALL_GAP)
-        is_blocked = code is StatusCode.NO_FEASIBLE_ROUND and result.status.client is not None
-        if is_blocked and output.diagnose_infeasible and result.violating:
-            result = _diagnose_blocker(result, problem, clients)
-    except KeyboardInterrupt:  # the run itself is complete
-        pass
-    return result
-
-
-def _diagnose_blocker(result: Result, problem: Problem, clients: ClientData | StreamedData) -> Result:
-    """Add to the diagnostics whether the blocking client could meet its constraint alone."""
-    worst = result.client_constraint.max(axis=1)
-    if not np.isfinite(worst).any():
+    if not bound or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
         return result
-    blocker = index = int(np.nanargmax(worst))
-    rows = clients
-    if isinstance(clients, StreamedData):
-        if int(clients.sizes[blocker]) * clients.row_bytes > clients.buffer_bytes:
-            return result
-        rows, index = clients.load_client(blocker), 0
-    gradients = int(cast(Any, result.history.gradient_evaluations[-1]))
-    alone = minimise_constraint(problem, cast(ClientData, rows), index, result.params, gradients)
-    diagnosis = describe_infeasibility(clients.names, worst, result.method.tolerance, blocker, alone)
-    diagnostics = (diagnosis if one.code == DiagnosticCode.NEVER_FEASIBLE else one for one in result.diagnostics)
-    return replace(result, diagnostics=tuple(diagnostics))
+    spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
+    try:
+        return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8), enough=SMALL_GAP)
+    except KeyboardInterrupt:  # the run itself is complete
+        return result

@@ -61,7 +61,7 @@ def solve_torch(
     mean over the clients that took steps; when parameters are evaluated, they are computed from all clients' rows.
     """
     checks.check_instance("clients", clients, TorchData)
-    refused = changed_options(compute) + changed_options(output, "iterate", "average_last", "diagnose_infeasible")
+    refused = changed_options(compute) + changed_options(output, "iterate", "average_last")
     if refused:
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:

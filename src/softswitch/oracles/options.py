@@ -159,14 +159,11 @@ class Output:
             as published; automatic runs use 0.5 of each restart.
         lower_bound: Compute a lower bound on the best possible objective, for ``result.gap``. Default: in automatic
             runs with at most 500 parameters, a smooth constraint and rows in memory on one device.
-        diagnose_infeasible: If no round was feasible, find out whether the client that blocks could meet its
-            constraint alone.
     """
 
     iterate: str = "auto"
     average_last: float | None = None
     lower_bound: bool | None = None
-    diagnose_infeasible: bool = True
 
     def __post_init__(self) -> None:
         checks.check_choice("iterate", self.iterate, ANSWERS)

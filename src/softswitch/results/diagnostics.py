@@ -7,30 +7,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import optax
 
 from softswitch.methods.base import Method
-from softswitch.methods.hard_sgm import HardSGM
-from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.results.baseline import START, Baseline, compare_with_trivial
 from softswitch.results.byzantine import diagnose_clients
 from softswitch.results.history import ClientOutcome, History
-from softswitch.results.infeasibility import diagnose_no_feasible_round
-from softswitch.results.restart import Restart, measure_improvement
+from softswitch.results.restart import Restart
 from softswitch.results.status import Diagnostic, RunEnd
 from softswitch.results.status import DiagnosticCode as Code
-from softswitch.support.text import format_value
+from softswitch.support.text import format_value, join_first
 
 MIN_ROUNDS = 20  # fewest rounds for a trend, an average or a share
 MIN_AVERAGED_SHARE = 0.05  # smallest share of the rounds that could join the average
-LARGE_PERCENTILE = 90  # the percentile of changes that counts as large
-MIN_CHANGE = 0.05  # smallest change of F that matters, as a share of its range
-MIN_EVALUATIONS = 4  # fewest evaluations on all data that separate noise from steps
-MAX_DIVERGED_SHARE = 1 / 3  # largest share of rounds in diverged restarts
-MIN_SWITCH_SHARE, MAX_SWITCH_SHARE = 0.02, 0.99  # limits of the share of feasible rounds
+MAX_SWITCH_SHARE = 0.99  # largest share of feasible rounds
 MAX_VOID_SHARE = 0.1  # largest share of void rounds
 MAX_LOST_SHARE = 0.05  # largest share of participants that were lost
+LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4  # shares of the last and the first F: a gain above their sum is noticeable
+MIN_EVALUATIONS = 9  # fewest evaluations of F for a trend
+MIN_STANDARD_ERRORS = 3.0  # a trend is significant if it exceeds this many standard errors
 Found = Iterator[Diagnostic]
 
 
@@ -55,32 +51,23 @@ def _diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callab
     if method.robust is not None:
         yield from diagnose_clients(end, evaluation)
     if not (history.feasible_rounds or history.void.all() or end.stopped):
-        yield from diagnose_no_feasible_round(end, evaluation, clients.noise_setting)
+        yield _no_feasible_round(end, evaluation, clients.noise_setting)
     if end.start is not None:
         answer, start = (Baseline.of(START, values, method) for values in (evaluation, end.start))
         yield from compare_with_trivial(answer, [start])
     yield from _void_rounds(history, clients.participants, len(end.names))
     yield from _missing_strata(history, clients.participants, evaluation)
-    unstable = list(_unstable_switch(end, late, clients, scatter))
-    if not unstable and not restarts:
-        unstable = unstable_objective(late, evaluation, float(method.step_size_at(len(late) - 1)))
-    yield from unstable
+    yield from _unstable_switch(end, late, clients, scatter)
     if len(history) >= MIN_ROUNDS and history.feasible_rounds and history.switch_share > MAX_SWITCH_SHARE:
         largest = f"the largest reported constraint was {format_value(history.constraint.max())}"
         advice = "If that is unexpected, check the sign and the scale of the constraint, and the tolerance"
-        yield Diagnostic(Code.INACTIVE_CONSTRAINT, f"{_describe_feasible_share(history)}; {largest}", advice)
-    yield from _masked_worst_client(late, method, clients.participants * evaluation.constraint.shape[1])
-    if restarts:
-        yield from diverged_restarts(restarts)
-        yield from _still_improving(end)
-    elif len(history) >= MIN_ROUNDS and history.feasible_rounds and history.switch_share < MIN_SWITCH_SHARE:
-        advice = "The average rests on few iterates: run longer, start nearer to feasibility, or raise the threshold"
-        yield Diagnostic(Code.RARELY_FEASIBLE, _describe_feasible_share(history), advice, suggests_more_rounds=True)
-        yield from _limit_cycle(history, method)
-    else:
+        evidence = f"{history.switch_share:.1%} of the rounds were feasible; {largest}"
+        yield Diagnostic(Code.INACTIVE_CONSTRAINT, evidence, advice)
+    yield from _masked_worst_client(late, method)
+    if not restarts:
         yield from _few_averaged_rounds(end)
-        yield from _limit_cycle(history, method)
-        yield from _still_improving(end)
+    if not end.stopped and history.feasible_rounds:
+        yield from still_improving(history, restarts, method.tolerance)
 
 
 def _diverged(end: RunEnd) -> Diagnostic:
@@ -106,6 +93,24 @@ def _client_dropout(history: History, names: Sequence[Any]) -> Found:
     evidence = f"{history.lost_share:.0%} of the participants did not complete their round, most often {names[worst]!r}"
     advice = "Check the log for that client's reasons, or raise report_timeout and update_timeout"
     yield Diagnostic(Code.CLIENT_DROPOUT, f"{evidence} ({times})", advice)
+
+
+def _no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> Diagnostic:
+    """The constraint is not met, or the reports do not show that it is."""
+    tolerance, worst = end.method.tolerance, evaluation.constraint.max(axis=1)
+    if not trimmed_max(evaluation.constraint, end.method.robust) <= tolerance:
+        above = np.flatnonzero(~(worst <= tolerance))
+        listed = [f"{end.names[i]!r} ({format_value(worst[i])})" for i in above[np.argsort(-worst[above])]]
+        clients = f"{len(above)} of {len(worst)} clients are above the tolerance {tolerance:g} at best"
+        advice = "Run longer, change the step size, or raise the tolerance; or train one of these clients alone"
+        evidence = f"{clients}: {join_first(listed)}"
+        return Diagnostic(Code.NEVER_FEASIBLE, evidence, advice, suggests_more_rounds=True)
+    within = f"all {len(worst)} clients are within the tolerance {tolerance:g} on all their data"
+    level = format_value(float(end.method.switch_at))
+    evidence = f"at the iterate with the smallest criterion {within}, but no round's criterion was at most {level}"
+    threshold = "or raise the threshold towards the tolerance, or run longer"
+    advice = f"The largest of noisy reports is too large: raise {noise_setting}; {threshold}"
+    return Diagnostic(Code.SWITCH_NEVER_PASSES, evidence, advice, suggests_more_rounds=True)
 
 
 def _void_rounds(history: History, participants: int, clients: int) -> Found:
@@ -157,88 +162,17 @@ def _unstable_switch(end: RunEnd, history: History, clients: Any, scatter: Calla
         yield Diagnostic(Code.STEP_SIZE_TOO_LARGE, evidence, advice)
 
 
-def unstable_objective(history: History, evaluation: Evaluation, step: float) -> list[Diagnostic]:
-    """Diagnose an F whose changes between late rounds exceed F: the answer depends on when the run ended."""
-    half = len(history) // 2
-    later, reached = _finite(history.objective[half:]), _finite(evaluation.objective)
-    if len(later) < MIN_ROUNDS or not len(reached):
-        return []
-    change = float(np.percentile(np.abs(np.diff(later)), LARGE_PERCENTILE))
-    worst = float(reached.max())
-    scale = max(abs(worst), worst - float(reached.min()), MIN_CHANGE * float(np.ptp(_finite(history.objective))))
-    evaluated = history.full_rounds >= half
-    reports = history.objective[history.full_rounds[evaluated]]
-    deviations = _finite(np.abs(reports - np.asarray(history.full.objective)[evaluated]))
-    noise = np.percentile(deviations, LARGE_PERCENTILE) if len(deviations) >= MIN_EVALUATIONS else 0.0
-    if change <= scale or noise >= 0.5 * change:  # noisy reports of steady iterates
-        return []
-    evidence = f"one round in ten of the second half changes F by {change:.3g} or more"
-    advice = f"Lower step_size (now {step:.3g}), or omit it to have it chosen automatically"
-    return [Diagnostic(Code.UNSTABLE_OBJECTIVE, f"{evidence}, and the answer has F = {format_value(worst)}", advice)]
-
-
-def _describe_feasible_share(history: History) -> str:
-    counted = len(history) - int(history.void.sum())
-    rounds = "rounds" if counted == len(history) else "rounds that were not void"
-    return f"{history.feasible_rounds} of {counted} {rounds} were feasible"
-
-
-def _masked_worst_client(history: History, method: Method, pairs: int) -> Found:
-    """Feasible rounds in which a sampled client was well above the tolerance: the mean masked it."""
-    level, masks = _constraint_scale(history, method), method.switches_on not in ("max", "pooled")
-    if len(history) < MIN_ROUNDS or not history.feasible_rounds or not masks or level is None:
+def _masked_worst_client(history: History, method: Method) -> Found:
+    """Feasible rounds in which a sampled client was far above the tolerance: the criterion, a mean, masked it."""
+    level, feasible = _constraint_scale(history, method), history.feasible
+    if len(history) < MIN_ROUNDS or not feasible.any() or method.switches_on in ("max", "pooled") or level is None:
         return
-    alpha, per_spread = 0.0, False
-    if isinstance(method, SoftmaxSGM) and method.switches_on == "softmax":
-        alpha = (method.alpha or 0.0) if method.constraint_alpha is None else method.constraint_alpha
-        per_spread = alpha > 0 and method.alpha_scale == "spread"
-    gap = math.log(pairs) / alpha if alpha > 0 else math.inf
-    if per_spread:
-        gap = float(np.median((history.constraint - history.criterion)[history.feasible]))
-    excess = history.constraint[history.feasible] - method.tolerance
-    share = np.mean(excess > 0)
-    if share <= 0.5 or gap <= method.tolerance or np.median(excess) <= 0.1 * level:
-        return
-    above = f"was above the tolerance {method.tolerance:g}, by up to {excess.max():.3g}"
-    evidence = f"in {share:.0%} of the feasible rounds some sampled client {above}"
-    enough = f"α of {math.log(pairs) / (0.1 * level):.3g} or more"
-    advice = f"Use SoftmaxSGM and its criterion with {enough}"
-    if per_spread:
-        advice = f"Raise α of the constraint (now {alpha:.3g} per spread)"
-    elif alpha > 0:
-        evidence += f"; the criterion may be ln(m)/α = {gap:.3g} below the maximum"
-        advice = f"Give the constraint an {enough}"
-    yield Diagnostic(Code.MASKED_WORST_CLIENT, evidence, advice)
-
-
-def _limit_cycle(history: History, method: Method) -> Found:
-    """αη > 2, and the worst client alternates from round to round: A, B, A, B."""
-    switches = isinstance(method, SoftmaxSGM | HardSGM)
-    if len(history) < MIN_ROUNDS or not switches or method.server_optimizer is not optax.sgd:
-        return
-    step = float(method.step_size_at(len(history) - 1))
-    # The distance of the two points, in steps. Per spread, α grows without bound as the clients' values approach.
-    per_spread = isinstance(method, SoftmaxSGM) and method.alpha_scale == "spread"
-    given = math.inf if not isinstance(method, SoftmaxSGM) or method.alpha is None else method.alpha
-    alpha, distance = (math.inf, math.tanh(given / 2)) if per_spread else (given, 1.0)
-    last = slice(-max(MIN_ROUNDS, len(history) // 4), None)
-    worst, feasible = history.worst_client[last], history.feasible[last]
-    three = feasible[2:] & feasible[1:-1] & feasible[:-2]
-    if alpha * step <= 2 or distance < 0.5 or three.sum() < MIN_ROUNDS // 2:
-        return
-    alternates = ((worst[2:] == worst[:-2]) & (worst[1:-1] != worst[:-2]))[three].mean()
-    if alternates < 0.8:
-        return
-    evidence = f"in {alternates:.0%} of the last feasible rounds the worst client alternates between two"
-    if math.isinf(alpha):
-        evidence += f", due to {'α per spread' if per_spread else 'the hard maximum'}"
-        near = f"Iterates stay up to {distance * step:.3g} from the optimum"
-        advice = f"{near}: use a smaller or decaying step size (now {step:.3g})"
-    else:
-        evidence += f", and αη = {alpha * step:.3g} is above 2"
-        limits = f"the step size (below {2 / alpha:.3g}) or α (below {2 / step:.3g})"
-        advice = f"Iterates stay up to a step (η = {step:.3g}) from the optimum; if that is too coarse, lower {limits}"
-    yield Diagnostic(Code.LIMIT_CYCLE, evidence, advice)
+    excess = history.constraint[feasible] - method.tolerance
+    if np.median(excess) > level:
+        above = f"was above the tolerance {method.tolerance:g}, by up to {excess.max():.3g}"
+        evidence = f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client {above}"
+        advice = "Use SoftmaxSGM with a larger alpha of the constraint (constraint_alpha), or criterion='max'"
+        yield Diagnostic(Code.MASKED_WORST_CLIENT, evidence, advice)
 
 
 def _few_averaged_rounds(end: RunEnd) -> Found:
@@ -252,24 +186,31 @@ def _few_averaged_rounds(end: RunEnd) -> Found:
         yield Diagnostic(Code.FEW_AVERAGED_ROUNDS, evidence, advice, suggests_more_rounds=True)
 
 
-def _still_improving(end: RunEnd) -> Found:
-    improvement = measure_improvement(end.history, end.restarts, end.method.tolerance)
-    if not end.stopped and end.history.feasible_rounds and improvement is not None and improvement.is_ongoing:
+def still_improving(history: History, restarts: Sequence[Restart], tolerance: float) -> Found:
+    """Diagnose an F that still decreased noticeably in the last restart, or in the last third of the evaluations."""
+    reported = _finite(history.objective)
+    first = float(reported[0]) if len(reported) else 0.0
+    if restarts:
+        if len(restarts) < 2 or restarts[-2].constraint > tolerance:  # until the tolerance is met, gains are in G
+            return
+        (before, after), period = (restart.objective for restart in restarts[-2:]), "the last restart"
+    else:
+        values = np.asarray(history.full.objective, dtype=float)
+        known = np.flatnonzero(np.isfinite(values))
+        if len(known) < MIN_EVALUATIONS:
+            return
+        known = known[-max(len(known) // 3, MIN_EVALUATIONS // 2) :]
+        rounds = history.full_rounds[known].astype(float)
+        centred = rounds - rounds.mean()
+        (slope, mean), covariance = np.polyfit(centred, values[known], 1, cov=True)
+        if -slope <= MIN_STANDARD_ERRORS * np.sqrt(covariance[0, 0]):
+            return
+        before, after = (float(mean + slope * centred[i]) for i in (0, -1))
+        period = f"the last {int(rounds[-1] - rounds[0]):,} rounds"
+    if before - after > LARGE_GAIN * abs(after) + LARGE_GAIN_OF_FIRST * abs(first):
+        evidence = f"{period} brought F from {format_value(before)} to {format_value(after)}"
         advice = "Run longer: raise rounds, or continue from this result with warm_start"
-        yield Diagnostic(Code.STILL_IMPROVING, str(improvement), advice, suggests_more_rounds=True)
-
-
-def diverged_restarts(restarts: Sequence[Restart]) -> list[Diagnostic]:
-    """Diagnose an answer that suffers from restarts with values that were not finite."""
-    lengths = np.array([restart.end - restart.begin for restart in restarts])
-    diverged = np.array([restart.diverged for restart in restarts], dtype=bool)
-    share = float(lengths[diverged].sum() / max(1, lengths.sum()))
-    if not diverged.any() or not (diverged[-1] or share > MAX_DIVERGED_SHARE):
-        return []
-    restarted = f"{diverged.sum()} of {len(restarts)} restarts, {share:.0%} of the rounds,"
-    evidence = f"{restarted} ended in a value that was not finite; the answer comes from the remaining ones"
-    advice = "Check objective and constraint for values that overflow, or bound the parameters by a domain (Ball, Box)"
-    return [Diagnostic(Code.DIVERGED_RESTARTS, evidence, advice)]
+        yield Diagnostic(Code.STILL_IMPROVING, evidence, advice, suggests_more_rounds=True)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from softswitch.results import status as run_status
 from softswitch.results.baseline import Baseline, LowerBound, find_baseline
 from softswitch.results.diagnostics import diagnose
 from softswitch.results.history import History
-from softswitch.results.restart import Restart, describe_convergence
+from softswitch.results.restart import Restart
 from softswitch.results.status import Diagnostic, RunEnd, Status, StatusCode
 from softswitch.support.text import format_number, format_value
 
@@ -160,7 +160,6 @@ class Result:
         if self.lower_bound is not None:
             lines.append(f"Optimality: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
-            lines.append(f"{describe_convergence(self.history, self.restarts, self.method.tolerance)}.")
             if self.baselines:
                 lines += baseline.tabulate_baselines(self.as_baseline, self.baselines, len(self.names))
             constant = find_baseline(baseline.CONSTANT, self.baselines)
