@@ -56,7 +56,7 @@ def main() -> None:
         folder = Path(there)
         write_table(folder / "table.csv", asked.rows)
         chosen, fixed = folder / "chosen.toml", folder / "fixed.toml"
-        about = ["--data", "table.csv", "--label", "label", "--client", "site", "--kind", "neyman-pearson"]
+        about = ["table.csv", "--label", "label", "--client", "site", "--kind", "neyman-pearson"]
         subprocess.run([*SOFTSWITCH, "init", *about, "--bound", str(AT_MOST), "--out", chosen], check=True, cwd=folder)
         text = chosen.read_text(encoding="utf-8")
         for line, instead in FIXED.items():

@@ -148,7 +148,6 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
     table[new].to_csv(later, index=False, **case.written)
     words = [
         "init",
-        "--data",
         str(file),
         "--label",
         case.label,
@@ -192,7 +191,7 @@ def _beside(model: Any, known: pd.DataFrame, new: pd.DataFrame, case: Case) -> d
     task = model.run.settings
     kind, bound = task["task.kind"], task["task.bound"]
     rows, others = (model.encoding.encode(part) for part in (known, new))
-    if model.label_values.label_type == NUMBER:
+    if model.label_values.type == NUMBER:
         truth = new[case.label].to_numpy(float)
         predicted = {"ours": model.predict(new)} | _numbers(
             rows, known[case.label].to_numpy(float), others, kind, bound
@@ -236,7 +235,7 @@ def _classes(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndar
 
 def _judged(kind: str, bound: float, values: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """The loss and what is bounded, of one client's new rows."""
-    if kind in kind_names(estimator="BoundedRegressor"):
+    if kind in kind_names(NUMBER):
         error = values - truth
         pinball = np.maximum(-(1 - bound) * error, bound * error).mean()
         return {

@@ -1,4 +1,4 @@
-"""The registry of constraint kinds: descriptions, and a kind added by registering it."""
+"""The registry of constraint kinds: descriptions, and a kind that is added to it."""
 
 import jax.numpy as jnp
 import pytest
@@ -10,15 +10,8 @@ from softswitch.results.descriptions import ConstraintDescription
 from softswitch.results.folder import open_run
 from softswitch.results.report.page import write_report
 from softswitch.tables import training
-from softswitch.tables.constraints import (
-    KINDS,
-    ConstraintKind,
-    ProblemFunctions,
-    find_kind,
-    kind_names,
-    register,
-)
-from softswitch.tables.proposal import suitable_kinds
+from softswitch.tables.constraints import KINDS, ConstraintKind, ProblemFunctions, build_problem, kind_names
+from softswitch.tables.labels import NumberLabel
 from softswitch.tables.settings import parse_config
 
 NAMES = {
@@ -52,10 +45,10 @@ def test_sentences():
 
 def test_kinds_of_labels_and_estimators():
     assert kind_names("multiclass") == ("error-rate", "class-miss-rate", "custom")
-    assert kind_names(estimator="BoundedRegressor") == ("mean-error", "absolute-error", "coverage")
-    assert set(kind_names("binary", "multiclass")) == {*kind_names(estimator="BoundedClassifier"), "custom"}
+    assert kind_names("number") == ("mean-error", "absolute-error", "coverage", "custom")
+    assert set(kind_names("binary", "multiclass")) | set(kind_names("number")) == set(KINDS)
     with pytest.raises(ValueError, match=r"task\.kind must be one of mean-error, .* 'number', but is 'miss-rate'"):
-        find_kind("miss-rate", "number")
+        build_problem("miss-rate", 2, label=NumberLabel())
 
 
 def toy_functions(**options):
@@ -72,7 +65,7 @@ def toy():
     description = ConstraintDescription("squared score", "mean log loss", is_nonnegative=True)
     sentence = "the mean squared score of {label} may be at most {bound}."
     kind = ConstraintKind("squared-score", toy_functions, description, sentence, strata="y", default_bound=0.5)
-    register(kind)
+    KINDS[kind.name] = kind
     yield kind
     del KINDS[kind.name]
 
@@ -88,7 +81,7 @@ def test_a_registered_kind_is_trained_described_and_reported(toy, tmp_path):
     assert "squared score, worst ward, training rows" in page
     assert set(ss.load(trained.folder).predict(table())) == {0, 1}
     assert toy.propose_bound(table()["y"]) == 0.5
-    assert "squared-score" in suitable_kinds(table()["y"], "binary")
+    assert "squared-score" in kind_names("binary")
 
 
 def test_a_registered_kind_is_offered_by_its_estimator(toy):
@@ -97,9 +90,7 @@ def test_a_registered_kind_is_offered_by_its_estimator(toy):
     assert model.worst_constraint_ <= 0.5
 
 
-def test_a_kind_is_registered_once_and_gone_kinds_are_refused(toy):
-    with pytest.raises(ValueError, match="'squared-score' is registered already"):
-        register(toy)
+def test_settings_accept_a_registered_kind(toy):
     data = {"file": "a.csv", "label": "y", "client": "ward"}
     assert parse_config({"data": data, "task": {"kind": toy.name}}).task.kind == toy.name
     with pytest.raises(ValueError, match=r"task\.kind must be one of .*squared-score, but is 'cubed-score'"):

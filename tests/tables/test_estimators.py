@@ -19,8 +19,6 @@ import softswitch as ss
 from softswitch.engine.defaults import default_alpha
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-WEIGHTS = "equal to the precision of training, not bit for bit: other numbers of rows are trained by other batches"
-"""Why scikit-learn's check of weights against repeated rows is expected to fail: it compares to 1e-7."""
 CHECKS = """
 import json, warnings
 warnings.simplefilter("ignore")
@@ -29,8 +27,7 @@ import softswitch as ss
 
 import sys
 
-expected = {"check_sample_weight_equivalence_on_dense_data": sys.argv[2]}
-found = check_estimator(eval(sys.argv[1]), on_fail=None, expected_failed_checks=expected)
+found = check_estimator(eval(sys.argv[1]), on_fail=None)
 print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in found]))
 """
 
@@ -46,11 +43,11 @@ def test_scikit_learns_own_checks(estimator):
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     done = subprocess.run(
-        [sys.executable, "-c", CHECKS, estimator, WEIGHTS], capture_output=True, text=True, env=flags, check=False
+        [sys.executable, "-c", CHECKS, estimator], capture_output=True, text=True, env=flags, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     outcome = json.loads(done.stdout.splitlines()[-1])
-    failed = [one for one in outcome if one[1] not in ("passed", "skipped", "xfail")]
+    failed = [one for one in outcome if one[1] not in ("passed", "skipped")]
     assert failed == []
     assert sum(status == "passed" for _, status, _ in outcome) > 40
 
@@ -186,7 +183,6 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         "held_out": 0.0,
         "validation": 0.0,
         "allow_uncertified": False,
-        "warm_start": False,
         "confidence": 0.95,
         "random_state": 0,
     }

@@ -1,7 +1,5 @@
 """What a label is, and how it becomes y and predictions."""
 
-import json
-
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -17,7 +15,6 @@ from softswitch.tables.labels import (
     fit_binary_label,
     fit_multiclass_label,
     fit_number_label,
-    label_from_dict,
 )
 
 ALL = np.ones(4, bool)
@@ -54,19 +51,6 @@ def test_amounts():
     assert within.unit.max_error == pytest.approx(20.0)
     assert fit_number_label(pd.Series([7.0] * 4), ALL).scale == 1
     assert fit_number_label(pd.Series([1.0, 2.0, 3.0, 4.0]), ALL, standardise=False) == NumberLabel()
-
-
-@pytest.mark.parametrize(
-    "label",
-    [
-        BinaryLabel("no", "yes"),
-        BinaryLabel(0, 1),
-        MulticlassLabel(("a", "b", "c"), (0.5, 0.25, 0.25)),
-        NumberLabel(1.0, 2.0, 0.0, 9.0),
-    ],
-)
-def test_written_and_read_back(label):
-    assert label_from_dict(json.loads(json.dumps(label.to_dict()))) == label
 
 
 @pytest.mark.parametrize(

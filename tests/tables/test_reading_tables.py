@@ -1,8 +1,6 @@
 """A table is the same table however its file is written."""
 
-import bz2
 import gzip
-import lzma
 import zipfile
 
 import hypothesis.strategies as st
@@ -13,7 +11,7 @@ from hypothesis import given, settings
 
 from softswitch.tables.cells import EMPTY, parse_cells, parse_numbers
 from softswitch.tables.features import Encoding
-from softswitch.tables.table import empty_marks, read_table, text_format
+from softswitch.tables.table import read_table, text_format
 
 TABLE = pd.DataFrame(
     {
@@ -36,7 +34,7 @@ def written(number, decimal, thousands):
     separator=st.sampled_from(",;\t|"),
     decimal=st.sampled_from(".,"),
     thousands=st.booleans(),
-    encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le", "utf-16-be"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16"]),
 )
 @settings(max_examples=60)
 def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, separator, decimal, thousands, encoding):
@@ -51,24 +49,20 @@ def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, sepa
     assert list(found["town"]) == town
     np.testing.assert_allclose(found["x"], [float(number) for number in numbers])
     np.testing.assert_array_equal(found["n"], range(len(numbers)))
-    form = text_format(file)
-    assert (form.separator, form.decimal) == (separator, decimal)
+    assert text_format(file).separator == separator
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "txt.xz", "csv.bz2", "csv.zip", "zip", "parquet", "xlsx"])
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "csv.zip", "zip", "parquet"])
 def test_endings(tmp_path, ending):
     file = tmp_path / f"T.{ending}"
     text = TABLE.to_csv(index=False, sep="\t").encode()
     if ending == "parquet":
         TABLE.to_parquet(file)
-    elif ending == "xlsx":
-        TABLE.to_excel(file, index=False)
     elif ending.endswith("zip"):
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("inside.csv", text)
     else:
-        pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}.get(ending[-3:].strip("."), bytes)
-        file.write_bytes(pack(text))
+        file.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
     found = read_table(file)
     assert list(found.columns) == list(TABLE.columns)
     for name in TABLE.columns:
@@ -100,7 +94,6 @@ def test_marks_of_empty_cells(tmp_path):
     (tmp_path / "t.csv").write_text(f"a,b\nx,1\n{rows}\n", encoding="utf-8")
     found = read_table(tmp_path / "t.csv")
     assert found["a"].isna().sum() == len(EMPTY)
-    assert set(empty_marks(tmp_path / "t.csv")) == set(EMPTY) - {""}
     assert {"", "NA", "N/A", "null", "?", "-", "."} <= set(EMPTY)
 
 
@@ -146,7 +139,7 @@ def test_blanks_around_words_go():
     ("name", "text", "message"),
     [
         ("none.csv", None, "does not exist"),
-        ("t.doc", "a", r"must end in .csv, .tsv, .*, .xlsx, .xlsm, a compressed text file also in .gz"),
+        ("t.doc", "a", r"must end in .csv, .tsv, .*, .pq, a compressed text file also in .gz"),
         ("t.parquet.gz", "a", "must end in .csv"),
         ("t.csv", "", "t.csv is empty"),
         ("t.csv", "\n\n", "t.csv is empty"),
@@ -158,7 +151,7 @@ def test_blanks_around_words_go():
         ("t.csv.gz", "a,b\n1,2\n", "could not be unpacked"),
         ("t.zip", "a,b\n1,2\n", "could not be unpacked"),
         ("t.parquet", "a,b\n1,2\n", "could not be read as Parquet"),
-        ("t.xlsx", "a,b\n1,2\n", "could not be read as Excel"),
+        ("t.xlsx", "a,b\n1,2\n", "must end in .csv, .*; save a spreadsheet as CSV"),
     ],
 )
 def test_files_that_are_no_tables(tmp_path, name, text, message):
@@ -173,6 +166,20 @@ def test_the_separator_is_the_sign_by_which_all_lines_agree(tmp_path):
     found = read_table(tmp_path / "t.csv")
     assert list(found.columns) == ["town, street, number, letter", "age"]
     assert found["age"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "decimal"),
+    [
+        ("a;b;d\n1,5;2;05.01.2013\n2,25;3;06.01.2013\n", ","),
+        ("a;b\n1.234,5;x\n7,25;y\n", ","),
+        ("a;b;d\n1.5;2;05.01.2013\n2.25;3;06.01.2013\n", "."),
+        ("a;b\n1.234;2\n5.678;3\n", "."),
+    ],
+)
+def test_decimal_signs(tmp_path, text, decimal):
+    (tmp_path / "t.csv").write_text(text)
+    assert text_format(tmp_path / "t.csv").decimal == decimal
 
 
 def test_what_is_given_is_not_looked_for(tmp_path):

@@ -1,7 +1,5 @@
 """Tables: columns by name, and encoded alike for training and prediction."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,10 +23,10 @@ def test_encoding_by_hand():
         [(50 - 100 / 3) / deviation, 0, 0, 0, 1, 1],  # an empty word is a level of its own
     ]
     np.testing.assert_allclose(encoding.encode(TABLE), expected, rtol=1e-5, atol=1e-6)
-    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
-    assert again == encoding
     new = pd.DataFrame({"flag": ["False"], "ward": ["unheard of"], "age": ["40"], "more": [1]})
-    np.testing.assert_allclose(again.encode(new), [[(40 - 100 / 3) / deviation, 0, 0, 0, 0, 0]], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        encoding.encode(new), [[(40 - 100 / 3) / deviation, 0, 0, 0, 0, 0]], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_empty_cells_where_training_had_none_are_the_mean_and_no_level():

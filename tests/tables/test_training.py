@@ -412,7 +412,7 @@ def test_folders_that_are_no_runs(tmp_path):
 
 def test_init_writes_what_train_reads(home, tmp_path):
     file = tmp_path / "made.toml"
-    flags = ("--data", home / "cases.csv", "--label", "diagnosis", "--client", "hospital")
+    flags = (home / "cases.csv", "--label", "diagnosis", "--client", "hospital")
     assert "softswitch train" in invoke("init", *flags, "--bound", 0.2, "--out", file)
     config = training.read_config(file)
     assert (config.data.label, config.task.bound) == ("diagnosis", 0.2)

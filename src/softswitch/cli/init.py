@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-import sys
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.support import checks
-from softswitch.tables.constraints import KINDS
+from softswitch.tables.constraints import KINDS, kind_names
+from softswitch.tables.settings import INCOMPLETE, Config, DataSection, TaskSection, write_config
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from softswitch.tables.inspection import ColumnSummary
+    from softswitch.tables.proposal import Candidate, PositiveClass
+    from softswitch.tables.text_file import TextFormat
 
 WIDTH = 80
+MAX_COLUMNS = 24  # number of columns from which plain features are summarised
+MOSTLY_POSITIVE = 0.8  # share of positive rows from which a bound on misses is easy to keep
+REQUESTED = "as requested"
+DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}
+LABEL_DESCRIPTIONS = {BINARY: "two classes", MULTICLASS: "several classes", NUMBER: "a number"}
 
 
 def init(
-    table: Annotated[str | None, typer.Argument(help="Table: CSV (also compressed), Parquet or Excel.")] = None,
-    data: Annotated[str | None, typer.Option(help="Table, instead of the argument.")] = None,
+    table: Annotated[str, typer.Argument(help="Table: CSV (also compressed) or Parquet.")],
     label: Annotated[str | None, typer.Option(help="Column to predict. Default: proposed.")] = None,
     client: Annotated[str | None, typer.Option(help="Column that identifies the client. Default: proposed.")] = None,
     positive: Annotated[str | None, typer.Option(help="Positive value of the label. Default: proposed.")] = None,
@@ -30,46 +48,239 @@ def init(
     protected: Annotated[str | None, typer.Option(help="Value of the protected group.")] = None,
     out: Annotated[Path | None, typer.Option(help="Settings file to write. Default: named like the table.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Accept all proposals without questions.")] = False,
 ) -> None:
     """Inspect a table, and write a settings file for softswitch train, in which "auto" values need no tuning.
 
-    On a terminal it asks, with proposals as defaults. Otherwise flags decide, and the rest is proposed. If the label or
-    the client is not clear, it lists the candidates and exits.
+    Flags decide, and the rest is proposed. If the label or the client is not clear, it lists the candidates and exits.
     """
-    from softswitch.cli.proposal import Proposer, annotate, inspect_table
-    from softswitch.tables.settings import write_config
+    from softswitch.tables import proposal
+    from softswitch.tables.inspection import infer_label_type
 
-    if table is None and data is None:
-        raise ValueError("a table is missing: softswitch init TABLE")
-    if table is not None and data is not None and table != data:
-        raise ValueError(f"give one table, but there are two: {table!r} and --data {data!r}")
-    name = str(table if data is None else data)
-    file = out or Path(Path(name).name.partition(".")[0] + ".toml")
+    file = out or Path(Path(table).name.partition(".")[0] + ".toml")
 
-    def check() -> None:
+    def check_out() -> None:
         if file.exists() and not force:
             raise ValueError(f"{file} already exists; use another --out, or --force")
 
-    *_, inspected = checks.call_all(
-        check, lambda: kind is None or checks.check_choice("--kind", kind, list(KINDS)), lambda: inspect_table(name)
-    )
+    def check_kind() -> None:
+        if kind is not None:
+            checks.check_choice("--kind", kind, list(KINDS))
+
+    *_, found = checks.call_all(check_out, check_kind, lambda: inspect_table(table))
     console = Console(width=min(WIDTH, Console().width), highlight=False)
-    console.print(inspected.header(), markup=False)
-    flags = SimpleNamespace(label=label, client=client, positive=positive, kind=kind, bound=bound, sensitive=sensitive)
-    flags.protected, flags.ignore, flags.keep = protected, ignore or (), keep or ()
-    ask = on_terminal() and not yes
-    if ask:
-        console.print(inspected.overview({}))
-    roles = Proposer(inspected, flags, ask).roles()
-    if not ask:
-        console.print(inspected.overview(roles.by_column()))
-    for line in roles.describe(inspected):
+    console.print(found.header(), markup=False)
+    labels = proposal.label_candidates(found.summaries)
+    likely = label or (labels[0].name if labels else None)
+    clients = proposal.client_candidates(found.summaries, len(found.table), likely)
+    flags = {"--sensitive": [sensitive] if sensitive else [], "--ignore": ignore or [], "--keep": keep or []}
+    target, owner, *_ = checks.call_all(
+        lambda: found.choose_column(label, labels, "--label", "column to predict"),
+        lambda: found.choose_column(client, clients, "--client", "column that identifies the client"),
+        *(partial(found.check_column, name, flag) for flag, names in flags.items() for name in names),
+    )
+    if target == owner:
+        raise ValueError(f"--label and --client must be two columns, but both are {target!r}")
+    label_type = infer_label_type(found.table[target])
+    positive_value, task = checks.call_all(
+        lambda: _positive(found.table[target], label_type, positive),
+        lambda: _task(found.table, target, label_type, kind, bound, sensitive, protected),
+    )
+    proposed = proposal.reasons_to_ignore(found.table, found.summaries, target, owner, label_type)
+    ignored = dict.fromkeys(flags["--ignore"], REQUESTED)
+    kept = {*flags["--ignore"], *flags["--keep"], sensitive}
+    ignored |= {name: reason for name, reason in proposed.items() if name not in kept}
+    roles = Roles(target, owner, positive_value, ignored, task)
+    console.print(found.overview(roles))
+    for line in roles.describe(found):
         console.print(line, markup=False)
-    file.write_text(annotate(write_config(roles.config(inspected, file)), roles), encoding="utf-8")
+    file.write_text(roles.write_settings(found, file), encoding="utf-8")
     console.print(f"\nWrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
 
 
-def on_terminal() -> bool:
-    """Return whether there is someone to ask."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+@dataclass(frozen=True)
+class Roles:
+    """Roles of the columns, and the constraint."""
+
+    label: str
+    client: str
+    positive: PositiveClass | None
+    ignored: dict[str, str]
+    task: TaskSection
+
+    def of_column(self, name: str) -> str:
+        """Return the role of a column."""
+        roles = {self.label: "label", self.client: "client"} | dict.fromkeys(self.ignored, "ignored")
+        return roles.get(name, "group" if name == self.task.sensitive else "feature")
+
+    def describe(self, found: InspectedTable) -> list[str]:
+        """Return the proposal, the ignored columns with reasons, and remarks on the table."""
+        from softswitch.tables.proposal import remarks
+
+        lines = [f"\nLabel: {self.label}. Client: {self.client}."]
+        if (positive := self.positive) is not None:
+            change = "" if positive.why == REQUESTED else f" To change it: --positive {str(positive.other)!r}"
+            lines.append(f"Positive: {positive.value!r}, {positive.share:.1%} of the rows, {positive.why}.{change}")
+            if positive.share > MOSTLY_POSITIVE and self.task.kind == "miss-rate":
+                lines.append(
+                    f"Most rows are positive, so always predicting {positive.value!r} misses none. Should "
+                    f"{positive.other!r} be the positive value?"
+                )
+        lines.append(f"At every client: {self.task.kind} at most {self.task.bound:g}. To change it: --kind, --bound")
+        if self.ignored:
+            lines.append("\nIgnored columns (to keep one: --keep COLUMN):")
+            lines += [f"- {name}: {reason}" for name, reason in self.ignored.items()]
+        notes = remarks(found.table, found.summaries, self.label, self.client, list(self.ignored))
+        for name, cells in found.non_numeric.items():
+            texts = ", ".join(f"{text!r} ({share:.1%})" for text, share in cells.items())
+            notes.append(f"{name}: all but {texts} are numbers or dates, so this counts as empty in every column")
+        return lines + (["\nRemarks:", *(f"- {note}" for note in notes)] if notes else [])
+
+    def write_settings(self, found: InspectedTable, out: Path) -> str:
+        """Return the settings file, with reasons as comments; a relative path starts from its folder."""
+        file = found.file
+        if not file.is_absolute() and out.resolve().parent != Path.cwd():
+            file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
+        needed = [name for name in (self.label, self.client, self.task.sensitive) if name is not None]
+        options: dict[str, Any] = {} if found.form is None else asdict(found.form)
+        options["incomplete"] = INCOMPLETE[int(found.table[needed].isna().any().any())]
+        options |= {"ignore": tuple(self.ignored), "empty": found.empty}
+        value = None if self.positive is None else self.positive.value
+        text = write_config(Config(DataSection(file.as_posix(), self.label, self.client, value, **options), self.task))
+        for name, reason in reversed(self.ignored.items()):
+            text = text.replace("\nignore = ", f"\n# {' '.join(f'{name}: {reason}'.split())}\nignore = ", 1)
+        return text
+
+
+@dataclass(frozen=True, eq=False)
+class InspectedTable:
+    """A table with summaries of its columns, and the few non-numeric cells of numeric columns, which count as empty."""
+
+    file: Path
+    form: TextFormat | None
+    table: pd.DataFrame
+    summaries: tuple[ColumnSummary, ...]
+    non_numeric: dict[str, dict[str, float]]
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The non-numeric cells."""
+        return tuple(dict.fromkeys(text for cells in self.non_numeric.values() for text in cells))
+
+    def header(self) -> str:
+        """Return file, size and format."""
+        form = "" if self.form is None else f" ({self.form})"
+        return f"{self.file}: {len(self.table):,} rows, {len(self.table.columns)} columns{form}"
+
+    def overview(self, roles: Roles) -> Table:
+        """Return a table of the columns and their roles."""
+        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for heading in ("column", "content", "empty", "values", "role"):
+            grid.add_column(heading, overflow="fold", justify="right" if heading in ("empty", "values") else "left")
+        others: Counter[str] = Counter()
+        for one in self.summaries:
+            role = roles.of_column(one.name)
+            if role == "feature" and not one.empty and not one.remark and len(self.summaries) > MAX_COLUMNS:
+                others[one.content] += 1
+                continue
+            empty = "" if not one.empty else "<1%" if one.empty < 0.01 else f"{one.empty:.0%}"
+            grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", role)
+        for content, count in others.items():
+            grid.add_row(f"… {count} more", content, "", "", "feature")
+        return grid
+
+    def choose_column(self, name: str | None, candidates: Sequence[Candidate], flag: str, meaning: str) -> str:
+        """Return a column by its flag, or by the proposal if it is clear."""
+        from softswitch.tables.proposal import clear_choice, summarize_values
+
+        if name is not None:
+            return self.check_column(name, flag, several=True)
+        if (clear := clear_choice(candidates)) is not None:
+            return clear
+        listed = ([one for one in candidates if one.points >= 0] or candidates)[:6]
+        lines = [f"{flag} is needed ({meaning}): {'candidates are' if listed else 'there is no candidate'}"]
+        lines += [
+            f"  {one.name}: {summarize_values(self.table[one.name])}; {one.why or 'no evidence'}" for one in listed
+        ]
+        raise ValueError("\n".join(lines))
+
+    def check_column(self, name: str, flag: str, *, several: bool = False) -> str:
+        """Return the name of a column, or raise if there is none; ``several``: also if it has one value only."""
+        columns = [str(one) for one in self.table.columns]
+        if name not in columns:
+            near = checks.closest_match(name, columns)
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, columns[:30]))}"
+            raise ValueError(f"{flag} must name a column of the table, but is {name!r}; {hint}")
+        if several and self.table[name].nunique() < 2:
+            raise ValueError(f"{flag} must name a column of several values, but {name!r} has one")
+        return name
+
+
+def inspect_table(file: str) -> InspectedTable:
+    """Read a table and inspect its columns."""
+    from softswitch.tables.inspection import inspect_column, non_numeric_cells
+    from softswitch.tables.table import read_table, text_format
+
+    form = text_format(file)
+    options = {} if form is None else asdict(form)
+    table = read_table(file, **options)
+    if len(table.columns) < 3:
+        names = ", ".join(map(repr, table.columns))
+        raise ValueError(
+            f"{file} must have a label, a client and features, but read as a table{f', {form},' if form else ''} has "
+            f"{len(table.columns)} columns: {names}"
+        )
+    non_numeric = {str(name): cells for name in table.columns if (cells := non_numeric_cells(table[name]))}
+    found = InspectedTable(Path(file), form, table, (), non_numeric)
+    if non_numeric:
+        table = read_table(file, empty=found.empty, **options)
+    summaries = tuple(inspect_column(table[name]) for name in table.columns)
+    return InspectedTable(found.file, form, table, summaries, non_numeric)
+
+
+def _positive(labels: pd.Series, label_type: str, text: str | None) -> PositiveClass | None:
+    """Return the positive class of a label of two values."""
+    from softswitch.tables.proposal import parse_value, positive_class
+
+    if label_type != BINARY:
+        if text is not None:
+            described = LABEL_DESCRIPTIONS[label_type]
+            raise ValueError(f"--positive is for labels of two values, but {labels.name!r} is {described}")
+        return None
+    likely = positive_class(labels)
+    if text is None:
+        return likely
+    value = parse_value(labels, text, "--positive")
+    if value != likely.value:
+        likely = likely._replace(value=value, other=likely.value, share=1 - likely.share)
+    return likely._replace(why=REQUESTED)
+
+
+def _task(
+    table: pd.DataFrame,
+    label: str,
+    label_type: str,
+    kind: str | None,
+    bound: float | None,
+    sensitive: str | None,
+    protected: str | None,
+) -> TaskSection:
+    """Return the constraint."""
+    import pandas as pd
+
+    from softswitch.tables.proposal import parse_value, summarize_values
+
+    labels, kind = table[label].dropna(), kind or DEFAULT_KIND[label_type]
+    types = [label_type, *([MULTICLASS] if label_type == BINARY else [])]
+    is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(labels)
+    suitable = kind_names(*types, *([NUMBER] if is_numeric else []))
+    if kind not in suitable:
+        values = f"{labels.nunique():,} values, {summarize_values(labels)}"
+        reason = f"{label!r} is {LABEL_DESCRIPTIONS[label_type]} ({values})"
+        raise ValueError(f"--kind must be one of {', '.join(suitable)}, because {reason}, but is {kind!r}")
+    bound = KINDS[kind].propose_bound(labels) if bound is None else bound
+    value: Any = protected
+    if KINDS[kind].uses_groups:
+        if sensitive is None or protected is None:
+            raise ValueError(f"--kind {kind} needs --sensitive and --protected: a column and its value")
+        value = parse_value(table[sensitive], protected, "--protected")
+    return TaskSection(kind=kind, bound=bound, sensitive=sensitive, protected=value)

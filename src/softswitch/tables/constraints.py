@@ -1,7 +1,7 @@
 """The registry of constraint kinds.
 
 Settings, estimators, the command line and reports read everything about a kind from its entry. To add a kind, write a
-function that builds its ``ProblemFunctions`` and call ``register``. Builders import JAX only when they are called.
+function that builds its ``ProblemFunctions`` and add an entry to ``KINDS``. Builders import JAX only when called.
 """
 
 from __future__ import annotations
@@ -60,13 +60,6 @@ class ConstraintKind:
     has_one_class_objective: bool = False
     constraint_names: Callable[[Any, Any], list[str]] | None = None
 
-    @property
-    def estimator(self) -> str | None:
-        """Name of the estimator that offers the kind."""
-        if self.name == CUSTOM:
-            return None
-        return "BoundedRegressor" if self.label_types == (NUMBER,) else "BoundedClassifier"
-
     def propose_bound(self, labels: pd.Series) -> float:
         """Return a bound to start with."""
         return self.default_bound(labels) if callable(self.default_bound) else self.default_bound
@@ -88,26 +81,8 @@ class ConstraintKind:
 KINDS: dict[str, ConstraintKind] = {}  # all registered kinds by name
 
 
-def register(kind: ConstraintKind) -> None:
-    """Add a kind to the registry."""
-    if kind.name in KINDS:
-        raise ValueError(f"kind.name must be new, but {kind.name!r} is registered already")
-    KINDS[kind.name] = kind
-
-
-def find_kind(name: str, label_type: str) -> ConstraintKind:
-    """Return a registered kind, or raise if it is unknown or does not support the label type."""
-    names = kind_names(label_type)
-    if name not in names:
-        accepted = f"{', '.join(names)} if the label type is {label_type!r}"
-        raise ValueError(f"task.kind must be one of {accepted}, but is {name!r}")
-    return KINDS[name]
-
-
-def kind_names(*label_types: str, estimator: str | None = None) -> tuple[str, ...]:
-    """Return the names of the kinds that support one of these label types, or that an estimator offers."""
-    if estimator is not None:
-        return tuple(kind.name for kind in KINDS.values() if kind.estimator == estimator)
+def kind_names(*label_types: str) -> tuple[str, ...]:
+    """Return the names of the kinds that support one of these label types."""
     return tuple(kind.name for kind in KINDS.values() if set(label_types) & set(kind.label_types))
 
 
@@ -122,16 +97,12 @@ def check_regret(kind: str, regret: bool) -> None:
 
 @dataclass(frozen=True)
 class BuiltProblem:
-    """A problem, with the columns that batches are stratified by and the functions that state it."""
+    """A problem, the columns that batches are stratified by, and functions that are not part of the problem."""
 
     problem: Problem
     strata: str | tuple[str, ...] | None
-    functions: ProblemFunctions
-
-    @property
-    def cost(self) -> Function | None:
-        """Rate that a tighter bound makes worse, if there is one."""
-        return self.functions.cost
+    cost: Function | None
+    private_surrogate: Function | None
 
 
 def build_problem(
@@ -163,7 +134,11 @@ def build_problem(
     from softswitch.tables.labels import BinaryLabel
 
     label = label or BinaryLabel(0, 1)
-    entry = find_kind(kind, label.label_type)
+    names = kind_names(label.type)
+    if kind not in names:
+        accepted = f"{', '.join(names)} if the label type is {label.type!r}"
+        raise ValueError(f"task.kind must be one of {accepted}, but is {kind!r}")
+    entry = KINDS[kind]
     functions = entry.build(label=label, loss=loss, quantile=quantile, bound=bound, custom=custom)
     problem = Problem(
         functions.objective,
@@ -173,7 +148,7 @@ def build_problem(
         constraint_range=functions.range,
         convex=True if functions.is_convex_if_linear and not hidden else None,
     )
-    return BuiltProblem(problem, entry.strata, functions)
+    return BuiltProblem(problem, entry.strata, functions.cost, functions.private_surrogate)
 
 
 def _binary(kind: str, **options: Any) -> ProblemFunctions:
@@ -206,7 +181,7 @@ def _multiclass(kind: str, label: Label, **options: Any) -> ProblemFunctions:
     from softswitch.problem import networks
     from softswitch.problem.ranges import ZERO_ONE
 
-    if label.label_type == BINARY:
+    if label.type == BINARY:
         return _binary(kind)
     is_error = kind == "error-rate"
     rate = networks.class_error_rate() if is_error else networks.class_miss_rates(label.outputs)
@@ -265,7 +240,7 @@ _GROUP_AND_Y = _GROUP | {"strata": ("group", "y")}
 
 
 def _add(name: str, build: Callable[..., ProblemFunctions], description: Any, **options: Any) -> None:
-    register(ConstraintKind(name, partial(build, name), description, SENTENCES[name], **options))
+    KINDS[name] = ConstraintKind(name, partial(build, name), description, SENTENCES[name], **options)
 
 
 _add("miss-rate", _binary, _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS_RATE)

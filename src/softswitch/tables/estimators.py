@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, is_dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,9 +17,10 @@ from scipy.special import softmax
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import get_scorer, make_scorer
+from sklearn.metrics import accuracy_score, make_scorer
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_random_state, validate_data
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from softswitch.certification.certify import certify
 from softswitch.data.client_data import ClientData
@@ -31,34 +31,16 @@ from softswitch.engine.solve import solve
 from softswitch.methods.automatic import as_method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
-from softswitch.problem.choices import BINARY, MULTICLASS
-from softswitch.problem.networks import Network, apply_network, rescale_network
-from softswitch.problem.parameters import WEIGHT, Batch, Params
-from softswitch.problem.problem import Problem
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
+from softswitch.problem.networks import apply_network
 from softswitch.results.certificate import describe_certification, is_certified
-from softswitch.results.report.page import report
 from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
-from softswitch.tables.constraints import KINDS, build_problem, kind_names
-from softswitch.tables.labels import BinaryLabel, Label, NumberLabel, fit_multiclass_label, fit_number_label
+from softswitch.tables.constraints import CUSTOM, KINDS, build_problem, kind_names
+from softswitch.tables.labels import BinaryLabel, Label, fit_multiclass_label, fit_number_label
 from softswitch.tables.preparation import fill_alpha
 
-SAMPLE_WEIGHT = "sample_weight"  # column with the weight of a row
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
-
-
-def weight_rows(function: Any) -> Any:
-    """Return a function of (params, batch) with rows weighted by the column ``sample_weight``."""
-    if function is None:
-        return None
-    if is_dataclass(function) and not isinstance(function, type):  # a constraint made of several functions
-        names = [name for name in ("statistics", "exact") if hasattr(function, name)]
-        return replace(function, **{name: weight_rows(getattr(function, name)) for name in names})
-
-    def weighted(params: Params, batch: Batch) -> Any:
-        return function(params, {**batch, WEIGHT: batch[WEIGHT] * batch[SAMPLE_WEIGHT]})
-
-    return weighted
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +64,6 @@ class FederatedEstimator(BaseEstimator):
         validation: Share of each client's rows to select a certifiable model with; needs ``held_out``. If the model
             is then not certified, ``predict`` raises an error.
         allow_uncertified: Predict even if certification failed.
-        warm_start: Start at the model of the last fit.
         confidence: Confidence level of the certificate.
         random_state: Seed of all random choices.
 
@@ -114,49 +95,28 @@ class FederatedEstimator(BaseEstimator):
     held_out: float = 0.0
     validation: float = 0.0
     allow_uncertified: bool = False
-    warm_start: bool = False
     confidence: float = 0.95
     random_state: int | np.random.RandomState | None = 0
 
-    def _check_kind(self) -> None:
-        checks.check_choice("kind", self.kind, kind_names(estimator=type(self).__name__))
-
     def _train(
-        self, x: np.ndarray, y: np.ndarray, clients: Any, weights: Any, fit_label: Any, stratified: Any, **given: Any
+        self, x: np.ndarray, y: np.ndarray, clients: Any, fit_label: Any, stratified: dict[str, Any], **given: Any
     ) -> None:
         """Train and certify; ``fit_label`` uses statistics of the training rows, splits preserve ``stratified``."""
         owner = np.zeros(len(y), int) if clients is None else check_row_values("clients", clients, len(y))
-        columns = dict(stratified)
-        if weights is not None:
-            weights = _check_sample_weight(weights, x, ensure_non_negative=True)
-            counts = weights > 0
-            x, y, owner, weights = x[counts], y[counts], owner[counts], weights[counts]
-            columns = {name: column[counts] for name, column in stratified.items()}
-            columns[SAMPLE_WEIGHT] = (weights / weights.mean()).astype(np.float32)
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         if self.validation and not self.held_out:
             raise ValueError(f"validation = {self.validation!r} needs held_out above 0: rows for the certificate")
         shares: dict[str, Any] = {"validation": self.validation, "calibration": self.held_out}
-        groups = [columns[name] for name in stratified]
-        learn, choose, keep = split_masks(owner, *groups, **shares, seed=seed, names=("validation", "held_out"))
-        previous = dict(self.__dict__) if self.warm_start and hasattr(self, "params_") else None
+        names = ("validation", "held_out")
+        learn, choose, keep = split_masks(owner, *stratified.values(), **shares, seed=seed, names=names)
         label = fit_label(y, learn)
-        row_weights = columns.get(SAMPLE_WEIGHT, np.ones(len(y)))[learn]
-        self.mean_ = np.average(x[learn], axis=0, weights=row_weights)
-        deviation = np.sqrt(np.average((x[learn] - self.mean_) ** 2, axis=0, weights=row_weights))
-        self.scale_ = np.where(deviation > 0, deviation, 1.0)
-        columns |= {"y": label.encode(y), "x": self._standardise(x)}
+        self._scaler = StandardScaler().fit(x[learn])
+        columns = stratified | {"y": label.encode(y), "x": self._standardise(x)}
         given |= {"seed": seed, "label": label, "bound": self.bound}
         built = build_problem(self.kind, x.shape[1], tuple(self.hidden), **given)
-        problem, cost = built.problem, built.cost
-        if SAMPLE_WEIGHT in columns:  # certificates are then approximate
-            names = ("objective", "constraint", "constraint_surrogate")
-            problem = replace(problem, **{name: weight_rows(getattr(problem, name)) for name in names})
-            cost = weight_rows(cost)
-        if previous is not None:
-            problem = self._start_at(previous, problem, label)
+        problem = built.problem
 
         def select(part: np.ndarray) -> ClientData:
             selected = {name: column[part] for name, column in columns.items()}
@@ -175,34 +135,20 @@ class FederatedEstimator(BaseEstimator):
         else:
             result = solve(problem, train, active, **run)
         constants = partial(label.constant, problem.start)
-        result = add_baselines(result, problem, train, constants=constants, unconstrained=False, cost=cost)
+        result = add_baselines(result, problem, train, constants=constants, unconstrained=False, cost=built.cost)
         if keep.any() and self.certified_ is None:
             self.certificate_ = certify(result, problem, select(keep), self.confidence)
             self.certified_ = is_certified(self.certificate_) if self.validation else None
         self.result_, self.status_, self.params_ = result, result.status, jax.tree.map(np.asarray, result.params)
         self.worst_objective_, self.worst_constraint_ = result.worst_objective, result.worst_constraint
         self._label: Any = label
-        self._client_rows = train.sizes.tolist()
         is_limited = self.rounds is not None or self.seconds is not None
         improving = [one for one in result.diagnostics if is_limited and one.code == DiagnosticCode.STILL_IMPROVING]
         if not result.status.ok or improving:
             warnings.warn(str([*improving, result.status][0]), ConvergenceWarning, stacklevel=3)
 
     def _standardise(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
-        return ((X - self.mean_) / self.scale_).astype(np.float32)
-
-    def _start_at(self, previous: dict[str, Any], problem: Problem, label: Label) -> Problem:
-        """Return the problem that starts at the model of the last fit, adapted to the new standardisation."""
-        first, *rest = previous["params_"]
-        if jax.tree.map(np.shape, problem.start) != jax.tree.map(np.shape, previous["params_"]):
-            raise ValueError("warm_start needs the features, classes and hidden layers of the last fit")
-        scale, shift = self.scale_ / previous["scale_"], (self.mean_ - previous["mean_"]) / previous["scale_"]
-        start: Network = [{"w": first["w"] * scale[:, None], "b": first["b"] + shift @ first["w"]}, *rest]
-        if isinstance(label, NumberLabel):
-            last = previous["_label"]
-            start = rescale_network(start, last.scale / label.scale, (last.mean - label.mean) / label.scale)
-        cast = jax.tree.map(lambda value, leaf: jnp.asarray(value, leaf.dtype), start, problem.start)
-        return replace(problem, start=cast)
+        return np.asarray(self._scaler.transform(X), np.float32)
 
     def _outputs(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return the network's outputs for each row."""
@@ -218,18 +164,8 @@ class FederatedEstimator(BaseEstimator):
         check_is_fitted(self)
         if len(self.params_) > 1:
             raise AttributeError("coef_ and intercept_ exist for linear models only, with hidden=()")
-        weights = np.asarray(self.params_[0]["w"], dtype=float) / self.scale_[:, None]
-        return weights.T, np.asarray(self.params_[0]["b"], dtype=float) - self.mean_ @ weights
-
-    def report(self, out: str | Path = "report.html") -> Path:
-        """Write a report of the fit with verdict, clients and diagnostics.
-
-        Args:
-            out: The HTML file to write.
-        """
-        check_is_fitted(self)
-        options: dict[str, Any] = {"rows": self._client_rows, "title": type(self).__name__}
-        return report(self.result_, out, certificate=self.certificate_, **options)
+        weights = np.asarray(self.params_[0]["w"], dtype=float) / self._scaler.scale_[:, None]
+        return weights.T, np.asarray(self.params_[0]["b"], dtype=float) - self._scaler.mean_ @ weights
 
 
 class BoundedClassifier(ClassifierMixin, FederatedEstimator):
@@ -261,7 +197,6 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         y: ArrayLike,
         clients: ArrayLike | None = None,
         sensitive_features: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
     ) -> BoundedClassifier:
         """Train such that every client keeps the bound and the worst client's loss is minimal.
 
@@ -271,10 +206,8 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
             clients: Client of each row. Default: one client.
             sensitive_features: Group of each row, of two values, for kinds that compare groups; the value that sorts
                 last is protected.
-            sample_weight: Weight of each row, >= 0. Default: equal weights. With weights, certificates are
-                approximate.
         """
-        self._check_kind()
+        checks.check_choice("kind", self.kind, [name for name in kind_names(BINARY, MULTICLASS) if name != CUSTOM])
         X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -292,7 +225,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
             is_binary = count == 2 and BINARY in kind.label_types
             return BinaryLabel(0, 1) if is_binary else fit_multiclass_label(pd.Series(y), is_training)
 
-        self._train(X, codes, clients, sample_weight, fit_label, stratified)
+        self._train(X, codes, clients, fit_label, stratified)
         return self
 
     def _encode_groups(self, sensitive_features: Any, rows: int) -> np.ndarray:
@@ -383,7 +316,6 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         X: ArrayLike | pd.DataFrame,  # noqa: N803
         y: ArrayLike,
         clients: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
     ) -> BoundedRegressor:
         """Train such that every client keeps the bound and the worst client's loss is minimal.
 
@@ -391,17 +323,15 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
             X: Features.
             y: Labels.
             clients: Client of each row. Default: one client.
-            sample_weight: Weight of each row, >= 0. Default: equal weights. With weights, certificates are
-                approximate.
         """
-        self._check_kind()
+        checks.check_choice("kind", self.kind, [name for name in kind_names(NUMBER) if name != CUSTOM])
         X, y = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)  # noqa: N806
 
         def fit_label(y: np.ndarray, is_training: np.ndarray) -> Label:
             return fit_number_label(pd.Series(y, name="y"), is_training, tuple(self.label_range or ()))
 
         options: dict[str, Any] = {"loss": self.loss, "quantile": self.quantile}
-        self._train(X, np.asarray(y, dtype=float), clients, sample_weight, fit_label, {}, **options)
+        self._train(X, np.asarray(y, dtype=float), clients, fit_label, {}, **options)
         return self
 
     def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
@@ -432,34 +362,26 @@ def check_row_values(name: str, values: Any, rows: int) -> np.ndarray:
     return array
 
 
-def worst_client_scorer(metric: str | Callable[..., float] = "accuracy") -> Any:
+def worst_client_scorer(metric: Callable[..., float] = accuracy_score) -> Any:
     """Return a scorer that is the smallest score of any client, for model selection.
 
         sklearn.set_config(enable_metadata_routing=True)
         model = BoundedClassifier(bound=0.1).set_fit_request(clients=True)
-        search = GridSearchCV(model, {"bound": [0.05, 0.1]}, scoring=worst_client_scorer("accuracy"))
+        search = GridSearchCV(model, {"bound": [0.05, 0.1]}, scoring=worst_client_scorer(accuracy_score))
         search.fit(X, y, clients=hospital)
 
     Args:
-        metric: Name of a scorer of scikit-learn that compares labels with predictions ("accuracy", "recall",
-            "neg_mean_absolute_error", …), or a function ``(y, predicted) -> number``, larger for better.
+        metric: Function ``(y, predicted) -> number``, larger for better.
     """
     if not get_config()["enable_metadata_routing"]:
         raise ValueError(
             "worst_client_scorer needs sklearn.set_config(enable_metadata_routing=True) to know the clients"
         )
-    function: Any = metric
-    sign, options = 1, {}
-    if isinstance(metric, str):
-        scorer = get_scorer(metric)
-        if scorer._response_method != "predict":
-            raise ValueError(f"metric must compare labels with predictions, but {metric!r} needs probabilities")
-        function, sign, options = scorer._score_func, scorer._sign, scorer._kwargs
 
     def worst_score(y: Any, predicted: Any, *, clients: Any = None) -> float:
         y, predicted = np.asarray(y), np.asarray(predicted)
         owner = np.zeros(len(y)) if clients is None else check_row_values("clients", clients, len(y))
         masks = (owner == client for client in np.unique(owner))
-        return min(float(sign * function(y[rows], predicted[rows], **options)) for rows in masks)
+        return min(float(metric(y[rows], predicted[rows])) for rows in masks)
 
     return make_scorer(worst_score).set_score_request(clients=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from softswitch.support.checks import call_all
-from softswitch.tables.cells import detect_date_order, holds_datetimes, is_text, parse_datetimes, parse_numbers
+from softswitch.tables.cells import is_text, parse_datetimes, parse_numbers
 
 MAX_LEVELS = 200  # number of levels that a categorical column keeps; rarer ones are merged
 MIN_LEVEL_ROWS = 5  # smallest number of training rows of a kept level, if there are too many levels
@@ -31,11 +31,11 @@ def to_categories(values: pd.Series) -> pd.Series:
 class Numeric:
     """A column of numbers, standardised; an empty cell is the mean, marked if training rows have empty cells."""
 
-    kind: ClassVar[str] = "number"
     name: str
     mean: float
     scale: float
     empty: bool = False
+    kind: Literal["number"] = "number"
 
     @classmethod
     def fit(cls, values: pd.Series) -> Numeric:
@@ -59,7 +59,7 @@ class Numeric:
         numbers = pd.to_numeric(values if parsed is None else parsed, errors="coerce").astype(float)
         wrong = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
         if len(wrong):
-            raise _wrong_cell(self.name, "numbers", wrong)
+            raise _wrong_cell(self.name, "numbers", wrong.iloc[0])
         scaled = ((numbers.fillna(self.mean) - self.mean) / self.scale).to_numpy(np.float32)
         return np.stack([scaled, numbers.isna().to_numpy(np.float32)] if self.empty else [scaled], axis=1)
 
@@ -72,11 +72,11 @@ class Categorical:
     rows have empty cells, else none.
     """
 
-    kind: ClassVar[str] = "words"
     name: str
     levels: tuple[str, ...]
     others: bool = False
     empty: bool = False
+    kind: Literal["words"] = "words"
 
     @classmethod
     def fit(cls, values: pd.Series) -> Categorical:
@@ -124,7 +124,6 @@ class DateParts:
     and cosine of the hour. All features of an empty cell are 0.
     """
 
-    kind: ClassVar[str] = "date"
     name: str
     order: str  # of the numbers in ambiguous dates such as 05/01/2013, "dmy" or "mdy"
     mean: float | None  # None for times of day
@@ -133,12 +132,13 @@ class DateParts:
     weekdays: tuple[int, ...]  # in the training rows; Monday is 0; one feature each but the first
     clock: bool  # whether times of day differ in the training rows
     empty: bool
+    kind: Literal["date"] = "date"
 
     @classmethod
-    def fit(cls, values: pd.Series, order: str | None = None) -> DateParts:
-        """Fit the parts that vary in the training rows; ``order``: of the dates in the whole table, if known."""
-        name, order = str(values.name), order or next(iter(detect_date_order(values)), "dmy")
-        parsed = parse_datetimes(values, order)
+    def fit(cls, values: pd.Series, order: str = "dmy") -> DateParts:
+        """Fit the parts that vary in the training rows; ``order``: of the dates in the whole table."""
+        name, parsed = str(values.name), parse_datetimes(values, order)
+        assert parsed is not None
         days = parsed.days[~np.isnan(parsed.days)]
         clock = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
         empty = bool(values.isna().any())
@@ -158,23 +158,27 @@ class DateParts:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """Return day, season, weekday and hour."""
-        parsed = parse_datetimes(values, self.order)
-        lacks_date = values.notna().to_numpy() & np.isnan(parsed.days) if self.mean is not None else False
-        if (wrong := parsed.unread | lacks_date).any():
-            raise _wrong_cell(self.name, "times of day" if self.mean is None else "dates", values[wrong])
-        parts = [] if self.mean is None else [(parsed.days - self.mean) / self.scale]
+        days = hours = np.full(len(values), np.nan)
+        if values.notna().any():
+            parsed = parse_datetimes(values, self.order)
+            if parsed is None or (np.isnan(parsed.days).all() and self.mean is not None):
+                wrong = [cell for cell in values.dropna() if parse_datetimes(pd.Series([cell]), self.order) is None]
+                content = "times of day" if self.mean is None else "dates"
+                raise _wrong_cell(self.name, content, [*wrong, *values.dropna()][0])
+            days, hours = parsed.days, parsed.hours
+        parts = [] if self.mean is None else [(days - self.mean) / self.scale]
         if self.season:
-            parts += _circle(_day_of_year(parsed.days) / 365.25)
-        parts += [(_weekday(parsed.days) == day).astype(float) for day in self.weekdays[1:]]
+            parts += _circle(_day_of_year(days) / 365.25)
+        parts += [(_weekday(days) == day).astype(float) for day in self.weekdays[1:]]
         if self.clock:
-            parts += _circle(parsed.hours / 24)
+            parts += _circle(hours / 24)
         if self.empty:
             parts.append(values.isna().to_numpy(float))
         return np.nan_to_num(np.array(parts).reshape(len(parts), len(values)).T).astype(np.float32)
 
 
-def _wrong_cell(name: str, content: str, wrong: pd.Series) -> ValueError:
-    return ValueError(f"column {name!r} must hold {content}, as in training, but holds {wrong.iloc[0]!r}")
+def _wrong_cell(name: str, content: str, cell: object) -> ValueError:
+    return ValueError(f"column {name!r} must hold {content}, as in training, but holds {cell!r}")
 
 
 def _weekday(days: np.ndarray) -> np.ndarray:
@@ -192,16 +196,16 @@ def _circle(turns: np.ndarray) -> list[np.ndarray]:
 
 
 Column = Numeric | Categorical | DateParts
-COLUMN_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Categorical, DateParts)}
 
 
-def column_kind(values: pd.Series) -> str:
-    """Return the kind of a column: "number", "words" or "date"."""
-    if holds_datetimes(values):
-        return DateParts.kind
-    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-        return Numeric.kind
-    return Categorical.kind
+def fit_column(values: pd.Series, whole: pd.Series) -> Column:
+    """Fit the encoding of a column to training rows; its kind is that of all rows."""
+    parsed = parse_datetimes(whole)
+    if parsed is not None and values.notna().any():
+        return DateParts.fit(values, parsed.order or "dmy")
+    if pd.api.types.is_numeric_dtype(whole) and not pd.api.types.is_bool_dtype(whole):
+        return Numeric.fit(values)
+    return Categorical.fit(values)
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ class Encoding:
     def fit(cls, table: pd.DataFrame, names: Sequence[str], whole: pd.DataFrame | None = None) -> Encoding:
         """Fit means, deviations and levels of training rows; ``whole`` has all rows, to detect kinds of columns."""
         whole = table if whole is None else whole
-        encoding = cls(call_all(*(partial(_fit_column, table[name], whole[name]) for name in names)))
+        encoding = cls(call_all(*(partial(fit_column, table[name], whole[name]) for name in names)))
         if not encoding.features:
             raise ValueError("no features are left: every column is the label, the client, ignored, or constant")
         return encoding
@@ -230,24 +234,3 @@ class Encoding:
         if missing:
             raise ValueError(f"the table lacks columns of the training data: {', '.join(map(repr, missing))}")
         return np.concatenate([column.encode(table[column.name]) for column in self.columns], axis=1)
-
-    def to_dict(self) -> list[dict[str, Any]]:
-        """Return the encoding as JSON values."""
-        return [{"kind": column.kind} | _swap(asdict(column), tuple, list) for column in self.columns]
-
-    @classmethod
-    def from_dict(cls, entries: Sequence[dict[str, Any]]) -> Encoding:
-        """Return the encoding that ``to_dict`` wrote."""
-        fields = [_swap(entry, list, tuple) for entry in entries]
-        return cls(tuple(COLUMN_KINDS[values.pop("kind")](**values) for values in fields))
-
-
-def _fit_column(values: pd.Series, whole: pd.Series) -> Column:
-    kind = column_kind(whole)
-    if kind == DateParts.kind and values.notna().any():
-        return DateParts.fit(values, next(iter(detect_date_order(whole)), None))
-    return Numeric.fit(values) if kind == Numeric.kind else Categorical.fit(values)
-
-
-def _swap(values: dict[str, Any], old: type, new: Callable[..., Any]) -> dict[str, Any]:
-    return {name: new(value) if isinstance(value, old) else value for name, value in values.items()}

@@ -13,9 +13,8 @@ import pandas as pd
 
 from softswitch.problem.choices import BINARY, MULTICLASS
 from softswitch.problem.choices import NUMBER as NUMBER_LABEL
-from softswitch.tables import cells
-from softswitch.tables.cells import detect_date_order, is_text
-from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, Categorical, column_kind, to_categories
+from softswitch.tables.cells import is_text, parse_cells, parse_datetimes
+from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, to_categories
 
 _FILE = Path(__file__).with_name("hints.toml")
 _HINTS = {name: frozenset(text.split()) for name, text in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
@@ -72,20 +71,20 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
 
 
 def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, str | None]:
-    if cells.holds_datetimes(values):
-        parsed, order = cells.parse_datetimes(values), detect_date_order(values)
+    if (parsed := parse_datetimes(values)) is not None:
         has_several_hours = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
         content = TIME if np.isnan(parsed.days).all() else DATE_AND_TIME if has_several_hours else DATE
-        if cells.has_ambiguous_order(values):
+        if parsed.order is None:
+            return content, None
+        other = parse_datetimes(values, "mdy")
+        if other is not None and other.order != parsed.order:
             return content, "read with the day first, but all of its dates could also have the month first"
-        return content, f"read with the {'day' if order[0] == 'dmy' else 'month'} first" if order else None
+        return content, f"read with the {'day' if parsed.order == 'dmy' else 'month'} first"
     if distinct == 2:
         return TWO_VALUES, None
     if not is_text(values):
         is_integer = pd.api.types.is_integer_dtype(values) or bool((filled % 1 == 0).all())
         return INTEGER if is_integer else NUMBER, None
-    if len(detect_date_order(values)) > 1:
-        return CATEGORY, "looks like dates, but some have the day first and some the month"
     if distinct <= MAX_LEVELS:
         return CATEGORY, None
     kept = min(MAX_LEVELS, int((to_categories(filled).value_counts() >= MIN_LEVEL_ROWS).sum()))
@@ -103,8 +102,8 @@ def non_numeric_cells(values: pd.Series) -> dict[str, float]:
     is_rare = len(rest) <= (1 - NUMBERS_SHARE) * len(filled) and len(counts) <= MAX_NON_NUMERIC
     if len(filled) < MIN_ROWS or rest.empty or not is_rare:
         return {}
-    parsed = cells.parse_cells(values.where(~values.isin(counts.index)))
-    if column_kind(parsed) == Categorical.kind:
+    parsed = parse_cells(values.where(~values.isin(counts.index)))
+    if is_text(parsed) and parse_datetimes(parsed) is None:
         return {}
     return {str(cell): count / len(values) for cell, count in counts.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ from softswitch.problem.networks import LabelScale, Network, predict_class, resc
 from softswitch.problem.rates import is_positive
 
 MAX_CLASSES = 100
+ClassValue = str | bool | int | float | None
 
 
 class Label:
     """A fitted label."""
 
-    label_type: ClassVar[str]
+    type: Any  # a label type
     classes: Any  # empty for a number
     outputs: Any = 1  # number of network outputs
 
@@ -39,10 +40,6 @@ class Label:
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
         """Return predicted probabilities by the suffix of their column name; none for a number."""
         return {}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the label as JSON values."""
-        return {"type": self.label_type, "classes": list(self.classes)}
 
     @property
     def move(self) -> Move | None:
@@ -63,9 +60,9 @@ class Label:
 class BinaryLabel(Label):
     """One of two values; y is 1 for the positive value, which is predicted if its probability is above one half."""
 
-    negative: Any
-    positive: Any
-    label_type: ClassVar[str] = BINARY
+    negative: ClassValue
+    positive: ClassValue
+    type: Literal["binary"] = "binary"
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -81,9 +78,9 @@ class BinaryLabel(Label):
 class MulticlassLabel(Label):
     """One of several values, with their shares in the training rows; y is the index of the value."""
 
-    classes: tuple[Any, ...]
+    classes: tuple[ClassValue, ...]
     shares: tuple[float, ...]
-    label_type: ClassVar[str] = MULTICLASS
+    type: Literal["multiclass"] = "multiclass"
 
     @property
     def outputs(self) -> int:
@@ -94,10 +91,6 @@ class MulticlassLabel(Label):
         """Return the probability of every class."""
         shares = np.asarray(jax.nn.softmax(outputs, axis=1))
         return {f"probability_{value}": shares[:, i] for i, value in enumerate(self.classes)}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the classes and their shares."""
-        return super().to_dict() | {"shares": list(self.shares)}
 
     @property
     def _rarity(self) -> np.ndarray:
@@ -127,7 +120,7 @@ class NumberLabel(Label):
     scale: float = 1.0
     low: float | None = None
     high: float | None = None
-    label_type: ClassVar[str] = NUMBER
+    type: Literal["number"] = "number"
     classes = ()
 
     @property
@@ -147,10 +140,6 @@ class NumberLabel(Label):
         predicted = self.mean + self.scale * np.asarray(outputs[:, 0], dtype=float)
         return predicted if self.low is None else np.clip(predicted, self.low, self.high)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return mean, scale and range."""
-        return {"type": self.label_type, "mean": self.mean, "scale": self.scale, "low": self.low, "high": self.high}
-
 
 def describe_label(label: Any, y: Any) -> str:
     """Summarise the label in the training rows."""
@@ -160,15 +149,6 @@ def describe_label(label: Any, y: Any) -> str:
         share, rarest = min(zip(label.shares, label.classes, strict=True), key=lambda pair: pair[0])
         return f"{len(label.classes)} classes; the rarest is {rarest!r}, {share:.1%} of the training rows"
     return f"a number; mean {label.mean:.4g}, standard deviation {label.scale:.4g} in the training rows"
-
-
-def label_from_dict(values: dict[str, Any]) -> Label:
-    """Return the label that ``to_dict`` wrote."""
-    if values["type"] == NUMBER:
-        return NumberLabel(values["mean"], values["scale"], values["low"], values["high"])
-    if values["type"] == MULTICLASS:
-        return MulticlassLabel(tuple(values["classes"]), tuple(values["shares"]))
-    return BinaryLabel(*values["classes"])
 
 
 def choose_label_type(label: pd.Series, supported: tuple[str, ...]) -> str:

@@ -98,7 +98,7 @@ def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float
         model: _label_scores(label, apply_network(params, x)) for model, params in models.items() if params is not None
     }
     scale = label.scale if isinstance(label, NumberLabel) else 1
-    return columns | measure_clients(label.label_type, table.held_out, scores, names, scale)
+    return columns | measure_clients(label.type, table.held_out, scores, names, scale)
 
 
 def _label_scores(label: Label, values: Array) -> np.ndarray:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
 from softswitch.problem.networks import Network, apply_network
 from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import unflatten_by_path
-from softswitch.support.checks import check_schema
 from softswitch.support.files import read_json, wrap_read_errors, write_json
 from softswitch.tables.features import Encoding
-from softswitch.tables.labels import Label, label_from_dict
+from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
 
-COLUMN = {"kind": str, "name": str, "levels?": [str], "mean?": (float, None), "scale?": float, "weekdays?": [int]}
-FLAGS = {"others?": bool, "empty?": bool, "season?": bool, "clock?": bool}
-CLASSES = {"classes?": [(str, bool, float, None)], "shares?": [float]}
-NUMBER = {"mean?": float, "scale?": float, "low?": (float, None), "high?": (float, None)}
-ENCODING_SCHEMA = {
-    "label": str,
-    "hidden": [int],
-    "columns": [COLUMN | FLAGS],
-    "label_values": {"type": str, **CLASSES, **NUMBER},
-}
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What a run folder stores about its model next to the parameters."""
+
+    __pydantic_config__: ClassVar[Any] = {"strict": True, "extra": "forbid"}
+    label: str
+    label_values: BinaryLabel | MulticlassLabel | NumberLabel
+    hidden: tuple[int, ...]
+    encoding: Encoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +94,9 @@ class Model:
         return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"
 
 
-def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Label, hidden: tuple[int, ...]) -> None:
+def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Any, hidden: tuple[int, ...]) -> None:
     """Write how a table becomes features, next to the parameters."""
-    content = {"label": label, "label_values": label_values.to_dict(), "hidden": list(hidden)}
-    write_json(folder / ENCODING, content | {"columns": encoding.to_dict()})
+    write_json(folder / ENCODING, asdict(ModelFile(label, label_values, hidden, encoding)))
 
 
 def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
@@ -112,12 +112,11 @@ def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
         raise ValueError(f"{run.folder} has no model to load: it {reason} {run.folder}")
     content = read_json(run.folder / ENCODING)
     with wrap_read_errors(run.folder / ENCODING):
-        check_schema(content, ENCODING_SCHEMA, "encoding")
-        encoding, label = Encoding.from_dict(content["columns"]), label_from_dict(content["label_values"])
-        features = len(encoding.features)
+        stored: ModelFile = TypeAdapter(ModelFile).validate_json(json.dumps(content))
+        features = len(stored.encoding.features)
     with wrap_read_errors(run.folder / PARAMS):
-        params = _network(run.params, features, tuple(content["hidden"]), label)
-    return Model(run, encoding, content["label"], label, params, allow_uncertified)
+        params = _network(run.params, features, stored.hidden, stored.label_values)
+    return Model(run, stored.encoding, stored.label, stored.label_values, params, allow_uncertified)
 
 
 def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int, ...], label: Label) -> Network:

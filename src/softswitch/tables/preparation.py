@@ -87,9 +87,9 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     given |= {"seed": config.run.seed, "label": label, "bound": task.bound}
     given["custom"] = _import_functions(config, folder) if task.kind == CUSTOM else None
     built = build_problem(task.kind, len(encoding.features), config.model.hidden, **given)
-    problem, private_surrogate = built.problem, built.functions.private_surrogate
-    if is_private and private_surrogate is not None:
-        problem = replace(problem, constraint_surrogate=private_surrogate)
+    problem = built.problem
+    if is_private and built.private_surrogate is not None:
+        problem = replace(problem, constraint_surrogate=built.private_surrogate)
     owner = client.astype(str).to_numpy() if client.dtype == object else client.to_numpy()
 
     def select(rows: np.ndarray) -> ClientData:

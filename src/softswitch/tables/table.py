@@ -14,15 +14,14 @@ import pandas as pd
 from softswitch.support.text import escape_cell, unescape_cell
 from softswitch.tables import text_file
 from softswitch.tables.cells import EMPTY, is_text, parse_cells
-from softswitch.tables.text_file import COMPRESSED, TextFormat, detect_format, first_rows
+from softswitch.tables.text_file import COMPRESSED, COMPRESSION_ERRORS, TextFormat, detect_format, first_rows
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
-EXCEL = (".xlsx", ".xlsm")
 
 
 def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = False, **form: Any) -> pd.DataFrame:
-    """Read a table from a text file (also compressed), Parquet or Excel; its suffix selects the format.
+    """Read a table from a text file (also compressed) or Parquet; its suffix selects the format.
 
     ``empty``: further strings that count as empty cells. ``as_text``: return the cells of a text file unchanged.
     ``form``: encoding, separator and decimal sign of a text file. Default: detected.
@@ -30,10 +29,7 @@ def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = F
     path, ending = check_file(file)
     if ending in TEXT:
         return _read_text(path, detect_format(path, **form), empty, as_text=as_text)
-    if ending in PARQUET:
-        table = _read_binary(path, "Parquet", _read_parquet, "pyarrow")
-    else:
-        table = _read_binary(path, "Excel", _read_excel, "openpyxl")
+    table = _read_parquet(path)
     _check_names(path, list(table.columns))
     return table if as_text else table.apply(parse_cells, empty=empty)
 
@@ -41,19 +37,16 @@ def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = F
 def check_file(file: str | Path) -> tuple[Path, str]:
     """Return the path of an existing table, and the suffix of its format."""
     path = Path(file)
-    if not path.exists():
-        raise ValueError(f"file must be an existing table, but {str(path)!r} does not exist")
     if not path.is_file():
-        raise ValueError(f"file must be a table, but {str(path)!r} is a folder")
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"file must be an existing table, but {str(path)!r} {problem}")
     endings = [ending.lower() for ending in path.suffixes]
     ending = endings[-1] if endings else ""
-    if ending in COMPRESSED and len(endings) > 1:
-        ending = endings[-2]
-    elif ending == ".zip":
-        ending = ".csv"
-    if ending not in (*TEXT, *PARQUET, *EXCEL) or (endings[-1] in COMPRESSED and ending not in TEXT):
-        accepted = f"{', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file also in {', '.join(COMPRESSED)}"
-        raise ValueError(f"file must end in {accepted}, but is {str(path)!r}")
+    if ending in COMPRESSED:
+        ending = endings[-2] if len(endings) > 1 and endings[-2] in TEXT else ".csv" if ending == ".zip" else ending
+    if ending not in (*TEXT, *PARQUET):
+        accepted = f"{', '.join((*TEXT, *PARQUET))}, a compressed text file also in {', '.join(COMPRESSED)}"
+        raise ValueError(f"file must end in {accepted}, but is {str(path)!r}; save a spreadsheet as CSV")
     return path, ending
 
 
@@ -63,16 +56,6 @@ def text_format(file: str | Path) -> TextFormat | None:
     return detect_format(path) if ending in TEXT else None
 
 
-def empty_marks(file: str | Path) -> tuple[str, ...]:
-    """Return the marks of empty cells at the beginning of a text file."""
-    path, ending = check_file(file)
-    if ending not in TEXT:
-        return ()
-    form = detect_format(path)
-    cells = {cell.strip() for _, row in first_rows(path, form.encoding, form.separator) for cell in row}
-    return tuple(mark for mark in EMPTY if mark and mark in cells)
-
-
 def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
     _check_lines(path, first_rows(path, form.encoding, form.separator))
     options: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
@@ -80,7 +63,7 @@ def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
     try:
         with text_file.open_bytes(path) as stream:
             table = pd.read_csv(stream, keep_default_na=False, skipinitialspace=True, low_memory=False, **options)
-    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *text_file.COMPRESSION_ERRORS) as error:
+    except (pd.errors.ParserError, UnicodeDecodeError, csv.Error, *COMPRESSION_ERRORS) as error:
         raise ValueError(f"{path} could not be read as a table {form}: {error}") from error
     table = _map_texts(table, unescape_cell)
     table.columns = pd.Index([str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(table.columns)])
@@ -134,30 +117,14 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    text_file.check_parquet(path)
-    return pd.read_parquet(path).rename(columns=lambda name: str(name).strip())
-
-
-def _read_excel(path: Path) -> pd.DataFrame:
-    text_file.check_workbook(path)
-    cells = pd.read_excel(path, header=None, engine="openpyxl")
-    if len(cells) < 2:
-        raise ValueError("it is empty" if cells.empty else "it has a header, but no rows")
-    names = [f"Unnamed: {i}" if pd.isna(name) else str(name).strip() for i, name in enumerate(cells.iloc[0])]
-    return cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
-
-
-def _read_binary(path: Path, name: str, read: Callable[[Path], pd.DataFrame], library: str) -> pd.DataFrame:
     try:
-        return read(path)
+        text_file.check_parquet(path)
+        return pd.read_parquet(path).rename(columns=lambda name: str(name).strip())
     except ImportError as error:
-        raise ValueError(
-            f"{path} is {name}, which needs {library}: pip install 'softswitch[{name.lower()}]'"
-        ) from error
+        raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
     except Exception as error:  # a damaged file can raise anything
-        message = str(error).partition("\n")[0].removeprefix(f"{path} ")
-        reason = message if isinstance(error, ValueError) and message else f"{type(error).__name__} {message}".rstrip()
-        raise ValueError(f"{path} could not be read as {name}: {reason}") from error
+        reason = str(error).partition("\n")[0].removeprefix(f"{path} ") or type(error).__name__
+        raise ValueError(f"{path} could not be read as Parquet: {reason}") from error
 
 
 def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
