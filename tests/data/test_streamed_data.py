@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from softswitch.data import row_order, streamed_data
+from softswitch.data import streamed_data
 from softswitch.data.streamed_data import DataOutline
 
 
@@ -42,7 +42,6 @@ def same_rows(streamed, in_memory, columns=None):
 
 @pytest.mark.parametrize("strata", [None, "y", ("y", "group")])
 def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata):
-    monkeypatch.setattr(row_order, "BLOCK_ROWS", 64)
     monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
     data, client = shuffled()
     streamed = ss.StreamedData.from_arrays(data, client, strata=strata)
@@ -61,18 +60,15 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
         np.save(tmp_path / f"{name}.npy", column[order])
     paths = {name: tmp_path / f"{name}.npy" for name in data}
     in_memory = ss.ClientData.from_arrays(data, client)
-    same_rows(ss.StreamedData.from_arrays(paths, tmp_path / "client.npy"), in_memory)
-    by_sizes = ss.StreamedData.from_arrays(paths, sizes=in_memory.sizes, names=in_memory.names)
-    same_rows(by_sizes, in_memory)
-    assert isinstance(by_sizes.source._columns["x"].base, np.memmap)
-    assert by_sizes.source._order is None
+    streamed = ss.StreamedData.from_arrays(paths, tmp_path / "client.npy")
+    same_rows(streamed, in_memory)
+    assert isinstance(streamed.source(np.arange(5))["x"].base.base, np.memmap)  # a view: nothing is copied
 
 
 def parquet_file(path, data, client, **options):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     columns = {f"x{i}": data["x"][:, i] for i in range(3)} | {key: data[key] for key in ("y", "group", "row")}
-    columns["list"] = pyarrow.array(list(data["x"]))
     columns |= {"client": client, "words": [f"w{i}" for i in range(len(client))]} | options
     parquet.write_table(pyarrow.table(columns), path, row_group_size=70)
 
@@ -93,12 +89,8 @@ def test_parquet_is_written_once_as_columns_sorted_by_client(tmp_path, monkeypat
     monkeypatch.setattr(parquet_rows, "_write_columns", None)  # what is there is used again
     same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
     monkeypatch.undo()
-    with_lists = ss.StreamedData.from_parquet(
-        parts, "client", columns={"x": "list", "row": "row"}, cache=tmp_path / "cache"
-    )
-    same_rows(with_lists, ss.ClientData.from_arrays({"x": data["x"], "row": data["row"]}, client))
     plain = ss.StreamedData.from_parquet(parts[0], "client", cache=tmp_path / "other")
-    assert set(plain.columns) == {"x0", "x1", "x2", "y", "group", "row", "list"}
+    assert set(plain.columns) == {"x0", "x1", "x2", "y", "group", "row"}
     assert "words" not in json.loads((tmp_path / "other" / "about.json").read_text())["arrays"]
 
 
@@ -123,7 +115,6 @@ def test_a_torch_data_set_a_client(monkeypatch):
         torch.utils.data.TensorDataset(*(torch.as_tensor(data[key][client == name]) for key in ("x", "y")))
         for name in names
     ]
-    sets[1] = torch.utils.data.Subset(sets[1], range(len(sets[1])))  # has __getitems__
     in_memory = ss.ClientData.from_arrays({key: data[key] for key in ("x", "y")}, client)
     same_rows(ss.StreamedData.from_datasets(sets, names=names), in_memory)
 
@@ -145,9 +136,9 @@ def test_a_torch_data_set_a_client(monkeypatch):
     with pytest.raises(RuntimeError, match=r"client 'west'.*disk is gone"):
         all_rows(broken)
     uneven = [*sets[:2], [(np.zeros(4), 1)] * 3]
-    with pytest.raises(RuntimeError, match=r"'x' must .*of shape \(4,\) in an item of client 'west'"):
+    with pytest.raises(RuntimeError, match="must have the same shape"):
         all_rows(ss.StreamedData.from_datasets(uneven, names=names))
-    with pytest.raises(RuntimeError, match="client 'north' has 2 entries, but columns names"):
+    with pytest.raises(RuntimeError, match=r"item 0 of client 'north' .* columns = \('x',\)"):
         ss.StreamedData.from_datasets(sets, names=names, columns=("x",))
     with pytest.raises(TypeError, match="a length and items"):
         ss.StreamedData.from_datasets([iter([1])])
@@ -194,8 +185,6 @@ def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, wo
             ValueError,
             "one row of .x. .* but returns 2",
         ),
-        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}), ValueError, "either client or sizes"),
-        (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, sizes=[1, 2]), ValueError, "sum to 4"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, np.zeros(3)), ValueError, "one label for each"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, [0, 0, 1, np.nan]), ValueError, "NaN"),
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, [0] * 4, strata="z"), ValueError, "strata must name"),
@@ -217,7 +206,6 @@ def test_rows_to_judge_by_are_spread_over_every_client_and_always_the_same():
     np.testing.assert_array_equal(own[1], np.arange(5))
     np.testing.assert_array_equal(own[2] // 2, np.arange(20))
     np.testing.assert_array_equal(rows, streamed.evaluation_rows(np.arange(3)))
-    np.testing.assert_array_equal(streamed.evaluation_rows(np.array([0]), (5, 9)), own[0][5:9])
     whole = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes)
     np.testing.assert_array_equal(whole.evaluation_rows(np.array([2, 1])), [*range(1005, 1045), *range(1000, 1005)])
 
@@ -244,7 +232,7 @@ def test_a_column_that_is_wider_in_a_later_file_is_refused(tmp_path):
     data, client = shuffled()
     parquet_file(tmp_path / "a.parquet", data, client, y=np.zeros(len(client), np.int32))
     parquet_file(tmp_path / "b.parquet", data, client, y=np.full(len(client), 0.7))
-    with pytest.raises(ValueError, match="'y' must be of one kind in all files, but is int32 first and float64 later"):
+    with pytest.raises(ValueError, match="int32"):
         ss.StreamedData.from_parquet(
             [tmp_path / "a.parquet", tmp_path / "b.parquet"], "client", columns={"y": "y"}, cache=tmp_path / "cache"
         )

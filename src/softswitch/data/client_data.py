@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from numpy.typing import ArrayLike, DTypeLike
 
-from softswitch.data.row_order import label_codes, order_rows, stratum_codes
+from softswitch.data.row_order import order_rows
 from softswitch.problem.parameters import WEIGHT, Batch
 from softswitch.support.arrays import aligned_zeros
 
-_BLOCK_BYTES = 1 << 26
+_BLOCK_ROWS = 1 << 16  # copied at a time
 
 
 class Rows(NamedTuple):
@@ -78,7 +75,7 @@ class ClientData:
     ) -> None:
         columns = check_columns(columns)
         total = len(next(iter(columns.values())))
-        found = order_rows(total, label_codes("client", client, total), stratum_codes(columns, strata, total))
+        found = order_rows(total, client, strata, columns)
         self.names: tuple[Any, ...] = found.names if names is None else tuple(names)
         self.strata: tuple[Any, ...] = found.strata
         self.stratum_sizes: np.ndarray = found.sizes
@@ -159,41 +156,23 @@ class ClientData:
     def _store(self, key: str, column: np.ndarray | jax.Array, order: np.ndarray | None) -> jax.Array:
         """Return the sorted column as a JAX array that shares no memory with a writable array of the user.
 
-        Rows are copied in blocks. On a CPU, JAX uses the aligned buffer without a copy. On other devices blocks are
-        transferred one by one, so that the host has no second copy.
+        On a CPU, JAX uses the aligned buffer without another copy.
         """
-        dtype = jax.dtypes.canonicalize_dtype(column.dtype)
-        if isinstance(column, jax.Array) and order is None and bool(_all_finite(column)):
+        if isinstance(column, jax.Array) and order is None and bool(jnp.isfinite(column).all()):
             return column
+        dtype = jax.dtypes.canonicalize_dtype(column.dtype)
         check_integer_range(key, column, dtype)
-        step = max(1, _BLOCK_BYTES // max(1, dtype.itemsize * math.prod(column.shape[1:])))
-        on_host, bad = jax.default_backend() == "cpu", []
-        buffer: Any = (aligned_zeros if on_host else jnp.zeros)(column.shape, dtype)
-        for start in range(0, len(column), step):
-            block = slice(start, start + step)
-            part = np.ascontiguousarray(column[block] if order is None else column[order[block]], dtype)
-            if on_host:
-                buffer[block] = part
-            else:  # blocks that wait for their transfer would accumulate on the host
-                buffer = _set_block(buffer, part, start).block_until_ready()
-            bad.append(start + non_finite_rows(part))
-        rows = np.concatenate(bad)
-        if len(rows):
+        column, buffer = np.asarray(column), aligned_zeros(column.shape, dtype)
+        for start in range(0, len(column), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            buffer[block] = column[block] if order is None else column[order[block]]
+        bad = non_finite_rows(buffer)
+        if len(bad):
             raise ValueError(
-                f"data[{key!r}] must be finite, but {len(rows)} rows hold NaN or infinity "
-                f"(the first at client {owner_of(self, rows[0])!r}); fill or drop them"
+                f"data[{key!r}] must be finite, but {len(bad)} rows hold NaN or infinity "
+                f"(the first at client {owner_of(self, bad[0])!r}); fill or drop them"
             )
-        return jax.device_put(buffer, may_alias=True) if on_host else buffer
-
-
-@jax.jit
-def _all_finite(column: jax.Array) -> jax.Array:
-    return jnp.isfinite(column).all()
-
-
-@partial(jax.jit, donate_argnums=0)
-def _set_block(buffer: jax.Array, block: jax.Array, start: Any) -> jax.Array:
-    return lax.dynamic_update_slice_in_dim(buffer, block, start, 0)
+        return jax.device_put(buffer, may_alias=True)
 
 
 def stratum_offsets(sizes: np.ndarray) -> np.ndarray:

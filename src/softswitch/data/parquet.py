@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from softswitch.data.row_order import RowOrder, count_cells, distinct_labels, next_places
+from softswitch.data.row_order import RowOrder, order_rows
 
 ABOUT = "about.json"  # describes the source of the columns; written last, so that a partial conversion is not used
 BATCH_ROWS = 1 << 16
@@ -23,9 +23,8 @@ def convert_parquet(
 ) -> tuple[dict[str, np.ndarray], RowOrder]:
     """Return the sorted columns of Parquet files, from the cache if it was made of the same files."""
     files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-    wanted = None if columns is None else [[key, parts] for key, parts in columns.items()]
-    source = {"files": files, "client": client, "strata": strata, "columns": wanted}
-    source = json.loads(json.dumps(source, default=list))
+    wanted = None if columns is None else list(columns.items())
+    source = json.loads(json.dumps([files, client, strata, wanted], default=list))
     about = cache / ABOUT
     content: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
     if content.get("made_of") != source:
@@ -34,112 +33,65 @@ def convert_parquet(
         content = {"made_of": source, **_write_columns(paths, client, strata, columns, cache)}
         about.write_text(json.dumps(content), encoding="utf-8")
     arrays = {key: np.asarray(np.load(cache / file, mmap_mode="r")) for key, file in content["arrays"].items()}
-    sizes = np.load(cache / "sizes.npy")
-    return arrays, RowOrder(tuple(content["names"]), tuple(content["strata"]), sizes, None)
+    return arrays, RowOrder(tuple(content["names"]), tuple(content["strata"]), np.load(cache / "sizes.npy"), None)
 
 
 def _write_columns(
     paths: Sequence[Path], client: str, strata: str | None, columns: Columns | None, cache: Path
 ) -> dict[str, Any]:
-    """Write each row of the columns to its place: one pass over the labels, and one over all columns."""
-    joined = _select_columns(paths, client, strata, columns)
-    keys = [client] if strata is None else [client, strata]
-    labels = [distinct_labels(key, (_labels(key, batch) for batch in _batches(paths, [key]))) for key in keys]
-
-    def cells(batch: Mapping[str, Any]) -> np.ndarray:
-        codes = np.zeros(1, np.int64)
-        for key, distinct in zip(keys, labels, strict=True):
-            codes = codes * len(distinct) + np.searchsorted(distinct, _labels(key, batch))
-        return codes
-
-    groups = 1 if strata is None else len(labels[1])
-    counts, _ = count_cells(map(cells, _batches(paths, keys)), len(labels[0]) * groups)
-    free, arrays = np.cumsum(counts) - counts, dict[str, np.ndarray]()
-    for batch in _batches(paths, sorted({*keys, *(name for names in joined.values() for name in names)})):
-        places = next_places(cells(batch), free)
+    """Write each row of the columns to its place, batch by batch."""
+    try:
+        import pyarrow.dataset
+    except ImportError as error:
+        raise ImportError("Parquet needs pyarrow: pip install softswitch[parquet]") from error
+    dataset = pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
+    types = pyarrow.types
+    if columns is None:
+        numeric = (types.is_integer, types.is_floating, types.is_boolean)
+        is_used = {field.name: field.name != client and any(t(field.type) for t in numeric) for field in dataset.schema}
+        columns = {name: name for name, used in is_used.items() if used}
+    joined = {key: [parts] if isinstance(parts, str) else list(parts) for key, parts in columns.items()}
+    needed = sorted({name for names in joined.values() for name in names})
+    for name in (client, *([] if strata is None else [strata]), *needed):
+        if name not in dataset.schema.names:
+            raise ValueError(f"there is no column {name!r} in {paths[0]}, but {', '.join(dataset.schema.names)}")
+    labels = [None if name is None else _read_labels(dataset, name) for name in (client, strata)]
+    total = dataset.count_rows()
+    order = order_rows(total, *labels, columns={})
+    places = np.arange(total)
+    if order.order is not None:
+        places[order.order] = np.arange(total)
+    arrays, first = dict[str, np.ndarray](), 0
+    for batch in dataset.to_batches(columns=needed, batch_size=BATCH_ROWS):
+        rows, first = places[first : first + len(batch)], first + len(batch)
         for i, (key, names) in enumerate(joined.items()):
-            parts = [_numbers(name, batch[name]) for name in names]
-            is_single = columns is None or isinstance(columns[key], str)
-            part = parts[0] if is_single else np.concatenate([one.reshape(len(one), -1) for one in parts], axis=1)
+            parts = [_to_numbers(name, batch.column(name)) for name in names]
+            part = parts[0] if isinstance(columns[key], str) else np.stack(parts, axis=1)
             if key not in arrays:
-                file, shape = cache / f"column{i}.npy", (int(counts.sum()), *part.shape[1:])
+                file, shape = cache / f"column{i}.npy", (total, *part.shape[1:])
                 file.unlink(missing_ok=True)  # data that has mapped the old file keeps it
                 arrays[key] = np.lib.format.open_memmap(file, mode="w+", dtype=part.dtype, shape=shape)
-            if part.shape[1:] != arrays[key].shape[1:]:
-                raise ValueError(f"{key!r} has rows of shape {part.shape[1:]} and of shape {arrays[key].shape[1:]}")
-            if not np.can_cast(part.dtype, arrays[key].dtype, "safe"):
-                raise ValueError(
-                    f"{key!r} must be of one kind in all files, but is {arrays[key].dtype} first and {part.dtype} "
-                    "later; write it as the wider one in all of them"
-                )
-            arrays[key][places] = part
+            arrays[key][rows] = part
     for array in arrays.values():
         array.flush()  # type: ignore[attr-defined]
-    np.save(cache / "sizes.npy", counts.reshape(-1, groups))
+    np.save(cache / "sizes.npy", order.sizes)
     files = {key: f"column{i}.npy" for i, key in enumerate(joined)}
-    return {"arrays": files, "names": labels[0].tolist(), "strata": [0] if strata is None else labels[1].tolist()}
+    return {"arrays": files, "names": order.names, "strata": order.strata}
 
 
-def _select_columns(
-    paths: Sequence[Path], client: str, strata: str | None, columns: Columns | None
-) -> dict[str, list[str]]:
-    """Return the columns to write, each as a list of the file columns to join. Default: all numeric columns."""
-    pa, parquet = _pyarrow()
-    schema = parquet.read_schema(paths[0])
-    for name in (client, strata):
-        if name is not None and name not in schema.names:
-            raise ValueError(f"there is no column {name!r} in {paths[0]}, but {', '.join(map(repr, schema.names))}")
-    if columns is not None:
-        joined = {key: [parts] if isinstance(parts, str) else list(parts) for key, parts in columns.items()}
-    else:
-        is_numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-        kinds = {field.name: getattr(field.type, "value_type", field.type) for field in schema if field.name != client}
-        joined = {name: [name] for name, kind in kinds.items() if any(test(kind) for test in is_numeric)}
-    missing = sorted({name for names in joined.values() for name in names} - set(schema.names))
-    if missing or not joined:
-        raise ValueError(f"columns must name columns of {paths[0]} ({schema.names}), but names {missing or 'none'}")
-    return joined
-
-
-def _batches(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of the files in batches of Arrow arrays by column name."""
-    for path in paths:
-        with _pyarrow()[1].ParquetFile(path, memory_map=True) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
-                if len(batch):
-                    yield {name: batch.column(name) for name in columns}
-
-
-def _labels(name: str, batch: Mapping[str, Any]) -> np.ndarray:
+def _read_labels(dataset: Any, name: str) -> np.ndarray:
     """Return a column of labels: numbers, booleans or text."""
-    column = batch[name]
+    column = dataset.to_table(columns=[name]).column(0)
     if column.null_count:
         raise ValueError(f"column {name!r} must have a label for every row, but {column.null_count} are missing")
-    labels = column.to_numpy(zero_copy_only=False)
+    labels = np.asarray(column.to_numpy())
     return labels.astype(str) if labels.dtype.kind in "OM" else labels
 
 
-def _numbers(name: str, column: Any) -> np.ndarray:
-    """Return a column of numbers, or of lists of numbers that all have one length."""
+def _to_numbers(name: str, column: Any) -> np.ndarray:
     if column.null_count:
         raise ValueError(f"column {name!r} must have a number in every row, but {column.null_count} are missing")
-    types = _pyarrow()[0].types
-    if any(test(column.type) for test in (types.is_fixed_size_list, types.is_list, types.is_large_list)):
-        flat = column.flatten()
-        width, rest = divmod(len(flat), len(column))
-        if rest or (np.asarray(column.value_lengths()) != width).any():
-            raise ValueError(f"column {name!r} must hold lists of one length")
-        return _numbers(name, flat).reshape(len(column), width)
     numbers = np.asarray(column.to_numpy(zero_copy_only=False))
     if numbers.dtype.kind not in "fiub":
         raise TypeError(f"column {name!r} must hold numbers, but holds {column.type}; encode it first")
     return numbers
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("Parquet needs pyarrow: pip install softswitch[parquet]") from error
-    return pyarrow, pyarrow.parquet

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypedDict, Unpack
@@ -15,14 +16,18 @@ from numpy.typing import ArrayLike
 from softswitch.data import client_data
 from softswitch.data.client_data import ClientData, Rows, check_columns
 from softswitch.data.parquet import convert_parquet
-from softswitch.data.row_order import label_codes, order_rows, size_codes, stratum_codes
-from softswitch.data.row_sources import ArrayRows, FunctionRows, RowFunction, RowSource, dataset_reader
+from softswitch.data.row_order import order_rows
 from softswitch.support import checks
 from softswitch.support.arrays import aligned_zeros, fingerprint
 
 BUFFER_BYTES = 256 * 2**20
 FINGERPRINT_ROWS = 1024
-READ_ROWS = 1 << 16  # rows that a source is asked for at a time
+READ_ROWS = 1 << 16  # rows that are read at a time
+
+RowSource = Callable[[np.ndarray], Mapping[str, Any]]
+"""Maps row numbers to columns. Rows are numbered by client, and by stratum within a client."""
+RowFunction = Callable[[np.ndarray, np.ndarray], Mapping[str, Any]]
+"""Maps client indices and row numbers within the clients (both from 0, one entry per row) to columns."""
 
 
 class BufferOptions(TypedDict, total=False):
@@ -40,7 +45,8 @@ class StreamedData:
     ``from_function``.
 
     Args:
-        source: Source of rows. Rows are numbered client by client, and stratum by stratum within a client.
+        source: Function of row numbers that returns the columns of these rows. Rows are numbered client by client, and
+            stratum by stratum within a client.
         sizes: Number of rows of each client; with strata clients × strata.
         names: Client labels. Default: 0, 1, 2, …
         strata: Labels of the strata. Default: 0, 1, 2, …
@@ -93,13 +99,13 @@ class StreamedData:
             self.columns[key] = jax.ShapeDtypeStruct(column.shape[1:], jax.dtypes.canonicalize_dtype(column.dtype))
 
     @classmethod
+
+    @classmethod
     def from_arrays(
         cls,
         data: Mapping[str, Any],
-        client: ArrayLike | str | Path | None = None,
+        client: ArrayLike | str | Path,
         *,
-        sizes: ArrayLike | None = None,
-        names: Sequence[Any] | None = None,
         strata: ArrayLike | str | tuple[str, ...] | None = None,
         **options: Unpack[BufferOptions],
     ) -> StreamedData:
@@ -110,8 +116,6 @@ class StreamedData:
         Args:
             data: Columns by name, each an array whose first axis is the sample, or the path of one.
             client: Label of each sample, or the path of such an array. Clients are sorted by label.
-            sizes: Number of rows of each client, instead of ``client``, if rows are sorted by client.
-            names: Client labels, with ``sizes``. Default: 0, 1, 2, …
             strata: Column name, tuple of names, or one label per sample, as for ``ClientData.from_arrays``.
             **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
@@ -119,21 +123,8 @@ class StreamedData:
             data = {key: _open_array(column) for key, column in data.items()}
         columns = {key: np.asarray(column) for key, column in check_columns(data).items()}
         total = len(next(iter(columns.values())))
-        if (client is None) == (sizes is None):
-            raise ValueError("either client or sizes must be given: the label of each row, or the rows of each client")
-        if sizes is not None:
-            counts = np.asarray(sizes)
-            if counts.ndim != 1 or counts.sum() != total:
-                raise ValueError(f"sizes must be one number per client that sum to {total} rows, but is {sizes!r}")
-            counts = _check_sizes(counts)[:, 0]
-            labels: Sequence[Any] = range(len(counts)) if names is None else names
-            clients = labels, size_codes(counts)
-        elif names is not None:
-            raise ValueError("names must not be given with client, which has the labels")
-        else:
-            clients = label_codes("client", _open_array(client), total)
-        order = order_rows(total, clients, stratum_codes(columns, strata, total))
-        return cls(ArrayRows(columns, order.order), order.sizes, names=order.names, strata=order.strata, **options)
+        names, groups, sizes, order = order_rows(total, _open_array(client), strata, columns)
+        return cls(_array_source(columns, order), sizes, names=names, strata=groups, **options)
 
     @classmethod
     def from_parquet(
@@ -162,7 +153,7 @@ class StreamedData:
         """
         paths = [Path(part) for part in ([path] if isinstance(path, str | Path) else path)]
         arrays, order = convert_parquet(paths, client, strata, columns, Path(cache))
-        return cls(ArrayRows(arrays), order.sizes, names=order.names, strata=order.strata, **options)
+        return cls(_array_source(arrays, None), order.sizes, names=order.names, strata=order.strata, **options)
 
     @classmethod
     def from_datasets(
@@ -175,8 +166,8 @@ class StreamedData:
     ) -> StreamedData:
         """Create clients from data sets with a length and indexed items, such as PyTorch's map-style ``Dataset``.
 
-        Items are read one by one, or by ``__getitems__`` if it exists, in a thread. The same index must always return
-        the same item; random augmentation belongs in the loss functions, which receive a random key.
+        Items are read one by one, in a thread. The same index must always return the same item; random augmentation
+        belongs in the loss functions, which receive a random key.
 
         Args:
             datasets: One data set per client. An item is a dict of arrays or a tuple.
@@ -188,12 +179,9 @@ class StreamedData:
         for dataset in datasets:
             if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
                 raise TypeError(f"datasets must have a length and items by number, but one is {dataset!r}")
-        sizes = np.asarray([len(dataset) for dataset in datasets], np.int64)
         labels = tuple(range(len(datasets)) if names is None else names)
-        if len(labels) != len(datasets):
-            raise ValueError(f"names must have one label for each of {len(datasets)} clients, but has {len(labels)}")
-        source = FunctionRows(dataset_reader(datasets, labels, tuple(columns)), sizes)
-        return cls(source, sizes, names=labels, **options)
+        read = partial(_read_items, datasets, labels, tuple(columns))
+        return cls.from_function(read, [len(dataset) for dataset in datasets], names=labels, **options)
 
     @classmethod
     def from_function(
@@ -215,7 +203,14 @@ class StreamedData:
         """
         checks.check_callable("function", function, "(clients, rows) -> dict of arrays")
         counts = _check_sizes(sizes)
-        return cls(FunctionRows(function, counts.sum(axis=1)), counts, names=names, **options)
+        ends = np.cumsum(counts.sum(axis=1))
+        starts = ends - counts.sum(axis=1)
+
+        def take(rows: np.ndarray) -> Mapping[str, Any]:
+            clients = np.searchsorted(ends, rows, side="right")
+            return function(clients, rows - starts[clients])
+
+        return cls(take, counts, names=names, **options)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -254,7 +249,7 @@ class StreamedData:
         """Return what the source returns for these rows, one call at a time."""
         try:
             with self._lock:
-                columns = self.source.take(rows)
+                columns = self.source(rows)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             raise RuntimeError(f"{len(rows)} rows from {self._client(rows)} on could not be read: {cause}") from error
@@ -296,17 +291,15 @@ class StreamedData:
         self.read(rows, store, 0)
         return fingerprint(store, self.stratum_sizes, {"names": np.frombuffer(repr(self.names).encode(), np.uint8)})
 
-    def evaluation_rows(self, clients: np.ndarray, piece: tuple[int, int] | None = None) -> np.ndarray:
+    def evaluation_rows(self, clients: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows that evaluations use.
 
         Args:
             clients: Indices of the clients.
-            piece: Range of the evaluation rows of a single client. Default: all.
         """
         many, sizes = self.evaluation_sizes[clients], self.sizes[clients]
-        position = np.arange(int(many.sum())) if piece is None else np.arange(*piece)
-        owner = np.repeat(np.arange(len(clients)), many) if piece is None else np.zeros(len(position), int)
-        position -= (np.cumsum(many) - many)[owner]
+        owner = np.repeat(np.arange(len(clients)), many)
+        position = np.arange(int(many.sum())) - (np.cumsum(many) - many)[owner]
         if (many < sizes).any():
             # One row of every interval of a client's rows, at a random place, so that no periodic pattern is missed.
             shift = np.random.default_rng(0).random(int(many.max()))[position]
@@ -334,6 +327,36 @@ def _open_array(column: Any) -> np.ndarray:
     if isinstance(column, str | Path):
         return np.asarray(np.load(column, mmap_mode="r", allow_pickle=False))
     return np.asarray(column)
+
+
+def _array_source(columns: Mapping[str, np.ndarray], order: np.ndarray | None) -> RowSource:
+    """Return a source of array rows; ``order`` is the position of each row, None if they are sorted."""
+
+    def take(rows: np.ndarray) -> dict[str, np.ndarray]:
+        places = rows if order is None else order[rows]
+        if len(rows) > 0 and bool((np.diff(places) == 1).all()):
+            return {name: column[places[0] : places[-1] + 1] for name, column in columns.items()}
+        return {name: np.take(column, places, axis=0) for name, column in columns.items()}
+
+    return take
+
+
+def _read_items(
+    datasets: Sequence[Any], names: Sequence[Any], columns: Sequence[str], clients: np.ndarray, rows: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Read items of data sets, one data set per client; ``columns`` name the entries of an item that is a tuple."""
+    items: list[dict[str, np.ndarray]] = []
+    for client, row in zip(clients.tolist(), rows.tolist(), strict=True):
+        try:
+            item = datasets[client][row]
+            named = item if isinstance(item, Mapping) else dict(zip(columns, item, strict=True))
+            items.append({key: np.asarray(part) for key, part in named.items()})
+        except Exception as error:
+            raise ValueError(
+                f"item {row} of client {names[client]!r} must be a dict of arrays or a tuple with an entry for each of "
+                f"columns = {columns}, but reading it failed: {type(error).__name__}: {error}"
+            ) from error
+    return {key: np.stack([item[key] for item in items]) for key in items[0]}
 
 
 class DataOutline(ClientData):

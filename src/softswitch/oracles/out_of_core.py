@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +18,7 @@ from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.oracles.gradient import GradientOracle, RowDraws, check_columns, make_gradient_oracle
 from softswitch.oracles.options import Compute, Sampling
-from softswitch.oracles.out_of_core_evaluation import BlockEvaluator, PrefetchThread, make_store, put_store
+from softswitch.oracles.out_of_core_evaluation import BlockEvaluator, make_store, put_store
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
@@ -46,12 +46,13 @@ class PendingRows(NamedTuple):
 class RowFeed:
     """Reads the rows that rounds draw.
 
-    The rows of two groups of rounds, one computed and one being read, and a cache of the rows that every round uses
-    take at most ``data.buffer_bytes`` together. Rows are read together for at most ``rounds`` rounds.
+    The rows of two groups of rounds, one computed and one being read, take at most ``data.buffer_bytes`` together.
+    Rows are read together for at most ``rounds`` rounds.
     """
 
     def __init__(self, data: StreamedData, drawing: GradientOracle) -> None:
-        self._data, self._drawing, self._thread = data, drawing, PrefetchThread()
+        self._data, self._drawing = data, drawing
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows")
         m, report, update = drawing.participants, drawing.report_batching, drawing.update_batching
         self._report_rows = 0 if report.draws is None else m * report.width
         self._update_rows = 0 if update.draws is None else m * drawing.local_steps * update.width
@@ -59,10 +60,8 @@ class RowFeed:
         takes_all = report.draws is None or update.draws is None
         self._participant_rows = int(np.sort(data.sizes)[-m:].sum()) if takes_all else 0
         self._total = int(data.sizes.sum())
-        half, cached = data.buffer_bytes // 2, self._total * data.row_bytes
-        self._caches = takes_all and self._drawn_rows > 0 and m == len(data) and self._bytes(1) + cached <= half
-        limit = half - cached if self._caches else half
-        self.rounds = next((r for r in range(MAX_ROUNDS, 0, -1) if self._bytes(r) <= limit), 0)
+        half = data.buffer_bytes // 2
+        self.rounds = next((r for r in range(MAX_ROUNDS, 0, -1) if self._bytes(r) <= half), 0)
         if not self.rounds:
             reason = " (all rows of every participant, as with batch_size=None)" if takes_all else ""
             raise ValueError(
@@ -71,17 +70,17 @@ class RowFeed:
                 "buffer_bytes"
             )
         self.pending: PendingRows | None = None
-        self._cache: dict[str, np.ndarray] | None = None
-        self._on_device: tuple[np.ndarray, Rows] | None = None
-
-    @property
-    def holds_rows(self) -> bool:
-        """Whether rows are in memory or being read."""
-        return not (self.pending is None and self._cache is None and self._on_device is None)
+        self._on_device: tuple[np.ndarray, Rows] | None = None  # all rows of some participants
 
     def submit(self, draws: RowDraws, count: int) -> Future[RoundRows]:
         """Call ``read`` in the background."""
-        return self._thread.submit(self.read, draws, count)
+        x64, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
+
+        def call() -> RoundRows:
+            with jax.enable_x64(x64), jax.default_device(device):  # both are settings of a thread
+                return self.read(draws, count)
+
+        return self._thread.submit(call)
 
     def read(self, draws: RowDraws, count: int) -> RoundRows:
         """Read the rows of the first ``count`` rounds of ``draws``; the rows of further rounds are zeros.
@@ -97,8 +96,8 @@ class RowFeed:
         store = make_store(self._data, first + rounds * self._drawn_rows)
         sizes = self._data.sizes[participants]
         begins = np.cumsum(sizes) - sizes
-        if len(participants):
-            self._fill_whole(participants, sizes, begins, store)
+        shift = np.repeat(self._data.offsets[participants, 0] - begins, sizes)
+        self._data.read(shift + np.arange(len(shift)), store, 0)
         placed = {}
         for name, size in (("report_rows", self._report_rows), ("update_rows", self._update_rows)):
             drawn: Any = getattr(draws, name)
@@ -118,20 +117,6 @@ class RowFeed:
 
     def _bytes(self, rounds: int) -> int:
         return (self._whole_rows(rounds) + rounds * self._drawn_rows) * self._data.row_bytes
-
-    def _fill_whole(
-        self, participants: np.ndarray, sizes: np.ndarray, begins: np.ndarray, store: dict[str, np.ndarray]
-    ) -> None:
-        """Put all rows of the participants at the beginning of the store."""
-        total = int(sizes.sum())
-        if self._cache is not None:
-            for key, column in self._cache.items():
-                store[key][:total] = column
-            return
-        shift = np.repeat(self._data.offsets[participants, 0] - begins, sizes)
-        self._data.read(shift + np.arange(total), store, 0)
-        if self._caches:
-            self._cache = {key: column[:total].copy() for key, column in store.items()}
 
 
 class OutOfCoreOracle(Oracle):
@@ -170,8 +155,7 @@ class OutOfCoreOracle(Oracle):
         self.drawing = make_gradient_oracle(problem, DataOutline(data), sampling, compute).without_evaluation()
         self.feed = RowFeed(data, self.drawing)
         self.fingerprint = data.fingerprint
-        evaluator = BlockEvaluator(problem, data, problem.start, may_prefetch=lambda: not self.feed.holds_rows)
-        self._evaluator: Evaluator = evaluator.evaluate
+        self._evaluator: Evaluator = BlockEvaluator(problem, data, problem.start).evaluate
         self._held_out = None if held_out is None else _held_out_evaluator(problem, held_out, data)
 
     def with_rows(self, read: RoundRows) -> GradientOracle:
