@@ -123,7 +123,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", type=Path)
-    parser.add_argument("--narrow", action="store_true", help="also with clients that compute in bfloat16")
     parser.add_argument("--clients", type=int, help="instead: logistic regression with so many clients")
     asked = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; ms a round", flush=True)
@@ -141,8 +140,6 @@ def main() -> None:
             "engine": engine(case, clients),
             "probe": probe(case, clients.rows.columns, case.start()),
         }
-        if asked.narrow:
-            runs["narrow"] = engine(case, clients, compute_dtype="bfloat16")
         if asked.profile is not None:
             for name, run in runs.items():
                 print(name, case.name, flush=True)
@@ -151,7 +148,7 @@ def main() -> None:
         floor = 1e3 * case.least_bytes / BANDWIDTH
         print(
             f"| {case.name} | {found['engine']:.3f} | {found['probe']:.3f} | {found['engine'] / found['probe']:.2f} | "
-            f"{floor:.3f} | data in {made:.1f} s" + (f", in bfloat16 {found['narrow']:.3f}" if asked.narrow else ""),
+            f"{floor:.3f} | data in {made:.1f} s",
             flush=True,
         )
 

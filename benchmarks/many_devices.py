@@ -96,7 +96,7 @@ def busiest(clients: int, devices: int, participation: float) -> float:
     oracle = asked("logistic regression", clients, devices, participation=participation, batch_size=8).oracle
     assert isinstance(oracle, ShardedOracle)
     keys = jax.vmap(lambda k: jax.random.fold_in(jax.random.key(0), k))(jnp.arange(ROUNDS))
-    taking_part = np.asarray(jax.jit(lambda oracle, keys: oracle.draw_rounds(keys).clients)(oracle, keys))
+    taking_part = np.asarray(jax.jit(lambda oracle, keys: jax.vmap(oracle.draw)(keys).clients)(oracle, keys))
     owner = np.asarray(oracle.owner)[taking_part]
     own = np.stack([(owner == device).sum(axis=1) for device in range(devices)], axis=1)
     computed = -(-own // oracle.slice_size) * oracle.slice_size

@@ -31,7 +31,6 @@ ANYTHING = {
     "AtClients.shift state": "the same",
     "AtClients.after state": "the same",
     "Oracle.draw return": "what an oracle draws is its own affair",
-    "Oracle.draw_rounds return": "the same",
     "Oracle.draw_randomness return": "the same",
     "Oracle.draw_for randomness": "the same",
     "Oracle.draw_for return": "the same",

@@ -66,25 +66,3 @@ def test_a_run_that_goes_on_leaves_the_one_before_as_it_was():
     np.testing.assert_array_equal(first.state.params, before)
     np.testing.assert_array_equal(first.last, before)
     assert (np.asarray(second.last) != before).any()
-
-
-def test_clients_may_compute_in_fewer_digits():
-    """Functions see narrow rows and parameters, and full weights; what is kept and judged has all digits."""
-    seen = set()
-
-    def narrow_loss(w, batch):
-        seen.add((str(w.dtype), str(batch["x"].dtype), str(batch["weight"].dtype)))
-        return loss(w, batch)
-
-    problem = ss.Problem(narrow_loss, level, PROBLEM.start)
-    options = {"rounds": 40, "batch_size": None, "eval_every": 0}
-    full, narrow = (flat.solve(problem, CLIENTS, RULE, compute_dtype=dtype, **options) for dtype in (None, "bfloat16"))
-    assert ("bfloat16", "bfloat16", "float32") in seen
-    assert narrow.params.dtype == np.float32
-    assert narrow.client_objective.dtype == np.float32
-    assert narrow.worst_objective == pytest.approx(full.worst_objective, rel=0.02)
-    assert (np.asarray(narrow.last) != np.asarray(full.last)).any()
-    judged = ss.evaluate(problem, CLIENTS, narrow.params)[0]
-    np.testing.assert_array_equal(judged, narrow.client_objective)
-    with pytest.raises(ValueError, match=r"dtype must be one of .*bfloat16.*, but is 'int8'"):
-        flat.solve(problem, CLIENTS, RULE, compute_dtype="int8")

@@ -262,7 +262,6 @@ def test_the_seed_decides_and_other_seeds_have_other_noise(result):
         ({"seconds": 5.0}, "seconds must keep"),
         ({"engine": "grid"}, "engine must be 'compiled' with privacy, but is 'grid'"),
         ({"devices": 1}, "devices must keep its default with privacy"),
-        ({"compute_dtype": "bfloat16"}, "dtype must keep its default with privacy"),
     ],
 )
 def test_whatever_would_look_at_rows_uncounted_is_refused(settings, said):

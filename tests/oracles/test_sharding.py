@@ -1,13 +1,9 @@
 """Who goes to which device, and what is drawn there."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.oracles.sharded import can_index_words, words_at
 from softswitch.oracles.sharding import place_clients
 
 
@@ -51,16 +47,3 @@ def test_no_device_has_many_more_rows_than_another(drawn):
     sizes = stratum_sizes.sum(axis=1)
     rows = np.bincount(place_clients(stratum_sizes, devices).owner, sizes, devices)
     assert rows.max() - rows.min() <= sizes.max()
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_words_made_one_by_one_are_those_of_the_stretch(seed):
-    key = jax.random.fold_in(jax.random.key(seed), 3)
-    places = jnp.array([5, 0, 77, 199], jnp.uint32)
-    np.testing.assert_array_equal(words_at(key, places), jax.random.bits(key, (200,), jnp.uint32)[places])
-
-
-def test_what_cannot_be_counted_is_known():
-    assert can_index_words(jax.random.key(0), 1000)
-    assert not can_index_words(jax.random.key(0), 2**32)
-    assert not can_index_words(jax.random.key(0, impl="rbg"), 1000)

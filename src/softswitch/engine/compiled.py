@@ -122,7 +122,7 @@ def run_rounds(
     randomness: Any = drawn
     if drawn is None and at_once:
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
-        randomness = oracle.draw_rounds(keys) if places is None else jax.vmap(oracle.draw_randomness)(keys)
+        randomness = jax.vmap(draw)(keys)
     evaluate = partial(_evaluate_some, oracle, setup.method, span.eval_every) if program.evaluates else _evaluate_none
     one_round = jax.jit(
         partial(run_round, setup, places, span.averaging_from, program.record_clients, evaluate, key), inline=True

@@ -142,7 +142,7 @@ def solve_rows(
         result = run(prepared, method, seed, logging, checkpoints)
     else:
         unsupported: dict[str, Any] = {"seconds": settings.seconds, "held_out": logging.held_out}
-        unsupported |= {name: getattr(compute, name) for name in ("client_batch_size", "dtype", "devices")}
+        unsupported |= {name: getattr(compute, name) for name in ("client_batch_size", "devices")}
         for name, value in (unsupported | {"warm_start": warm_start}).items():
             if value is not None:
                 raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")

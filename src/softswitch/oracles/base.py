@@ -98,14 +98,6 @@ class Oracle(ABC):
             key: Random key of the round.
         """
 
-    def draw_rounds(self, keys: Array) -> Any:
-        """Draw the random choices of several rounds at once.
-
-        Args:
-            keys: Random keys of the rounds.
-        """
-        return jax.vmap(self.draw)(keys)
-
     def draw_randomness(self, key: Array) -> Any:
         """Draw the random numbers of one round before its participants are known.
 

@@ -28,7 +28,7 @@ from softswitch.oracles.evaluation import (
     sum_slices,
 )
 from softswitch.oracles.options import Compute, Sampling
-from softswitch.problem.parameters import CLIENT_OPTIMUM, WEIGHT, Batch, Params, float_dtype
+from softswitch.problem.parameters import Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.support.arrays import take_clients, weighted_sum
@@ -68,7 +68,6 @@ class GradientOracle(Oracle):
     slice_size: int = field(metadata=STATIC)  # number of clients that are computed together
     held_out: tuple[Any, Rows] | None = None  # evaluation plan and rows
     by_size: bool = field(default=False, metadata=STATIC)  # clients of similar size are computed together
-    compute_dtype: str | None = field(default=None, metadata=STATIC)  # None for that of the parameters
     can_repeat_updates: ClassVar[bool] = True
     can_repeat_reports = True
     has_pooled_constraint = property(attrgetter("losses.has_pooled_constraint"))
@@ -128,10 +127,9 @@ class GradientOracle(Oracle):
         if self.by_size:
             objective, constraint = client_values(self.evaluation_plan, self.rows, params, self.losses)
             return objective.astype(dtype), constraint.astype(dtype), None
-        params = self._cast(params)
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
-            batch = self._cast_batch(self.batch(self.report_batching, *client, dtype))
+            batch = self.batch(self.report_batching, *client, dtype)
             values = self.losses.objective(params, batch), self.losses.constraints(params, batch)
             return values[0].astype(dtype), values[1].astype(dtype), self.losses.statistics(params, batch)
 
@@ -164,7 +162,6 @@ class GradientOracle(Oracle):
         mix = decision.local_loss
 
         def minimise(loss: Loss) -> Params:
-            loss = self._in_compute_dtype(loss)
             local = partial(self.local_direction, loss, params, mix, step_size)
             participants = (draws.clients, draws.client_update_rows, draws.keys, mix.own)
             if stack:
@@ -190,26 +187,6 @@ class GradientOracle(Oracle):
         # Outside the client axis: inside it, both branches of a switching method would be computed.
         objective, constraint = self.losses.objective_loss, self.losses.constraint_loss
         return lax.cond(decision.feasible, lambda: minimise(objective), lambda: minimise(constraint))
-
-    def _in_compute_dtype(self, loss: Loss) -> Loss:
-        """Return the loss computed in ``compute_dtype``; its gradient has the dtype of the parameters."""
-        if self.compute_dtype is None:
-            return loss
-
-        def narrow(params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-            return loss(self._cast(params), self._cast_batch(batch), mix, key).astype(float_dtype(params))
-
-        return narrow
-
-    def _cast(self, tree: Any) -> Any:
-        if self.compute_dtype is None:
-            return tree
-        dtype = jnp.dtype(self.compute_dtype)
-        return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
-
-    def _cast_batch(self, batch: Batch) -> Batch:
-        """Convert a batch to ``compute_dtype``, except for its weights, so that means are summed in full precision."""
-        return self._cast(batch) | {name: batch[name] for name in (WEIGHT, CLIENT_OPTIMUM) if name in batch}
 
     def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
         """Compute the direction for E = 1, all clients and all rows, by size so that little padding is computed."""
@@ -344,7 +321,6 @@ def make_gradient_oracle(
         slice_size=together,
         held_out=None if held_out is None else (plan_evaluation(held_out, ignoring), held_out.rows),
         by_size=compute.group_by_size and not (losses.is_random or losses.has_pooled_constraint or ignoring),
-        compute_dtype=compute.dtype,
     )
 
 

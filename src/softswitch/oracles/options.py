@@ -100,8 +100,6 @@ class Compute:
             client, in this process or in Flower's Ray simulation: slower, to try out what a deployment does.
         devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
             of its clients only. Default: the default device.
-        dtype: Type that clients compute in, "bfloat16" or "float16". Default: the type of the parameters. Parameters,
-            row weights, the server step and evaluations keep full precision.
         client_batch_size: Number of clients that are computed side by side. Default: as many as fit in 256 MiB, or in
             an eighth of an accelerator's memory.
         group_by_size: Compute clients of similar size together if all clients use all rows. It saves work if sizes
@@ -110,7 +108,6 @@ class Compute:
 
     engine: str = "compiled"
     devices: str | int | Sequence[Any] | None = None
-    dtype: str | None = None
     client_batch_size: int | None = None
     group_by_size: bool = False
 
@@ -118,8 +115,6 @@ class Compute:
         checks.check_choice("engine", self.engine, ENGINES)
         if self.client_batch_size is not None:
             checks.check_integer("client_batch_size", self.client_batch_size, minimum=1)
-        if self.dtype is not None:
-            checks.check_choice("dtype", self.dtype, ("bfloat16", "float16"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +207,7 @@ def changed_options(given: Any, *allowed: str) -> list[str]:
 
 
 GROUPS: dict[str, type[Any]] = {"sampling": Sampling, "output": Output, "compute": Compute, "logging": Logging}
-ALIASES = {"answer": "iterate", "compute_dtype": "dtype"}
+ALIASES = {"answer": "iterate"}
 
 
 def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:

@@ -9,78 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.random import threefry_2x32
-from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.data.client_data import Rows
-from softswitch.data.sampling import Batching, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
-from softswitch.oracles.gradient import GradientOracle
+from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.problem.parameters import Params
 
-MAX_WORDS = 2**32
-"""Positions of random words are 32-bit numbers."""
 AXIS = "clients"
 """Name of the mesh axis."""
 SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
-
-
-def can_index_words(key: Array, words: int) -> bool:
-    """Return whether ``words_at`` is available: it needs JAX's default generator and settings."""
-    partitionable = bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
-    return str(jax.random.key_impl(key)) == "threefry2x32" and partitionable and words < MAX_WORDS
-
-
-def words_at(key: Array, positions: UInt32[Array, " k"]) -> UInt32[Array, " k"]:
-    """Return ``jax.random.bits(key, ...)`` at some positions, without computing the rest."""
-    if positions.size == 0:
-        return positions
-    hashed = threefry_2x32(jax.random.key_data(key), jnp.concatenate([jnp.zeros_like(positions), positions]))
-    first, second = jnp.split(hashed, 2)
-    return first ^ second
-
-
-class LazyDraws(NamedTuple):
-    """The random choices of one round, before rows are drawn from the random words after ``offset``."""
-
-    clients: Int[Array, " m"]
-    key: Key[Array, ""]
-    offset: UInt32[Array, ""]
-    keys: Key[Array, "m e"] | None
-
-
-@dataclass(frozen=True, eq=False)
-class LazyRows:
-    """Rows of all participants' batches, drawn when they are indexed: ``rows[positions]``.
-
-    ``times`` is the number of batches of a participant; None for one batch without an axis for it.
-    """
-
-    batching: Batching
-    rows: Rows
-    clients: Int[Array, " m"]
-    key: Array
-    offset: Any
-    times: int | None
-
-    def __getitem__(self, positions: Int[Array, " s"]) -> Int[Array, "..."]:
-        m, times = self.clients.shape[0], self.times or 1
-        width = 0 if self.batching.draws is None else self.batching.width
-        batches = jnp.arange(times, dtype=jnp.uint32)[:, None] * jnp.uint32(m) + positions.astype(jnp.uint32)
-        places = self.offset + batches[:, :, None] * jnp.uint32(width) + jnp.arange(width, dtype=jnp.uint32)
-        words = words_at(self.key, places.reshape(-1))
-        drawn = self.batching.draw(words, self.rows, self.clients[positions], times)
-        return drawn[0] if self.times is None else jnp.swapaxes(drawn, 0, 1)
 
 
 @jax.tree_util.register_dataclass
@@ -161,16 +108,6 @@ class DeviceOracle(GradientOracle):
             return one(0, initial)
         return lax.fori_loop(0, slices, one, initial)
 
-    def device_draws(self, draws: Any) -> Any:
-        """Return lazy draws with rows that are drawn on this device; any other argument is unchanged."""
-        if not isinstance(draws, LazyDraws):
-            return draws
-        clients, key, offset, keys = draws
-        update_offset = offset + jnp.uint32(self.report_batching.bit_count(self.participants, 1))
-        report = LazyRows(self.report_batching, self.rows, clients, key, offset, None)
-        update = LazyRows(self.update_batching, self.rows, clients, key, update_offset, self.local_steps)
-        return SimpleNamespace(clients=clients, report_rows=report, client_update_rows=update, keys=keys)
-
 
 def _take(participants: Any, positions: Int[Array, " s"]) -> Any:
     return jax.tree.map(lambda leaf: leaf[positions], participants)
@@ -197,46 +134,12 @@ class ShardedOracle(GradientOracle):
     is_sharded: ClassVar[bool] = True
     processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
 
-    def draw(self, key: Array) -> Any:
-        """Draw I_k; each device draws the rows of its own clients when it needs them."""
-        if not can_index_words(key, self._client_words + self._row_words):
-            return super().draw(key)
-        return self._lazy_draws(self._choose(key), key, self._client_words)
-
-    def draw_rounds(self, keys: Array) -> Any:
-        """Draw several rounds, with the choice of participants distributed over the devices."""
-        if self._client_words == 0 or not can_index_words(keys, self._client_words + self._row_words):
-            return super().draw_rounds(keys)
-
-        def on_device(keys: Array) -> Array:
-            return lax.all_gather(jax.vmap(self._choose)(keys), AXIS, tiled=True)
-
-        rounds, devices = len(keys), self.mesh.size
-        padded = keys[jnp.minimum(jnp.arange(-(-rounds // devices) * devices), rounds - 1)]
-        choose = jax.shard_map(on_device, mesh=self.mesh, in_specs=SHARDED, out_specs=REPLICATED, check_vma=False)
-        participants = choose(padded)[:rounds]
-        return jax.vmap(lambda clients, key: self._lazy_draws(clients, key, self._client_words))(participants, keys)
-
-    @property
-    def _client_words(self) -> int:
-        return client_bit_count(self.client_count, self.participants)
-
-    def _choose(self, key: Array) -> Int[Array, " m"]:
-        words = words_at(key, jnp.arange(self._client_words, dtype=jnp.uint32))
-        return sample_clients(words, self.client_count, self.participants)
-
-    def draw_randomness(self, key: Array) -> Any:
-        """Return the key for rows, or their random words."""
-        return key if can_index_words(key, self._row_words) else super().draw_randomness(key)
-
-    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> Any:
-        """Draw a round for given participants."""
-        if isinstance(randomness, tuple):
-            return super().draw_for(clients, randomness)
-        return self._lazy_draws(clients, randomness, 0)
-
-    def _lazy_draws(self, clients: Int[Array, " m"], key: Array, offset: int) -> LazyDraws:
-        return LazyDraws(clients, key, jnp.uint32(offset), self._keys(key))
+    def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
+        """Draw the rows of given participants, each device a part of them."""
+        draws = super().draw_for(clients, randomness)
+        parts = {"report_rows": SHARDED, "update_rows": PartitionSpec(None, AXIS)}
+        shardings = {name: NamedSharding(self.mesh, spec) for name, spec in parts.items()}
+        return draws._replace(**lax.with_sharding_constraint({name: getattr(draws, name) for name in parts}, shardings))
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
         """Compute f_i, g_i and statistics of every participant."""
@@ -282,7 +185,7 @@ class ShardedOracle(GradientOracle):
             (plan, rows), *held_out = parts
             clients = {"is_local": owner == lax.axis_index(AXIS), "members": members, **static_settings(self)}
             oracle = DeviceOracle(rows, plan, held_out=held_out[0] if held_out else None, **clients)
-            return lax.psum(function(oracle, *map(oracle.device_draws, arguments)), AXIS)
+            return lax.psum(function(oracle, *arguments), AXIS)
 
         specs = (SHARDED, REPLICATED, REPLICATED)
         # Without check_vma, a gradient inside is that of one device, and is not summed over devices.
