@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.data.client_data import Rows
 from softswitch.methods.messages import Decision
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
-from softswitch.oracles.gradient import GradientOracle, RowDraws
+from softswitch.oracles.gradient import GradientOracle
 from softswitch.problem.parameters import Params
 
 AXIS = "clients"
@@ -133,13 +133,6 @@ class ShardedOracle(GradientOracle):
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
     is_sharded: ClassVar[bool] = True
     processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
-
-    def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
-        """Draw the rows of given participants, each device a part of them."""
-        draws = super().draw_for(clients, randomness)
-        parts = {"report_rows": SHARDED, "update_rows": PartitionSpec(None, AXIS)}
-        shardings = {name: NamedSharding(self.mesh, spec) for name, spec in parts.items()}
-        return draws._replace(**lax.with_sharding_constraint({name: getattr(draws, name) for name in parts}, shardings))
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
         """Compute f_i, g_i and statistics of every participant."""
