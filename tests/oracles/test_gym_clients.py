@@ -6,17 +6,14 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-import torch
 
 import softswitch as ss
 from benchmarks import flat
 from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation
 from softswitch.oracles.gym.oracle import play, side_by_side
-from softswitch.oracles.gym.torch_network import TorchNetwork
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights, to_go
 from softswitch_experiments.tasks.pendulums import pendulums
 
-torch.set_num_threads(1)
 SMALL = NumpyNetwork((5, 4))
 
 
@@ -59,27 +56,6 @@ def test_slopes_of_a_network_are_its_derivatives():
     assert set(back) == set(weights)
     inner = sum((back[name] * change[name]).sum() for name in weights)
     np.testing.assert_allclose(inner, (on_outputs * slopes.times(change)).sum(), rtol=1e-10)
-
-
-def test_a_torch_module_has_the_same_slopes():
-    module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
-    ours, network = NumpyNetwork((5,)), TorchNetwork(module)
-    generator = np.random.default_rng(1)
-    theirs = network.first_weights(3, 2, False, generator)
-    rename = {"weights 0": "0.weight", "bias 0": "0.bias", "weights 1": "2.weight", "bias 1": "2.bias"}
-    weights = {name: theirs[other].T for name, other in rename.items()}
-    seen = generator.normal(size=(6, 3))
-    mine, other = ours.slopes(weights, seen), network.slopes(theirs, seen)
-    np.testing.assert_allclose(mine[0], other[0], atol=1e-6)
-    on_outputs = generator.normal(size=(6, 2))
-    back, back_there = mine[1].transposed(on_outputs), other[1].transposed(on_outputs)
-    for name, there in rename.items():
-        np.testing.assert_allclose(back[name], back_there[there].T, atol=1e-5)
-    change = {name: generator.normal(size=w.shape) for name, w in weights.items()}
-    there = {other: change[name].T for name, other in rename.items()}
-    np.testing.assert_allclose(mine[1].times(change), other[1].times(there), atol=1e-5)
-    with pytest.raises(ValueError, match="network must give 4 outputs"):
-        network.first_weights(3, 4, True, generator)
 
 
 @pytest.mark.parametrize("kind", [Categorical(3), Gaussian(np.array([-1.0, 0.0]), np.array([1.0, 4.0]))])
@@ -175,18 +151,12 @@ def test_episodes_end_where_they_end():
         play(vector, SMALL, Categorical(2), SMALL.first_weights(4, 2, False, np.random.default_rng(0)), 2, 0, None)
 
 
-@pytest.mark.parametrize("network", ["numpy", "torch"])
-def test_clients_with_a_known_answer(network):
+def test_clients_with_a_known_answer():
     """Each step is worth most at the client's target and costs what it is; a budget of 1 for two steps allows 0.5."""
-    module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for layer in (module[0], module[2]):
-            layer.reset_parameters()
     clients = make_gym_federation(
         {"near": partial(Target, 0.8), "far": partial(Target, 1.2)},
         1.0,
-        network=module if network == "torch" else NumpyNetwork((8,)),
+        network=NumpyNetwork((8,)),
         horizon=2,
         gradient_episodes=40,
         estimation_episodes=40,
@@ -217,20 +187,6 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     np.testing.assert_array_equal(on.last["weights 0"], whole.last["weights 0"])
     with pytest.raises(ValueError, match="the clients' data differs"):
         flat.solve_federation(clients(2.0), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path))
-
-
-def test_frozen_weights_stay_and_nothing_draws_by_itself():
-    module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
-    module[0].weight.requires_grad_(False)
-    frozen = module[0].weight.clone()
-    made = {"a": partial(Target, 0.8)}
-    clients = make_gym_federation(made, 1.0, network=module, horizon=2, gradient_episodes=8, estimation_episodes=0)
-    method = ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=0.0)
-    runs = [flat.solve_federation(clients, method, rounds=4, eval_every=0) for _ in range(2)]
-    np.testing.assert_array_equal(runs[0].last["2.weight"], runs[1].last["2.weight"])
-    assert np.abs(runs[0].last["2.weight"] - clients.start["2.weight"]).max() > 0
-    assert "0.weight" not in runs[0].last
-    assert torch.equal(module[0].weight, frozen)
 
 
 def test_environments_are_closed():
@@ -271,10 +227,8 @@ def test_bad_input_is_named():
         make_gym_federation({"a": 3}, 1.0)
     with pytest.raises(ValueError, match="must have the same spaces"):
         make_gym_federation({"a": "CartPole-v1", "b": "Pendulum-v1"}, 1.0, cost=len)
-    with pytest.raises(ValueError, match=r"budgets must have an entry .* none for .b."):
+    with pytest.raises(ValueError, match=r"budgets must have an entry .*'b'.*but has \('a',\)"):
         make_gym_federation({"a": Target, "b": Target}, {"a": 1.0})
-    with pytest.raises(ValueError, match=r"cost must have an entry .* none for .b."):
-        make_gym_federation({"a": Target, "b": Target}, 1.0, cost={"a": len})
     with pytest.raises(ValueError, match=r"environments\['a'\] must return info"):
         make_gym_federation({"a": "CartPole-v1"}, 1.0)
     with pytest.raises(ValueError, match="gravities must differ"):

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import HostDraws, HostOracle
-from softswitch.oracles.gym.policy import ActionDistribution, PolicyNetwork, Weights
+from softswitch.oracles.gym.policy import ActionDistribution, NumpyNetwork, Weights
 from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights
 from softswitch.support.tracing import function_digest
 
@@ -57,7 +57,7 @@ def side_by_side(environment: Environment, many: int) -> VectorEnv:
 
 def play(
     environments: VectorEnv,
-    network: PolicyNetwork,
+    network: NumpyNetwork,
     distribution: ActionDistribution,
     weights: Weights,
     horizon: int,
@@ -107,7 +107,7 @@ class GymOracle(HostOracle):
 
     environments: Sequence[Environment]
     budgets: np.ndarray
-    network: PolicyNetwork
+    network: NumpyNetwork
     distribution: ActionDistribution
     participants: int
     horizon: int
@@ -120,7 +120,7 @@ class GymOracle(HostOracle):
     discounted_cost: bool
     reward_scale: float
     kl_limit: float
-    costs: Sequence[CostFunction | None]
+    cost_function: CostFunction | None
     _made: dict[tuple[int, int], VectorEnv] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class GymOracle(HostOracle):
         del settings["evaluation_episodes"]
         return {name: str(value) for name, value in settings.items() if isinstance(value, int | float)} | {
             "clients": function_digest(*self.environments, self.budgets),
-            "program": function_digest(*self.costs, self.network),
+            "program": function_digest(self.cost_function, self.network),
             "gymnasium": gymnasium.__version__,
         }
 
@@ -190,8 +190,9 @@ class GymOracle(HostOracle):
         key = (int(client), episodes)
         if key not in self._made:
             self._made[key] = side_by_side(self.environments[int(client)], episodes)
-        number, cost = int(np.random.default_rng(seed).integers(2**62)), self.costs[int(client)]
-        played = play(self._made[key], self.network, self.distribution, weights, self.horizon, number, cost)
+        number = int(np.random.default_rng(seed).integers(2**62))
+        policy = (self.network, self.distribution, weights)
+        played = play(self._made[key], *policy, self.horizon, number, self.cost_function)
         return played._replace(rewards=self.reward_scale * played.rewards)
 
     def _improve(self, policy: Weights, episodes: Played, on_reward: float, on_cost: float) -> Weights:

@@ -16,8 +16,6 @@ from scipy.special import log_softmax
 from softswitch.support import checks
 
 Weights = dict[str, np.ndarray]
-PolicyNetwork = Any
-"""``NumpyNetwork``, or any object with its methods ``first_weights``, ``outputs`` and ``slopes``."""
 LOG_DEVIATION = "log_deviation"
 FIRST_LOG_DEVIATION = -0.5
 LAST_LAYER = 0.1
@@ -127,6 +125,8 @@ class Slopes(NamedTuple):
 @dataclass(frozen=True)
 class NumpyNetwork:
     """Fully connected layers with tanh; log deviations of continuous actions are separate weights.
+
+    A subclass with its own ``first_weights``, ``outputs`` and ``slopes`` is another policy network.
 
     Attributes:
         hidden: Widths of the hidden layers.

@@ -9,7 +9,7 @@ import numpy as np
 
 from softswitch.oracles.base import Federation
 from softswitch.oracles.gym.oracle import CostFunction, Environment, GymOracle, check_cost, side_by_side
-from softswitch.oracles.gym.policy import Gaussian, NumpyNetwork, PolicyNetwork, distribution_for
+from softswitch.oracles.gym.policy import Gaussian, NumpyNetwork, distribution_for
 from softswitch.oracles.options import count_participants
 from softswitch.support import checks
 
@@ -18,8 +18,8 @@ def make_gym_federation(
     environments: Mapping[Any, Environment],
     budgets: float | Mapping[Any, float],
     *,
-    cost: CostFunction | Mapping[Any, CostFunction] | None = None,
-    network: PolicyNetwork | Any = None,
+    cost: CostFunction | None = None,
+    network: NumpyNetwork | None = None,
     horizon: int = 200,
     gradient_episodes: int = 20,
     estimation_episodes: int = 10,
@@ -42,10 +42,8 @@ def make_gym_federation(
             function of a number that makes a vector environment of this size.
         budgets: d_i, the mean cost that an episode may have; one number, or one by name.
         cost: ``(observations, actions, next observations) -> costs``, arrays with one row an episode, actions as the
-            environment takes them; one function, or one by name. Default: ``info["cost"]``.
-        network: The policy: a ``NumpyNetwork(hidden)``, an object with the same methods, or a PyTorch module from
-            observations to logits, or for k continuous actions to k means (−1 and 1 are the limits of the action) and
-            k log deviations. The module is not changed. Default: two hidden layers of 32 in NumPy.
+            environment takes them. Default: ``info["cost"]``.
+        network: The policy network. Default: two hidden layers of 32.
         horizon: Maximum number of steps of an episode.
         gradient_episodes: Number of episodes for a local step.
         estimation_episodes: Number of additional episodes for estimates of return and cost.
@@ -78,13 +76,16 @@ def make_gym_federation(
         raise ValueError(f"environments must have the same spaces to share a policy, but have {spaces}")
     if not observed:
         raise ValueError("environments must observe an array of numbers, but do not")
-    distribution, policy = distribution_for(space), _make_network(network)
-    costs = [_for_client("cost", cost, name) for name in names]
-    for function in filter(None, costs):
-        checks.check_callable("cost", function, "(observations, actions, next observations) -> costs")
+    distribution, policy = distribution_for(space), NumpyNetwork() if network is None else network
+    checks.check_instance("network", policy, NumpyNetwork)
+    if cost is not None:
+        checks.check_callable("cost", cost, "(observations, actions, next observations) -> costs")
+    if isinstance(budgets, Mapping) and set(budgets) != set(names):
+        raise ValueError(f"budgets must have an entry for every client, {names!r}, but has {tuple(budgets)!r}")
+    limits = [budgets[name] if isinstance(budgets, Mapping) else budgets for name in names]
     oracle = GymOracle(
         environments=tuple(environments.values()),
-        budgets=np.asarray([checks.check_real("budgets", _for_client("budgets", budgets, name)) for name in names]),
+        budgets=np.asarray([checks.check_real("budgets", limit) for limit in limits]),
         network=policy,
         distribution=distribution,
         participants=count_participants(participation, len(names)),
@@ -98,28 +99,8 @@ def make_gym_federation(
         discounted_cost=bool(discounted_cost),
         reward_scale=checks.check_real("reward_scale", reward_scale, above=0),
         kl_limit=checks.check_real("kl_limit", kl_limit, above=0),
-        costs=costs,
+        cost_function=cost,
     )
     generator = np.random.default_rng(checks.check_seed("seed", seed))
     start = policy.first_weights(observed, distribution.outputs, isinstance(distribution, Gaussian), generator)
     return Federation(oracle, start, names)
-
-
-def _make_network(given: Any) -> Any:
-    if given is None:
-        return NumpyNetwork()
-    if hasattr(given, "slopes") and hasattr(given, "first_weights"):
-        return given
-    if hasattr(given, "named_parameters"):
-        from softswitch.oracles.gym.torch_network import TorchNetwork
-
-        return TorchNetwork(given)
-    raise TypeError(f"network must be a NumpyNetwork, a torch.nn.Module or something like these, but is {given!r}")
-
-
-def _for_client(argument: str, given: Any, name: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    if given.get(name) is None:
-        raise ValueError(f"{argument} must have an entry for every client, but has none for {name!r}")
-    return given[name]

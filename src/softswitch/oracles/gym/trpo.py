@@ -9,7 +9,7 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.sparse.linalg import LinearOperator, cg
 
-from softswitch.oracles.gym.policy import ActionDistribution, PolicyNetwork, Weights
+from softswitch.oracles.gym.policy import ActionDistribution, NumpyNetwork, Weights
 
 RIDGE = 1e-2
 MOST_FOR_PRODUCTS = 12
@@ -61,7 +61,7 @@ class Taken(NamedTuple):
 
 
 def better_weights(
-    network: PolicyNetwork, distribution: ActionDistribution, weights: Weights, taken: Taken, kl_limit: float
+    network: NumpyNetwork, distribution: ActionDistribution, weights: Weights, taken: Taken, kl_limit: float
 ) -> Weights:
     """Return the weights after a natural gradient step within the limit on the mean KL divergence.
 
