@@ -55,9 +55,8 @@ def _write_columns(
     for name in (client, *([] if strata is None else [strata]), *needed):
         if name not in dataset.schema.names:
             raise ValueError(f"there is no column {name!r} in {paths[0]}, but {', '.join(dataset.schema.names)}")
-    labels = [None if name is None else _read_labels(dataset, name) for name in (client, strata)]
-    total = dataset.count_rows()
-    order = order_rows(total, *labels, columns={})
+    total, groups = dataset.count_rows(), None if strata is None else _read_labels(dataset, strata)
+    order = order_rows(total, _read_labels(dataset, client), groups, {})
     places = np.arange(total)
     if order.order is not None:
         places[order.order] = np.arange(total)
