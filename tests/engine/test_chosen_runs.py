@@ -86,6 +86,12 @@ def test_cycles_grow_and_are_told_in_words(clients):
     assert str(dataclasses.replace(result.restarts[0], diverged=True)).endswith("not finite")
 
 
+def test_the_same_seed_gives_the_same_bits(clients):
+    options = {"batch_size": 4, "value_batch_size": 4}
+    same_bits(chosen(clients, seed=4, **options), chosen(clients, seed=4, **options))
+
+
+@pytest.mark.slow
 @pytest.mark.default_compiler
 def test_the_same_seed_gives_the_same_bits_whatever_the_chunks(monkeypatch, clients):
     options = {"batch_size": 4, "value_batch_size": 4}

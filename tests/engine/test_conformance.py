@@ -131,12 +131,29 @@ def expected():
     return of
 
 
-QUICK = ("softmax", "several local steps of half the clients", "corrected memory", "robust with memory")
-"""Cases that run for every engine in every test run. The remaining ones of engines that compile the same round are
-slow; the step-by-step engine and Flower, which have code of their own, run all."""
+QUICK = {
+    "stepwise": ("softmax", "several local steps of half the clients", "robust with memory", "compressed updates"),
+    "out of core": ("several local steps of half the clients", "corrected memory", "compressed parameters"),
+    "sharded": ("several local steps of half the clients", "corrected memory"),
+    "Flower": (
+        "softmax",
+        "several local steps of half the clients",
+        "two constraints",
+        "domain",
+        "adaptive server optimizer",
+        "primal-dual",
+        "corrected memory",
+        "memory of a pooled constraint",
+        "robust with memory",
+        "optimistic",
+        "compressed parameters",
+        "compressed updates",
+    ),
+}
+"""Cases of each engine that are not slow. Most are Flower's, which has its own clients and messages."""
 PAIRS = [
-    pytest.param(engine, name, marks=[] if name in QUICK or engine in ("stepwise", "Flower") else pytest.mark.slow)
-    for engine in ("stepwise", "out of core", "sharded", "Flower")
+    pytest.param(engine, name, marks=[] if name in quick else pytest.mark.slow)
+    for engine, quick in QUICK.items()
     for name in CASES
 ]
 

@@ -17,6 +17,8 @@ from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 
 RULE = ss.Automatic(tolerance=0.05)
+PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
+CLIENTS = client_data(*regression())
 RUNS = {
     "all rows": {"rounds": 1500},  # the later cycles take more than one chunk of 250 rounds
     "batches and few clients": {"rounds": 900, "batch_size": 4, "value_batch_size": 8, "participation": 0.5},
@@ -26,9 +28,8 @@ RUNS = {
 
 def solve(folder=None, method=RULE, **options):
     keeps = None if folder is None else ss.Checkpoints(folder, every=0)
-    problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     fixed = {"seed": 3, "checkpoints": keeps, "lower_bound": False}
-    return flat.solve(problem, client_data(*regression()), method, **fixed | options)
+    return flat.solve(PROBLEM, CLIENTS, method, **fixed | options)
 
 
 def ends(**options):
@@ -64,7 +65,7 @@ def interrupt():
     [
         pytest.param("all rows", interrupt, id="all rows, Ctrl-C"),
         pytest.param("batches and few clients", lambda: True, id="batches and few clients, a callback"),
-        pytest.param("local steps", interrupt, id="local steps, Ctrl-C"),
+        pytest.param("local steps", interrupt, id="local steps, Ctrl-C", marks=pytest.mark.slow),
         pytest.param("all rows", lambda: True, id="all rows, a callback", marks=pytest.mark.slow),
     ],
     indirect=["whole"],
@@ -83,6 +84,7 @@ def test_stopped_within_a_cycle_and_at_its_end(whole, tmp_path, then):
         same(solve(folder, **options), expected)
 
 
+@pytest.mark.slow
 def test_stopped_again_and_again(tmp_path):
     """After every chunk: each is a run of its own."""
     options = RUNS["all rows"]

@@ -90,7 +90,7 @@ def case(x64, table):
     return data, client_data(data, owner), problem
 
 
-BOTH_SCHEMES = ("FedAvg", "νPI", "control variates")
+BOTH_SCHEMES = ("νPI",)
 """Methods that run with both schemes in the quick tests. The others run with the first one only in the slow tests."""
 CASES = [
     pytest.param(name, scheme, marks=() if name in BOTH_SCHEMES or scheme == "half, E = 3" else pytest.mark.slow)

@@ -1,5 +1,7 @@
 """Runs with liars among the clients, in the compiled engine and over Flower's grid."""
 
+from functools import cache, partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +33,14 @@ def federation():
     return flat.federation_of(data.problem, data.train, batch_size=None)
 
 
-def solved(federation, attack, liars, **changes):
-    settings = OF_ALL | changes
+@pytest.fixture(scope="module")
+def solved(federation):
+    """Return a function that runs an attack, each with the same number of liars only once."""
+    return cache(partial(run_attack, federation))
+
+
+def run_attack(federation, attack, liars):
+    settings = dict(OF_ALL)
     if attack == "hide-constraint":  # the smallest report matters where α is measured by the spread
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
     hostile = with_attack(federation, [federation.names[LIAR]], attack)
@@ -41,12 +49,12 @@ def solved(federation, attack, liars, **changes):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_one_liar_does_not_ruin_the_others(federation, attack):
+def test_one_liar_does_not_ruin_the_others(solved, attack):
     """The honest end about where they are without a liar, F = 0.17 and G = 0.11: one of them may be above the bound."""
     if attack in RUINED:
-        _, honest = solved(federation, attack, None)
+        _, honest = solved(attack, None)
         assert RUINED[attack](honest.objective.max(), honest.constraint.max())
-    result, honest = solved(federation, attack, 1)
+    result, honest = solved(attack, 1)
     assert honest.objective.max() < 0.7
     assert np.sort(honest.constraint[:, 0])[-2] <= 0.1  # all but one of the honest
     assert result.status.ok
@@ -64,8 +72,8 @@ CAUGHT = {
 
 
 @pytest.mark.parametrize("attack", CAUGHT)
-def test_the_liar_is_named(federation, attack):
-    result, _ = solved(federation, attack, 1)
+def test_the_liar_is_named(federation, solved, attack):
+    result, _ = solved(attack, 1)
     findings = [finding for finding in result.diagnostics if finding.code == CAUGHT[attack]]
     assert findings, result.diagnostics
     assert str(federation.names[LIAR]) in findings[0].evidence
@@ -84,19 +92,20 @@ def test_the_honest_are_not_suspected(batch_size):
     assert not suspected
 
 
-def test_set_aside_means_told(federation):
-    result, _ = solved(federation, "block-constraint", 1)
+def test_set_aside_means_told(federation, solved):
+    result, _ = solved("block-constraint", 1)
     name = federation.names[LIAR]
     assert result.status.ok
     assert "trimmed as robust=1 allows" in result.status.message
     assert result.worst_constraint <= 0.1 < 1e5 < result.client_constraint.max()
     assert result.violating[0] == name
     assert any(finding.code == "trimmed-violation" for finding in result.diagnostics)
-    trusting, _ = solved(federation, "block-constraint", None)
+    trusting, _ = solved("block-constraint", None)
     assert not trusting.status.ok
 
 
-@pytest.mark.parametrize(("local_steps", "participation"), [(3, 0.75), pytest.param(1, 1.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("local_steps", "participation"), [(3, 0.75), (1, 1.0)])
 def test_both_engines_take_the_same_course(x64, local_steps, participation):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     clients = client_data(*regression(clients=8, sizes=(20, 21)))  # of equal size: one program serves all clients
@@ -144,24 +153,34 @@ def test_a_round_is_what_numpy_makes_of_it(x64):
     np.testing.assert_allclose(result.params, w, rtol=1e-12)
 
 
-def test_few_a_round_with_a_liar_who_claims_to_be_the_worst():
+IN_TURN = ROUNDS * 2 / 10  # two of the five places of a round go by turns
+
+
+@pytest.fixture
+def liar_among_few():
     data = breast_cancer(10, seed=1)
     few = flat.federation_of(data.problem, data.train, batch_size=None, participation=0.5)
-    hostile = with_attack(few, [few.names[LIAR]], "adaptive-inner-product")
+    return with_attack(few, [few.names[LIAR]], "adaptive-inner-product")
+
+
+def test_few_a_round_with_a_liar_who_claims_to_be_the_worst(liar_among_few):
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
-    result = flat.solve_federation(hostile, method, rounds=ROUNDS, record_clients=True)
+    result = flat.solve_federation(liar_among_few, method, rounds=ROUNDS, record_clients=True)
     assert "memory" in result.state.parts  # chosen by itself, where few take part and some may lie
     asked = (result.history.per_client.clients == LIAR).sum(axis=1)
-    in_turn = ROUNDS * 2 / 10  # two of the five places go by turns
-    assert asked.sum() <= ROUNDS / 2 + in_turn + 5  # by need in every other round at most
+    assert asked.sum() <= ROUNDS / 2 + IN_TURN + 5  # by need in every other round at most
+
+
+@pytest.mark.slow
+def test_a_liar_who_claims_to_be_the_worst_where_all_are_trusted(liar_among_few):
     trusting = flat.solve_federation(
-        hostile, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(), record_clients=True
+        liar_among_few, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(), record_clients=True
     )
-    assert (trusting.history.per_client.clients == LIAR).sum() > 0.95 * ROUNDS  # where all are trusted
+    assert (trusting.history.per_client.clients == LIAR).sum() > 0.95 * ROUNDS
     bound = flat.solve_federation(
-        hostile, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(rest=3), record_clients=True
+        liar_among_few, ss.SoftmaxSGM(**OF_ALL), rounds=ROUNDS, memory=ss.Memory(rest=3), record_clients=True
     )
-    assert (bound.history.per_client.clients == LIAR).sum() <= ROUNDS / 4 + in_turn + 5
+    assert (bound.history.per_client.clients == LIAR).sum() <= ROUNDS / 4 + IN_TURN + 5
 
 
 def test_two_liars_of_seven_and_cycles_that_choose():

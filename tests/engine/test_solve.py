@@ -68,7 +68,7 @@ def test_same_seed_same_bits_other_seed_other_result(clients):
     assert (np.asarray(one.params) != np.asarray(other.params)).any()
 
 
-@pytest.mark.parametrize("length", [1, 7, 120, 500])
+@pytest.mark.parametrize("length", [7, 500, *(pytest.param(length, marks=pytest.mark.slow) for length in (1, 120))])
 def test_chunks_do_not_matter(monkeypatch, clients, length):
     whole = solve(clients, participation=0.5, record_clients=True)
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", length)
@@ -78,8 +78,10 @@ def test_chunks_do_not_matter(monkeypatch, clients, length):
     np.testing.assert_array_equal(whole.history.full_rounds, cut.history.full_rounds)
 
 
-@pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.parametrize(
+    ("local_steps", "at_once"),
+    [(3, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, 1), (1, 4), (3, 1)])],
+)
 def test_slices_of_clients_do_not_matter(clients, local_steps, at_once):
     """6 clients in slices of 4 (with a rest) or 1 give the same sums up to rounding."""
     whole = solve(clients, local_steps=local_steps, rounds=40)

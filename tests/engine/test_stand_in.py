@@ -64,7 +64,7 @@ def clients():
     return client_data(*regression())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param("softmax", marks=pytest.mark.slow), *list(CASES)[1:]])
 def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
     method, theirs, local_steps = CASES[name]
     problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=smooth)

@@ -67,7 +67,12 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+QUICK = ("few take part", "all rows of few", "asked by need")
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(HOW[name], marks=[] if name in QUICK else pytest.mark.slow, id=name) for name in HOW]
+)
 def test_results_are_those_of_rows_in_memory(how):
     in_memory, streamed = both(strata="kind" if "local_steps" in how else None)
     asked = {"rounds": 25, "eval_every": 7} | how
@@ -126,6 +131,7 @@ def test_pooled_constraint_and_held_out_rows(monkeypatch):
         flat.solve(pooled, streamed, method, held_out=ss.ClientData.from_list([{"a": np.zeros(3)}]), **asked)
 
 
+@pytest.mark.slow
 @pytest.mark.default_compiler
 def test_a_run_that_chooses_for_itself():
     in_memory, streamed = both()

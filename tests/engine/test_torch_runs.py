@@ -99,7 +99,12 @@ COURSES = {
 }
 
 
-@pytest.mark.parametrize("name", COURSES)
+QUICK = ("five steps", "corrected", "few")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in COURSES]
+)
 def test_pytorch_takes_the_compiled_engines_course(x64, name):
     method, jax_constraint, constraint, options = COURSES[name]
     x, y = rows()
@@ -123,7 +128,14 @@ def test_pytorch_takes_the_compiled_engines_course(x64, name):
     assert not module.training
 
 
-@pytest.mark.parametrize("memory", [None, ss.Memory(), ss.Memory(corrected=True)])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        pytest.param(None, marks=pytest.mark.slow),
+        ss.Memory(),
+        pytest.param(ss.Memory(corrected=True), marks=pytest.mark.slow),
+    ],
+)
 def test_a_pooled_constraint_takes_the_same_course(x64, memory):
     x, y = rows()
 

@@ -1,5 +1,6 @@
 """The compiled engine against the plain NumPy loop: the same draws, the same trajectory, every rule."""
 
+import itertools
 from functools import cache
 
 import jax
@@ -71,9 +72,18 @@ SCHEMES = {
 }
 
 
-@pytest.mark.parametrize("constraints", [1, 2])
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name", methods())
+def is_quick(name, scheme, constraints):
+    """Return whether a case is not slow: softmax in all ways, and every rule in the most general way."""
+    return name == "softmax" or (scheme, constraints) == ("half participation, E=5", 2)
+
+
+CASES = [
+    pytest.param(*case, marks=[] if is_quick(*case) else pytest.mark.slow)
+    for case in itertools.product(methods(), SCHEMES, (1, 2))
+]
+
+
+@pytest.mark.parametrize(("name", "scheme", "constraints"), CASES)
 def test_engine_follows_the_reference_loop(monkeypatch, x64, name, scheme, constraints):
     data, owner = regression()
     clients = client_data(data, owner)
@@ -124,7 +134,9 @@ def test_whole_local_data_of_ragged_clients(monkeypatch, x64):
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("scheme", ["full participation, E=1", "half participation, E=5"])
+@pytest.mark.parametrize(
+    "scheme", ["half participation, E=5", pytest.param("full participation, E=1", marks=pytest.mark.slow)]
+)
 def test_a_batch_larger_than_a_client_is_each_of_its_rows_once(monkeypatch, x64, scheme):
     """Left to themselves, clients of at most eight rows take all of them; the reference is handed each row once."""
     data, owner = regression()
@@ -199,7 +211,9 @@ def test_server_adam_follows_optax(x64):
     np.testing.assert_allclose(result.last, w, rtol=1e-10)
 
 
-@pytest.mark.parametrize("scheme", ["full participation, E=1", "half participation, E=5"])
+@pytest.mark.parametrize(
+    "scheme", ["half participation, E=5", pytest.param("full participation, E=1", marks=pytest.mark.slow)]
+)
 def test_limits_of_alpha_are_rules_of_their_own(monkeypatch, x64, scheme):
     """Whole runs: AverageSGM is α = 0, HardSGM is what large α tends to."""
     clients = client_data(*regression())
