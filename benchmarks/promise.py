@@ -114,7 +114,7 @@ def keep_promise(theorem: int, seeds: int = 200, delta: float = 0.1, binding: bo
         epsilon=0.3 + (0.3 if theorem == 3 else 0.0),
     )
     problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Ball(1.0))
-    method = ss.SoftmaxSGM.from_plan(planned, criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
+    method = ss.SoftmaxSGM(**planned.method_settings(), criterion="softmax", alpha_scale="raw", optimizer=optax.sgd)
     how = RUN | planned.solve_options()
     how["sampling"] = replace(how["sampling"], replace=True, memory=None)
     runs = flat.sweep(problem, data, [method], seeds=seeds, vectorize=True, eval_every=0, **how).results[0]

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from softswitch.engine.solve import solve as solve
     from softswitch.engine.sweep import sweep as sweep
     from softswitch.methods.automatic import Automatic as Automatic
-    from softswitch.methods.average_sgm import AverageSGM as AverageSGM
-    from softswitch.methods.hard_sgm import HardSGM as HardSGM
     from softswitch.methods.memory import Memory as Memory
-    from softswitch.methods.penalty import Penalty as Penalty
-    from softswitch.methods.primal_dual import PrimalDual as PrimalDual
+    from softswitch.methods.multipliers import PrimalDual as PrimalDual
+    from softswitch.methods.penalties import Penalty as Penalty
+    from softswitch.methods.softmax_sgm import AverageSGM as AverageSGM
+    from softswitch.methods.softmax_sgm import HardSGM as HardSGM
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
     from softswitch.oracles.base import Federation as Federation
     from softswitch.oracles.base import Oracle as Oracle

@@ -44,7 +44,6 @@ ANYTHING = {
     "Oracle.count_rows draws": "the same",
     "Oracle.cost row_count": "what the oracle's own count_rows returns, of one round or of many",
     "ExtremeValueLimit limit": "scipy's frozen distributions have no public type",
-    "SoftmaxSGM.from_plan changes": "keyword arguments, each of its own type",
     "Automatic settings": "the same",
     "Sampling.automatic given": "the same",
     "AtClients.after_void before": "what clients keep is a method's own affair",

@@ -72,15 +72,12 @@ def test_engine_follows_a_plain_loop(monkeypatch, x64, apart):
     np.testing.assert_array_equal(result.history.bytes_up, np.full(ROUNDS, 3 * (8 + 1)))
 
 
-@pytest.mark.parametrize("way", [Compression(up=TopK(1.0)), Compression(up=TopK(1.0), down=TopK(1.0))], ids=str)
-def test_what_leaves_out_nothing_changes_no_bit(way):
+def test_a_history_keeps_its_bytes():
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(D))
     how = {"rounds": 40, "seed": 2, "eval_every": 0, "answer": "last", **HOW}
     plain = flat.solve(problem, clients, ss.SoftmaxSGM(**SETTINGS), **how)
-    same = flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=way, **SETTINGS), **how)
-    np.testing.assert_array_equal(same.last, plain.last)
-    np.testing.assert_array_equal(same.history.criterion, plain.history.criterion)
+    same = flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=Compression(up=TopK(0.5)), **SETTINGS), **how)
     assert plain.history.bytes_up is None
     assert "bytes_up" not in plain.history.to_arrays()
     again = type(same.history).from_arrays(same.history.to_arrays())

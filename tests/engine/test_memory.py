@@ -169,7 +169,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
     def weights(in_turn):
         asked = select_clients(remembered, in_turn, places, jnp.int32(1))
         told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
-        decision, _ = decide(method, method.init(1), remembered, asked, told, None)
+        decision, _ = decide(method, method.init(3, 1), remembered, asked, told, None)
         return jnp.zeros(n).at[asked].set(decision.weights)
 
     mean = np.asarray(jax.jit(jax.vmap(weights))(whose)).mean(axis=0)
@@ -180,7 +180,7 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
     weighed, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
     np.testing.assert_allclose(weighed.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are those of the asked")
     survivors = asked._replace(mask=jnp.array([True, False, True, False, False]), bit=weighed.feasible)
-    left = method.decide(method.init(1), survivors)[0].weights
+    left = method.decide(method.init(3, 1), survivors)[0].weights
     np.testing.assert_allclose(
         left, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="so also of those who are left"
     )

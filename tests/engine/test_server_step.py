@@ -114,7 +114,7 @@ def test_survivors_keep_the_rounds_bit():
 )
 def test_an_optimiser_that_wants_a_value_is_given_that_of_what_is_descended_on(method, wanted):
     told = reports([1.0, 3.0], [0.6, 0.4])
-    decision, _ = method.decide(method.init(1), told)
+    decision, _ = method.decide(method.init(3, 1), told)
     np.testing.assert_allclose(server_step.local_value(method, told, decision), wanted, rtol=1e-6)
 
 

@@ -51,7 +51,7 @@ def expected_rounds():
 def decided(method, array, jit):
     """Three rounds of decisions, and what is remembered after them."""
     step = jax.jit(method.decide) if jit else method.decide
-    state, told = method.init(1), []
+    state, told = method.init(3, 1), []
     if array is np.asarray:
         state = jax.tree.map(np.asarray, state)
     for f, g in ROUNDS:
@@ -95,7 +95,7 @@ def test_clients_that_do_not_take_part_change_nothing():
     f, g = [1.0, np.nan, 2.0], [[-1.0], [np.nan], [-2.0]]
     absent = Reports(np.array(f), np.array(g), None, np.array([True, False, True]))
     present = Reports(np.array([1.0, 2.0]), np.array([[-1.0], [-2.0]]), None, np.ones(2, bool))
-    state = CHANGING.init(1)
+    state = CHANGING.init(3, 1)
     for _ in range(2):
         one, state_one = CHANGING.decide(state, absent)
         other, state_other = CHANGING.decide(state, present)
@@ -110,7 +110,7 @@ def test_clients_that_do_not_take_part_change_nothing():
 def test_alpha_by_the_change_without_any_change(f):
     """Values that stay the same make the change fall to 0 and α grow: weights stay finite and sum to 1."""
     heard = Reports(jnp.array(f, jnp.float32), jnp.full((2, 1), -1.0), None, jnp.ones(2, bool))
-    state, step = CHANGING.init(1), jax.jit(CHANGING.decide)
+    state, step = CHANGING.init(3, 1), jax.jit(CHANGING.decide)
     for _ in range(3000):
         decision, state = step(state, heard)
     assert np.isfinite(decision.weights).all()

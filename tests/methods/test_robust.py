@@ -71,7 +71,7 @@ RULES = (
 def test_nobody_weighs_more_than_liars_may(method, reports, liars):
     careful = type(method)(**{**vars(method), "robust": liars})
     f, g = zip(*reports, strict=True)
-    decision, _ = decide(careful, careful.init(1), told(f, g))
+    decision, _ = decide(careful, careful.init(3, 1), told(f, g))
     weights = np.asarray(decision.weights, float)
     np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
     assert weights.max() <= 1 / (2 * liars + 1) * 1.002

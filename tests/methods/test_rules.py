@@ -129,7 +129,7 @@ def test_penalty_by_hand():
 def test_primal_dual_by_hand():
     """μ_0 = (2, 2), means (0.5, −9), η_d = 0.1, ε = 0.11: μ_1 = (2.039, 1.089), and later the second is 0."""
     method = ss.PrimalDual(multiplier=2.0, dual_step_size=0.1, **COMMON)
-    state = method.init(2)
+    state = method.init(3, 2)
     heard = reports([0, 0], [[0.0, -8.0], [1.0, -10.0]])
     decision, state = method.decide(state, heard)
     np.testing.assert_array_equal(decision.local_loss.constraint, [[2, 2], [2, 2]])
@@ -151,8 +151,8 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_absent_clients_count_nothing(name):
     method = RULES[name]
-    present = method.decide(method.init(1), reports([1.0, 2.0], [0.5, 0.2]))
-    masked = method.decide(method.init(1), reports([1.0, np.nan, 2.0], [0.5, np.nan, 0.2], mask=[True, False, True]))
+    present = method.decide(method.init(3, 1), reports([1.0, 2.0], [0.5, 0.2]))
+    masked = method.decide(method.init(3, 1), reports([1.0, np.nan, 2.0], [0.5, np.nan, 0.2], mask=[True, False, True]))
     np.testing.assert_allclose(masked[0].weights, np.insert(present[0].weights, 1, 0))
     assert masked[0].criterion == pytest.approx(present[0].criterion)
     np.testing.assert_allclose(masked[1], present[1])
@@ -161,10 +161,10 @@ def test_absent_clients_count_nothing(name):
 @pytest.mark.parametrize("name", RULES)
 def test_a_void_round_is_not_feasible(name):
     method = RULES[name]
-    decision, state = method.decide(method.init(1), reports([np.nan] * 2, [np.nan] * 2, mask=[False, False]))
+    decision, state = method.decide(method.init(3, 1), reports([np.nan] * 2, [np.nan] * 2, mask=[False, False]))
     assert not bool(decision.feasible)
     np.testing.assert_array_equal(decision.weights, [0, 0])
-    np.testing.assert_array_equal(state, method.init(1))
+    np.testing.assert_array_equal(state, method.init(3, 1))
 
 
 def test_numbers_are_leaves_and_words_are_not():
@@ -186,8 +186,8 @@ def test_text_is_short():
 def test_decisions_on_jax_arrays_match_numpy(x64):
     f, g = np.array([0.3, 0.1, 0.7]), np.array([[0.2, 0.0], [0.4, 0.1], [0.1, 0.3]])
     for method in RULES.values():
-        on_numpy = method.decide(np.asarray(method.init(2)), reports(f, g))[0]
-        on_jax = method.decide(method.init(2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
+        on_numpy = method.decide(np.asarray(method.init(3, 2)), reports(f, g))[0]
+        on_jax = method.decide(method.init(3, 2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
         for one, other in zip(jax.tree.leaves(on_numpy), jax.tree.leaves(on_jax), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
 

@@ -51,7 +51,7 @@ def test_reports_and_directions_are_the_same(clients):
     def one_round(oracle, method):
         draws = oracle.draw(jax.random.key(0))
         reports, kept = oracle.report(w, draws)
-        decision, _ = method.decide(method.init(2), reports)
+        decision, _ = method.decide(method.init(3, 2), reports)
         return reports, decision, oracle.direction(w, draws, kept, decision, method.switches, 0.0)
 
     for method, feasible in (

@@ -6,8 +6,8 @@ import optax
 import pytest
 
 import softswitch as ss
-from softswitch.methods.hard_sgm import HardSGM
 from softswitch.methods.memory import Memory
+from softswitch.methods.softmax_sgm import HardSGM
 from softswitch.tables.preparation import build_memory, build_method
 from softswitch.tables.settings import (
     METHODS,

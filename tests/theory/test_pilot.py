@@ -44,7 +44,7 @@ def test_estimates_feed_a_plan_that_solves():
     known = estimate_constants(problem, clients)
     assert known.diameter == pytest.approx(1.4 * np.sqrt(2))
     planned = plan(known, clients=6, epsilon=0.5)
-    result = flat.solve(problem, clients, ss.SoftmaxSGM.from_plan(planned), **planned.solve_options())
+    result = flat.solve(problem, clients, ss.SoftmaxSGM(**planned.method_settings()), **planned.solve_options())
     assert result.status.ok
 
 

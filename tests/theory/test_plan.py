@@ -141,7 +141,7 @@ def test_what_is_planned_with_memory_is_kept(seed):
         lambda w, d: d["c"][0] @ w, lambda w, d: d["a"][0] @ w - d["b"][0], jnp.array([0.6, -0.6]), ss.Ball(1.0)
     )
     options = {**planned.solve_options(), "batch_size": None, "value_batch_size": None, "eval_every": 0}
-    result = flat.solve(problem, clients, ss.SoftmaxSGM.from_plan(planned), memory=memory, seed=seed, **options)
+    result = flat.solve(problem, clients, ss.SoftmaxSGM(**planned.method_settings()), memory=memory, seed=seed, **options)
     assert result.worst_objective - optimum <= planned.bound.epsilon
     assert result.worst_constraint <= planned.bound.epsilon
 
@@ -201,10 +201,10 @@ def test_forms():
     planned = plan(CONSTANTS, clients=20, participation=0.5, local_steps=5, epsilon=1.0)
     assert json.loads(json.dumps(planned.to_dict()))["bound"]["epsilon"] <= 1.0
     assert "Plan by Theorem 3" in str(planned)
-    method = ss.SoftmaxSGM.from_plan(planned)
+    method = ss.SoftmaxSGM(**planned.method_settings())
     assert method.switch_at == pytest.approx(planned.bound.epsilon / 2)
     assert (method.step_size, method.local_step_size) == (planned.bound.step_size, planned.bound.local_step_size)
-    assert ss.SoftmaxSGM.from_plan(planned, alpha=99.0).alpha == 99
+    assert ss.SoftmaxSGM(**planned.method_settings() | {"alpha": 99.0}).alpha == 99
 
 
 def test_bad_wishes():

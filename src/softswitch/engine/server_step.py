@@ -340,7 +340,7 @@ def _update_client_states(
         up, down = way.bytes_up(state.params, count), way.bytes_down(state.params, before, changes, count)
         up = jnp.where(played.reports.void, 0, up)
         traffic = jnp.stack([jnp.stack(split_byte_counts(each)) for each in (up, down)])
-        if way.up_exactly:  # bit for bit as without compression
+        if way.up is None:  # bit for bit as without compression
             direction = oracle.direction(state.params, *arguments)
             return Update(direction, at_clients=put(way.after(before, at_clients, None, direction)[1]), traffic=traffic)
     shift = way.shift(before, at_clients)

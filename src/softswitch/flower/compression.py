@@ -37,11 +37,9 @@ class OutdatedParamsError(Exception):
 
 def describe_compressor(compressor: Compressor) -> str:
     """Return the text by which a compressor is sent to clients."""
-    if type(compressor) is TopK:
+    if isinstance(compressor, TopK):
         return f"top-k {compressor.share!r} {compressor.bits or 0}"
-    if type(compressor) is Quantised:
-        return f"quantised {compressor.bits} {compressor.block}"
-    raise ValueError(f"up and down must be TopK or Quantised over Flower, but one is {compressor!r}")
+    return f"quantised {compressor.bits} {compressor.block}"
 
 
 def parse_compressor(settings: Mapping[str, Any], name: str) -> Compressor:
@@ -235,8 +233,8 @@ class ClientParams:
         self.down, self.settings = 0, dict[str, Any]()
         if compression.up is not None:
             self.settings |= {UP: describe_compressor(compression.up), APART: bool(compression.apart)}
-        if compression.changes is not None:
-            self.settings[DOWN] = describe_compressor(compression.changes)
+        if compression.down is not None:
+            self.settings[DOWN] = describe_compressor(compression.down)
 
     def restore(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
         """Restore the last counted directions from a history, beginning at round ``begin``."""
@@ -255,7 +253,7 @@ class ClientParams:
     def begin(self, params: Mapping[str, Any]) -> None:
         """Begin a round at these parameters; if the kept changes do not lead to them, forget the changes."""
         self.down = 0
-        if self._compression.changes is None:
+        if self._compression.down is None:
             return
         current = digest(params)
         if current != self._digest:
@@ -275,12 +273,12 @@ class ClientParams:
     ) -> RecordDict:
         """Return the content of a client's first message in a round; no error is kept from before round ``begin``."""
         client_settings = dict(settings)
-        if not self._compression.up_exactly:
+        if self._compression.up is not None:
             counted = self._counted.get(index, -1)
             client_settings[LAST_COUNTED] = counted if counted >= begin else -1
         content = RecordDict({wire.SETTINGS: ConfigRecord(client_settings)})
         held = self._held.get(index, -1)
-        if self._compression.changes is None or held < self._dropped:
+        if self._compression.down is None or held < self._dropped:
             content[wire.PARAMS] = wire.to_record(params)
         else:
             content[CHANGE] = ConfigRecord({CODES: self._codes[held - self._dropped :], DIGEST: self._digest})

@@ -323,11 +323,11 @@ class ServerState:
         Clients add it outside of a compiled program, which may round differently.
         """
         compression = self.compression
-        if compression is None or compression.changes is None or int(after.diverged_at) >= 0:
+        if compression is None or compression.down is None or int(after.diverged_at) >= 0:
             return after, None
-        code = compression.changes.encode(codes.to_vector(after.optimizer.sent))
+        code = compression.down.encode(codes.to_vector(after.optimizer.sent))
         before = jax.tree.map(np.asarray, self.state.params)
-        params = codes.apply_change(before, codes.decode(compression.changes, code, wire.array_specs(before)))
+        params = codes.apply_change(before, codes.decode(compression.down, code, wire.array_specs(before)))
         return after._replace(params=jax.tree.map(jnp.asarray, params)), code
 
     def _aggregate(self, played: Round, directions: Mapping[int, Arrays] | SecureMean) -> Update | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,14 @@ from softswitch.support.function_equality import traced_settings
 Schedule = Callable[[Any], Any]
 PAPER_SLACK = 10.0
 """A of λ = ε/(1 + 1/A) in the paper's experiments."""
+
+
+def limits(**bounds: float) -> dict[str, Any]:
+    """Return the metadata of a setting that must be a number within these bounds, as ``check_real`` takes them."""
+    return {"limits": bounds}
+
+
+NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)
 
 
 def differs(one: Any, other: Any) -> bool:
@@ -66,11 +74,11 @@ class Method(ABC):
         at_clients: State that clients keep between rounds: ``ControlVariates``, or ``Compression`` of messages.
     """
 
-    tolerance: float
-    step_size: float | Schedule | None
-    threshold: float | None = None
-    slack: float | None = None
-    local_step_size: float | Schedule | None = None
+    tolerance: float = field(metadata=NONNEGATIVE)
+    step_size: float | Schedule | None = field(metadata=POSITIVE)
+    threshold: float | None = field(default=None, metadata=NUMBER)
+    slack: float | None = field(default=None, metadata=limits(minimum=1))
+    local_step_size: float | Schedule | None = field(default=None, metadata=POSITIVE)
     criterion: str | None = None
     optimizer: Callable[[Any], optax.GradientTransformation] | None = None
     robust: int | None = None
@@ -114,12 +122,12 @@ class Method(ABC):
             )
         if self.optimizer is not None:
             checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
-        for name in ("step_size", "local_step_size"):
-            if not callable(getattr(self, name)):
-                self._check(name, above=0)
-        self._set("tolerance", checks.check_real("tolerance", self.tolerance, minimum=0))
-        self._check("slack", minimum=1)
-        self._check("threshold")
+        for setting in fields(self):
+            value, accepted = getattr(self, setting.name), str(setting.type)
+            is_exempt = (value is None and "None" in accepted) or (callable(value) and "Schedule" in accepted)
+            if "limits" in setting.metadata and not is_exempt:
+                number = checks.check_real(setting.name, value, **setting.metadata["limits"])
+                object.__setattr__(self, setting.name, number)
         if self.criterion is not None:
             checks.check_choice("criterion", self.criterion, CRITERIA)
         for name, kind in (("direction", Direction), ("at_clients", AtClients)):
@@ -134,20 +142,12 @@ class Method(ABC):
                     "a false term of a sum over all clients cannot be detected"
                 )
 
-    def _set(self, name: str, value: float) -> None:
-        object.__setattr__(self, name, value)
-
-    def _check(self, name: str, **bounds: float) -> None:
-        """Raise an error unless a setting is a number within these bounds, or None."""
-        if (value := getattr(self, name)) is not None:
-            self._set(name, checks.check_real(name, value, **bounds))
-
     def __str__(self) -> str:
         """Return the method's name and the settings that differ from their defaults."""
         changed = [
-            f"{field.name}={getattr(value, '__name__', None) or repr(value)}"
-            for field in fields(self)
-            if differs(value := getattr(self, field.name), None if field.default is MISSING else field.default)
+            f"{setting.name}={getattr(value, '__name__', None) or repr(value)}"
+            for setting in fields(self)
+            if differs(value := getattr(self, setting.name), None if setting.default is MISSING else setting.default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -189,22 +189,14 @@ class Method(ABC):
             return self.step_size_at(k) / local_steps if local_steps > 1 else self.step_size_at(k)
         return self.local_step_size(k) if callable(self.local_step_size) else self.local_step_size
 
-    def init(self, constraints: int) -> Any:
+    def init(self, clients: int, constraints: int) -> Any:
         """Return the state of the method before the first round. Default: none.
-
-        Args:
-            constraints: Number of constraints of a client.
-        """
-        return ()
-
-    def begin(self, clients: int, constraints: int) -> Any:
-        """Return the same for a method with a state of each client. Default: ``init(constraints)``.
 
         Args:
             clients: Number of clients n.
             constraints: Number of constraints of a client.
         """
-        return self.init(constraints)
+        return ()
 
     def combine(self, k: int | Array, reports: Reports, decision: Decision, directions: Params) -> Params:
         """Combine the clients' directions, if ``sees_each``.

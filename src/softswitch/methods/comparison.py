@@ -1,50 +1,25 @@
-"""What the comparison methods share: checks of their settings, and decisions on objective and constraint together."""
+"""What the methods that do not switch share: decisions on objective and constraint together, and client entries."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from array_api_compat import array_namespace
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import equal_weights, softmax_weights
-from softswitch.support import checks
-
-NONNEGATIVE, POSITIVE = {"minimum": 0}, {"above": 0}
-"""Metadata of fields: limits of a setting, as arguments of ``check_real``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonMethod(Method):
-    """A method that does not switch. Settings are checked against the limits in their metadata."""
+    """A method that does not switch."""
 
     switches: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if setting.metadata and not (value is None and setting.default is None):
-                object.__setattr__(self, setting.name, checks.check_real(setting.name, value, **setting.metadata))
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiplierMethod(ComparisonMethod):
-    """A method with a multiplier for every client and constraint."""
-
-    multiplier: float = field(default=0.0, metadata=NONNEGATIVE)
-    own_criterion: ClassVar[str] = "max"
-    goes_on: ClassVar[bool] = True
-    knows_clients: ClassVar[bool] = True
-
-    def begin(self, clients: int, constraints: int) -> Any:
-        """Return μ_0 for every client."""
-        return jnp.full((clients, constraints), self.multiplier, jnp.result_type(float))
 
 
 def descend(
@@ -77,27 +52,9 @@ def descend_on_both(
     return Decision(criterion, method.passes(criterion, reports), weights, loss)
 
 
-def descend_on_lagrangian(
-    method: Method, alpha: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int
-) -> Decision:
-    """Return the decision to descend on Σ_i p_i f_i + Σ_ic μ_ic g_ic, with the participants as a sample of all n.
-
-    p = softmax(α f), or equal weights if α is None.
-    """
-    objective = softmax_or_equal(reports.objective, alpha, reports.has_objective, reports.stand_for)
-    count = jnp.maximum(reports.mask.sum(), 1).astype(objective.dtype)
-    constraint = jnp.where(reports.has_constraint, multipliers, 0) * (clients / count)
-    return descend_on_both(method, reports, method.measure(reports), objective, constraint.astype(objective.dtype))
-
-
 def softmax_or_equal(values: Array, alpha: Any, mask: Array, stand_for: Array | None = None) -> Array:
     """Return softmax weights; equal weights if α is None."""
     return equal_weights(values, mask, stand_for) if alpha is None else softmax_weights(values, alpha, mask)
-
-
-def excess(method: Method, reports: Reports) -> Float[Array, "m c"]:
-    """Return g_ic − ε of reporting clients, and 0 elsewhere."""
-    return jnp.where(reports.has_constraint, reports.constraint - method.tolerance, 0)
 
 
 def of_participants(state: Any, reports: Reports) -> Any:

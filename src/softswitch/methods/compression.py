@@ -16,7 +16,6 @@ from softswitch.methods.client_state import AtClients, RoundAtClients, where, ze
 from softswitch.methods.compressors import Compressor
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
-from softswitch.support import checks
 
 
 class Owed(NamedTuple):
@@ -58,33 +57,22 @@ class Compression(AtClients):
 
     def __post_init__(self) -> None:
         for name in ("up", "down"):
-            if getattr(self, name) is not None:
-                checks.check_instance(name, getattr(self, name), Compressor)
+            if not isinstance(compressor := getattr(self, name), Compressor | None):
+                raise TypeError(f"{name} must be a TopK, a Quantised or None, but is {compressor!r}")
         if self.up is None and self.down is None:
             raise ValueError("up or down must be a compressor such as TopK(share=0.01), but both are None")
-
-    @property
-    def up_exactly(self) -> bool:
-        """Whether directions are sent without error, so that clients need no state for them."""
-        return self.up is None or self.up.keeps_all
-
-    @property
-    def changes(self) -> Compressor | None:
-        """The compressor of parameter changes; None if whole parameters are sent in every round."""
-        return None if self.down is None or self.down.keeps_all else self.down
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return errors of 0, and no parameters received."""
         kinds = 2 if switches and self.apart else 1
-        errors = () if self.up_exactly else (zeros_per_client(params, clients),) * kinds
-        return Owed(errors, None if self.changes is None else jnp.full(clients, -1, jnp.int32))
+        errors = () if self.up is None else (zeros_per_client(params, clients),) * kinds
+        return Owed(errors, None if self.down is None else jnp.full(clients, -1, jnp.int32))
 
     def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
         """Return C(e_i + u_i), and the new errors."""
         changes = None if state.changes is None else jnp.full(state.changes.shape, info.changes, jnp.int32)
-        if self.up_exactly:
+        if self.up is None:
             return directions, Owed((), changes)
-        assert self.up is not None
         errors = state.errors
         error = errors[0] if len(errors) == 1 else where(info.feasible, *errors)
         message = jax.tree.map(lambda e, u: e + u.astype(e.dtype), error, directions)
@@ -122,10 +110,9 @@ class Compression(AtClients):
         """
         numbers, itemsize = numbers_of(params)
         whole = jnp.full(participants, numbers * itemsize, jnp.int32)
-        if self.changes is None:
+        if self.down is None or state.changes is None:
             return whole
-        assert state.changes is not None
-        change = self.changes.size(numbers, itemsize)
+        change = self.down.size(numbers, itemsize)
         missed = jnp.minimum(changes - state.changes, -(-numbers * itemsize // change))  # at most the whole parameters
         return jnp.where(state.changes < 0, whole, jnp.minimum(whole, missed * change))
 
@@ -134,7 +121,7 @@ def check_compression(way: AtClients | None, domain: Domain | None, robust: int 
     """Raise an error if compression is combined with an incompatible setting."""
     if not isinstance(way, Compression):
         return
-    if way.changes is not None and domain is not None:
+    if way.down is not None and domain is not None:
         raise ValueError(
             f"domain must be None with compressed parameter changes, but is {domain!r}: clients add up the changes and "
             "cannot project; omit down to compress directions only"

@@ -1,11 +1,13 @@
-"""Compressors of vectors: quantisation and sparsification, in compiled programs and as bytes."""
+"""Compressors of vectors: quantisation and sparsification, in compiled programs and as bytes.
+
+``C(v)`` of a compressor C equals ``decode(encode(v))``, for JAX and NumPy arrays. Compression is idempotent.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -19,54 +21,7 @@ SMALLEST, LARGEST = 1e-30, 1e38  # smaller scales become 0, and larger ones are 
 
 
 @dataclass(frozen=True)
-class Compressor(ABC):
-    """A lossy compressor C of vectors.
-
-    ``C(v)`` equals ``decode(encode(v))``, for JAX and NumPy arrays. Compression is idempotent. Subclasses are frozen
-    dataclasses. Flower runs support only the compressors of this package.
-    """
-
-    keeps_all: ClassVar[bool] = False
-    """Whether the compressor is lossless."""
-
-    @abstractmethod
-    def __call__(self, vector: Any) -> Any:
-        """Return a one-dimensional JAX or NumPy array after compression."""
-
-    @abstractmethod
-    def size(self, numbers: int, itemsize: int) -> int:
-        """Return the number of bytes of a compressed vector.
-
-        Args:
-            numbers: Length of the vector.
-            itemsize: Bytes of each number before compression.
-        """
-
-    @abstractmethod
-    def encode(self, vector: np.ndarray) -> bytes:
-        """Return a vector as bytes.
-
-        Args:
-            vector: One-dimensional array of finite numbers.
-        """
-
-    @abstractmethod
-    def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector, or raise ``ValueError`` if the bytes are not valid.
-
-        Args:
-            code: The bytes.
-            numbers: Length of the vector.
-            dtype: Type of its numbers.
-        """
-
-    def _check_length(self, code: bytes, numbers: int, dtype: np.dtype) -> None:
-        if len(code) != (expected := self.size(numbers, dtype.itemsize)):
-            raise ValueError(f"expected {expected:,} bytes, but there are {len(code):,}")
-
-
-@dataclass(frozen=True)
-class Quantised(Compressor):
+class Quantised:
     """Quantisation: every number is rounded to a multiple of its block's scale; with one bit, to its sign.
 
         C(v)_j = s·round(v_j/s),  s = max |v| of the block / (2^(bits−1) − 1)
@@ -83,26 +38,27 @@ class Quantised(Compressor):
     block: int = 256
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", _check_range("bits", self.bits, MAX_BITS))
-        _check_range("block", self.block, MAX_BLOCK)
+        _check_bits(self.bits)
+        if checks.check_integer("block", self.block, minimum=1) > MAX_BLOCK:
+            raise ValueError(f"block must be an integer from 1 to {MAX_BLOCK:,}, but is {self.block!r}")
 
     def __call__(self, vector: Any) -> Any:
-        """Return multiples of the scales."""
+        """Return multiples of the scales, for a one-dimensional JAX or NumPy array."""
         rounded, scale = self._round(vector)
         return (rounded * scale[:, None]).reshape(-1)[: vector.shape[0]].astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of scales and multiples."""
+        """Return the bytes of a compressed vector of ``numbers`` entries: scales and multiples."""
         return SCALE_BYTES * self._blocks(numbers) + _packed_size(numbers, self.bits)
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the scales, then the multiples."""
+        """Return the scales of a vector, then the multiples."""
         rounded, scale = self._round(vector)
         return _encode_multiples(scale, rounded.reshape(-1)[: vector.shape[0]], self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the multiples times the scales."""
-        self._check_length(code, numbers, dtype)
+        """Return the vector of ``numbers`` entries, or raise ``ValueError`` if the bytes are not valid."""
+        _check_length(code, self.size(numbers, dtype.itemsize))
         scale, multiples = _decode_multiples(code, self._blocks(numbers), numbers, self.bits, dtype)
         return multiples * np.repeat(scale, self.block)[:numbers]
 
@@ -122,13 +78,13 @@ class Quantised(Compressor):
 
 
 @dataclass(frozen=True)
-class TopK(Compressor):
+class TopK:
     """Sparsification: keep the k entries of largest magnitude (the first ones among ties), and set the rest to 0.
 
     The positions are encoded as packed indices, or as one bit per entry of the vector if that is shorter.
 
     Attributes:
-        share: k over the length of the vector; k is rounded up.
+        share: k over the length of the vector, above 0 and below 1; k is rounded up.
         bits: Bits of each kept number, from 1 to 8, rounded to a multiple of one scale as by ``Quantised``. None: no
             rounding.
     """
@@ -137,17 +93,12 @@ class TopK(Compressor):
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "share", checks.check_real("share", self.share, above=0, maximum=1))
+        object.__setattr__(self, "share", checks.check_probability("share", self.share))
         if self.bits is not None:
-            object.__setattr__(self, "bits", _check_range("bits", self.bits, MAX_BITS))
-
-    @property
-    def keeps_all(self) -> bool:  # type: ignore[override]
-        """Whether the compressor is lossless."""
-        return self.share == 1 and self.bits is None
+            _check_bits(self.bits)
 
     def __call__(self, vector: Any) -> Any:
-        """Return the largest entries, and zeros."""
+        """Return the largest entries of a one-dimensional JAX or NumPy array, and zeros."""
         xp, chosen = _library_of(vector), self._choose(vector)
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
@@ -157,13 +108,13 @@ class TopK(Compressor):
         return xp.where(chosen, rounded, xp.zeros_like(rounded)).astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of positions and values."""
+        """Return the bytes of a compressed vector of ``numbers`` entries: positions and values."""
         count = self._count(numbers)
         values = count * itemsize if self.bits is None else SCALE_BYTES + _packed_size(count, self.bits)
         return _packed_size(*self._layout(numbers)) + values
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the positions, then the values."""
+        """Return the positions of the largest entries of a vector, then their values."""
         chosen, (entries, width) = self._choose(vector), self._layout(len(vector))
         positions = _pack(chosen if entries == len(vector) else np.flatnonzero(chosen), width)
         values = vector[chosen]
@@ -173,8 +124,8 @@ class TopK(Compressor):
         return positions + _encode_multiples(scale, _multiples(values, scale, self.bits), self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the values at their positions, and zeros."""
-        self._check_length(code, numbers, dtype)
+        """Return the vector of ``numbers`` entries, or raise ``ValueError`` if the bytes are not valid."""
+        _check_length(code, self.size(numbers, dtype.itemsize))
         end = _packed_size(*self._layout(numbers))
         positions, rest = self._decode_positions(code[:end], numbers), code[end:]
         vector = np.zeros(numbers, dtype)
@@ -186,20 +137,16 @@ class TopK(Compressor):
         return vector
 
     def _count(self, numbers: int) -> int:
-        return min(numbers, max(1, math.ceil(self.share * numbers)))
+        return max(1, math.ceil(self.share * numbers))
 
     def _layout(self, numbers: int) -> tuple[int, int]:
-        """Return how positions are packed: the number of entries and their bits. It is 0 bits if all are kept."""
-        if (count := self._count(numbers)) == numbers:
-            return numbers, 0
-        width = max(1, (numbers - 1).bit_length())
-        return (count, width) if count * width < numbers else (numbers, 1)
+        """Return how positions are packed: the number of entries and their bits."""
+        count, width = self._count(numbers), (numbers - 1).bit_length()
+        return (count, width) if 0 < count * width < numbers else (numbers, 1)
 
     def _decode_positions(self, data: bytes, numbers: int) -> np.ndarray:
         """Return the positions in increasing order, or raise an error."""
         count, (entries, width) = self._count(numbers), self._layout(numbers)
-        if width == 0:
-            return np.arange(numbers)
         unpacked = _unpack(data, entries, width)
         positions = np.flatnonzero(unpacked) if entries == numbers else unpacked
         if len(positions) != count:
@@ -212,8 +159,6 @@ class TopK(Compressor):
         """Return a mask of exactly k entries, the first ones among ties."""
         xp, numbers = _library_of(vector), vector.shape[0]
         count, sizes = self._count(numbers), xp.abs(vector)
-        if count == numbers:
-            return sizes >= 0
         is_numpy = isinstance(sizes, np.ndarray)
         smallest = np.partition(sizes, numbers - count)[numbers - count] if is_numpy else _kth_largest(sizes, count)
         above, tied = sizes > smallest, sizes == smallest
@@ -222,6 +167,9 @@ class TopK(Compressor):
     def _scale(self, kept: Any) -> Any:
         counts = np.asarray(self._count(kept.shape[0]), kept.dtype)
         return _scale_of(_library_of(kept).abs(kept), counts, self.bits or 1)
+
+
+Compressor = Quantised | TopK
 
 
 def split_byte_counts(each: Any) -> tuple[Any, Any]:
@@ -234,10 +182,14 @@ def join_byte_counts(parts: np.ndarray) -> np.ndarray:
     return (parts[:, 0].astype(np.int64) << HALF) + parts[:, 1]
 
 
-def _check_range(name: str, value: Any, largest: int) -> int:
-    if (number := checks.check_integer(name, value, minimum=1)) > largest:
-        raise ValueError(f"{name} must be a whole number from 1 to {largest:,}, but is {value!r}")
-    return number
+def _check_bits(bits: Any) -> None:
+    if checks.check_integer("bits", bits, minimum=1) > MAX_BITS:
+        raise ValueError(f"bits must be an integer from 1 to {MAX_BITS}, but is {bits!r}")
+
+
+def _check_length(code: bytes, expected: int) -> None:
+    if len(code) != expected:
+        raise ValueError(f"expected {expected:,} bytes, but there are {len(code):,}")
 
 
 def _library_of(array: Any) -> Any:

@@ -1,16 +1,17 @@
-"""SoftmaxSGM: the Softmax-Weighted Switching Gradient method of the paper."""
+"""SoftmaxSGM, the Softmax-Weighted Switching Gradient Method of the paper, and its limits HardSGM and AverageSGM."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Method, switch
+from softswitch.methods.base import POSITIVE, Method, limits, switch
+from softswitch.methods.comparison import descend_on_both
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weighting import maximum, softmax_weights, spread
+from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum, softmax_weights, spread
 from softswitch.problem.choices import ALPHA_SCALES
 from softswitch.support import checks
 
@@ -19,6 +20,7 @@ CHANGE_DECAY = 0.9
 FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3
 """The first change is estimated by these shares of the spread of the values and of the largest one."""
 MAX_ALPHA = 1e30  # finite in float32; ``HardSGM`` is the limit
+SHARPNESS = limits(minimum=0, maximum=MAX_ALPHA)
 
 
 class Change(NamedTuple):
@@ -44,14 +46,6 @@ class Change(NamedTuple):
         return Change(xp.astype(largest, self.mean.dtype), xp.astype(mean, self.mean.dtype))
 
 
-class Planned(Protocol):
-    """What a method needs of a ``Plan``."""
-
-    def method_settings(self) -> dict[str, Any]:
-        """Return the settings of the planned method."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxSGM(Method):
     """Softmax-Weighted Switching Gradient Method.
@@ -72,29 +66,17 @@ class SoftmaxSGM(Method):
             between rounds, so that weights become sharper as steps become smaller.
     """
 
-    alpha: float | None
-    constraint_alpha: float | None = None
+    alpha: float | None = field(metadata=SHARPNESS)
+    constraint_alpha: float | None = field(default=None, metadata=SHARPNESS)
     alpha_scale: str = "raw"
     own_criterion: ClassVar[str] = "softmax"
     aims_at: ClassVar[str] = "max"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("alpha", minimum=0, maximum=MAX_ALPHA)
-        self._check("constraint_alpha", minimum=0, maximum=MAX_ALPHA)
         checks.check_choice("alpha_scale", self.alpha_scale, ALPHA_SCALES)
 
-    @classmethod
-    def from_plan(cls, plan: Planned, **changes: Any) -> SoftmaxSGM:
-        """Return the method of a plan: its η, γ, ε, λ = ε/2 and its smallest α.
-
-        Args:
-            plan: The result of ``plan``.
-            changes: Settings that replace the plan's, by name.
-        """
-        return cls(**plan.method_settings() | changes)
-
-    def init(self, constraints: int) -> Any:
+    def init(self, clients: int, constraints: int) -> Any:
         """Return no state, or the changes of the largest f and g for ``alpha_scale="change"``."""
         unknown = jnp.full((), jnp.nan, dtype=jnp.result_type(float))
         return (Change(unknown, unknown),) * 2 if self.alpha_scale == "change" else ()
@@ -124,3 +106,64 @@ def _divide(alpha: Any, width: Any) -> Any:
     positive = width > 0
     scaled = xp.where(positive, alpha / xp.where(positive, width, xp.ones_like(width)), xp.zeros_like(width))
     return xp.where(scaled < MAX_ALPHA, scaled, xp.full_like(scaled, MAX_ALPHA))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardSGM(Method):
+    """Hard Switching Gradient Method: SoftmaxSGM as α → ∞.
+
+        G_k = max_i g_i
+        w_{k+1} = w_k − η u_i(f_i),  i = argmax f   if G_k <= λ
+        w_{k+1} = w_k − η u_i(g_i),  i = argmax g   otherwise
+
+    Tied clients share the weight equally, as in the limit.
+    """
+
+    own_criterion: ClassVar[str] = "max"
+    aims_at: ClassVar[str] = "max"
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Give all weight to the worst client, and switch on the criterion."""
+        objective_weights = hardmax_weights(reports.objective, reports.has_objective)
+        pair_weights = hardmax_weights(reports.constraint, reports.has_constraint)
+        # The limit of the softmax mean is the maximum.
+        criterion = maximum(*reports.pairs) if self.criterion == "softmax" else self.measure(reports)
+        return switch(self, reports, criterion, objective_weights, pair_weights), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageSGM(Method):
+    """Average ("standard") Switching Gradient Method: SoftmaxSGM at α = 0.
+
+        G_k = (1/m) Σ_i g_i
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(g_i)   otherwise
+
+    The constraint is met on average; a single client may violate it by any amount. This is FedSGM (arXiv 2601.16897).
+    Its soft switch mixes both directions near the threshold, to avoid oscillation:
+
+        w_{k+1} = w_k − η (1/m) Σ_i ((1 − s) u_i(f_i) + s u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
+
+    Attributes:
+        soft: β > 0 of the soft switch, per unit of g: directions are mixed if G_k is between λ − 1/β and λ. None: the
+            hard switch of the theorems, the limit β → ∞.
+    """
+
+    soft: float | None = field(default=None, metadata=POSITIVE)
+
+    @property
+    def switches(self) -> bool:  # type: ignore[override]
+        """Whether every round descends either on the objective or on the constraint."""
+        return self.soft is None
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Weight all clients equally, and switch on the criterion."""
+        objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
+        pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
+        criterion = self.measure(reports)
+        if self.soft is None:
+            return switch(self, reports, criterion, objective_weights, pair_weights), state
+        xp = array_namespace(criterion)
+        share = 1 + self.soft * (criterion - self.switch_at)
+        share = xp.where(share < 0, xp.zeros_like(share), xp.where(share > 1, xp.ones_like(share), share))
+        return descend_on_both(self, reports, criterion, (1 - share) * objective_weights, share * pair_weights), state

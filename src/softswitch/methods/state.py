@@ -139,7 +139,7 @@ def first_state(
     return State(
         params=params,
         optimizer=server_optimizer(method, 0).init(params),
-        method=method.begin(clients, constraints),
+        method=method.init(clients, constraints),
         average=Average.empty(params),
         best=BestIterate(params, infinite, infinite),
         diverged_at=jnp.int32(-1),
@@ -155,8 +155,8 @@ def first_averaged_round(rounds: int, share: float) -> int:
 def server_optimizer(method: Method, k: Any) -> optax.GradientTransformationExtraArgs:
     """Return the method's optimizer with the step size of round k."""
     optimizer = optax.with_extra_args_support(method.server_optimizer(method.step_size_at(k)))
-    if isinstance(method.at_clients, Compression) and method.at_clients.changes is not None:
-        return compress_steps(optimizer, method.at_clients.changes)
+    if isinstance(method.at_clients, Compression) and method.at_clients.down is not None:
+        return compress_steps(optimizer, method.at_clients.down)
     return optimizer
 
 

@@ -94,7 +94,7 @@ class Plan:
         return {"rounds": self.setting.rounds, "sampling": sampling}
 
     def method_settings(self) -> dict[str, Any]:
-        """Return the settings of the method, as used by ``SoftmaxSGM.from_plan(plan)``."""
+        """Return the settings of the method, for ``SoftmaxSGM(**plan.method_settings())``."""
         settings = {name: getattr(self.bound, name) for name in ("alpha", "step_size", "local_step_size")}
         return settings | {"tolerance": self.bound.epsilon, "slack": 1.0}
 

@@ -11,25 +11,15 @@ import numpy as np
 import optax
 from scipy.stats import qmc
 
-from softswitch.methods.agnostic import Agnostic
-from softswitch.methods.augmented_lagrangian import AugmentedLagrangian
 from softswitch.methods.automatic import Automatic
-from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import Consensus
 from softswitch.methods.directions import Optimistic
-from softswitch.methods.fed_avg import FedAvg
-from softswitch.methods.hard_sgm import HardSGM
-from softswitch.methods.hinge_penalty import HingePenalty
-from softswitch.methods.nu_pi import NuPI
-from softswitch.methods.penalty import Penalty
-from softswitch.methods.primal_dual import PrimalDual
-from softswitch.methods.prox_al import ProxAL
-from softswitch.methods.q_fed_avg import QFedAvg
-from softswitch.methods.scaff_pd import ScaffPD
+from softswitch.methods.multipliers import AugmentedLagrangian, NuPI, PrimalDual, ProxAL
+from softswitch.methods.penalties import HingePenalty, Penalty
 from softswitch.methods.schedules import FallingStep
-from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.methods.term import TERM
+from softswitch.methods.softmax_sgm import AverageSGM, HardSGM, SoftmaxSGM
+from softswitch.methods.unconstrained import TERM, Agnostic, FedAvg, QFedAvg, ScaffPD
 
 Settings = Mapping[str, Any]
 OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}

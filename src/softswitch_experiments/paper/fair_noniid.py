@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from softswitch.methods.average_sgm import AverageSGM
-from softswitch.methods.penalty import Penalty
+from softswitch.methods.penalties import Penalty
+from softswitch.methods.softmax_sgm import AverageSGM
 from softswitch_experiments.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.readings import select_setting

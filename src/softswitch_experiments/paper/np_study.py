@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from softswitch.methods.average_sgm import AverageSGM
-from softswitch.methods.penalty import Penalty
-from softswitch.methods.primal_dual import PrimalDual
-from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.multipliers import PrimalDual
+from softswitch.methods.penalties import Penalty
+from softswitch.methods.softmax_sgm import AverageSGM, SoftmaxSGM
 from softswitch_experiments.paper.study import Grid, Scheme, Study
 from softswitch_experiments.tasks.neyman_pearson import BreastCancer, breast_cancer
 from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, SOFTMAX_SWITCH, steps

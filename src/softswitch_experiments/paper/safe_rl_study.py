@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from softswitch.engine.sweep import sweep
-from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
-from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.softmax_sgm import AverageSGM, SoftmaxSGM
 from softswitch.oracles.options import group_options
 from softswitch.results.result import Result
 from softswitch_experiments.paper.experiment import Row, Scale

@@ -16,9 +16,8 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.certified import Certified, solve_certified
 from softswitch.engine.solve import solve
 from softswitch.methods.automatic import Automatic
-from softswitch.methods.average_sgm import AverageSGM
 from softswitch.methods.base import Method
-from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.softmax_sgm import AverageSGM, SoftmaxSGM
 from softswitch.oracles.options import group_options
 from softswitch.problem.networks import batch_scores, false_alarms, init_network, rescale_network
 from softswitch.problem.problem import Problem
