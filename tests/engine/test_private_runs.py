@@ -19,7 +19,6 @@ from softswitch.oracles.options import Sampling
 from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.oracle import PrivateOracle
-from softswitch.privacy.settings import Drawing
 from softswitch.problem.fairness import demographic_parity, gap_sides, signed_gaps
 from softswitch.results.folder import open_run
 from softswitch.results.report.page import write_report
@@ -78,7 +77,7 @@ def test_without_noise_and_clipping_it_is_the_plain_oracle(local_steps):
         np.testing.assert_allclose(told.weights @ each, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{}, {"rate": 0.3}, {"rate": 0.3, "sampling": "fixed"}])
+@pytest.mark.parametrize("settings", [{}, {"rate": 0.3}])
 def test_reports_and_directions_have_the_noise_that_is_counted(settings):
     """The scatter of 600 reports and gradients of rows that all say the same: noise alone, where all rows are taken."""
     privacy = ss.RecordPrivacy(noise=20.0, clip_value=0.5, clip_gradient=1e-3, **settings)
@@ -107,7 +106,7 @@ def test_reports_and_directions_have_the_noise_that_is_counted(settings):
 def test_a_run_counts_all_that_left_and_keeps_to_its_budget(result):
     account = result.privacy
     assert account.releases == ((30, 30, 1, 0),) * 3
-    assert account.epsilon == (compute_epsilon(account.releases[0], account.noise, Drawing("poisson", 1.0), 1e-4),) * 3
+    assert account.epsilon == (compute_epsilon(account.releases[0], account.noise, 1.0, 1e-4),) * 3
     assert 3.95 < account.worst_epsilon <= 4
     spent = result.history.per_client.epsilon
     assert spent.shape == (30, 3)
@@ -211,7 +210,7 @@ def test_the_budget_ends_a_run_whose_noise_is_given():
     assert found.privacy.worst_epsilon <= 4
     spent = found.privacy.releases[0]
     more = spent._replace(reports=spent.reports + 1, steps=spent.steps + 1)
-    assert compute_epsilon(more, found.privacy.noise, Drawing("poisson", 1.0), 1e-4) > 4
+    assert compute_epsilon(more, found.privacy.noise, 1.0, 1e-4) > 4
     assert f"spent after {rounds} of 400 rounds" in found.status.message
     with pytest.raises(ValueError, match="does not allow a single round"):
         flat.solve(PROBLEM, CLIENTS, RULE, privacy=dataclasses.replace(privacy, noise=0.01), rounds=10, progress=False)
@@ -224,7 +223,7 @@ def test_clients_that_are_asked_less_often_spend_less():
     assert asked.sum() == 12
     assert [own.reports for own in found.privacy.releases] == asked.tolist()
     for own, spent in zip(found.privacy.releases, found.privacy.epsilon, strict=True):
-        assert spent == compute_epsilon(own, found.privacy.noise, Drawing("poisson", 1.0), 1e-4)
+        assert spent == compute_epsilon(own, found.privacy.noise, 1.0, 1e-4)
     assert found.privacy.worst_epsilon < 4  # noise is for a client that is asked in every round
 
 

@@ -20,14 +20,14 @@ from softswitch.flower.remote import PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.clipping import sum_clipped_values
-from softswitch.privacy.settings import Drawing, Releases
+from softswitch.privacy.settings import Releases
 from softswitch.results.history import ClientOutcome
 from softswitch.trackers import PrometheusTracker
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
 
 pytestmark = pytest.mark.usefixtures("quiet")
 TASK = fl.Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=True)
-ALL_ROWS = Drawing("poisson", 1.0)
+ALL_ROWS = 1.0
 START = {"w": np.zeros(3, np.float32)}
 
 
@@ -223,9 +223,7 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
         assert counted == (6, 6, 1, 0)
     account = strategy.result.privacy
     levels = json.loads((tmp_path / "0.json").read_text())["levels"]
-    assert account.epsilon == pytest.approx(
-        [compute_epsilon(counted, tuple(levels), Drawing("poisson", 1.0), 1e-3)] * 3
-    )
+    assert account.epsilon == pytest.approx([compute_epsilon(counted, tuple(levels), 1.0, 1e-3)] * 3)
     assert account.worst_epsilon <= 5
     assert "ε = " in strategy.result.explain()
     # How much noise is on what they tell of the answer, by public numbers: as in a compiled run.
@@ -237,7 +235,7 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
     )
     assert strategy.result.status.message.endswith(f"; {noise}")
     # By each client's own word, after every round.
-    by_round = [compute_epsilon(Releases(k, k), tuple(levels), Drawing("poisson", 1.0), 1e-3) for k in range(1, 7)]
+    by_round = [compute_epsilon(Releases(k, k), tuple(levels), 1.0, 1e-3) for k in range(1, 7)]
     np.testing.assert_allclose(strategy.result.history.per_client.epsilon, np.outer(by_round, np.ones(3)))
     # Twice the same question: two answers, both counted.
     client = factory(Context(1, 100, {"partition-id": 0}, RecordDict(), {}))
@@ -327,7 +325,7 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
     files = [json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2)]
     assert [file["releases"] for file in files] == [[7, 7, 1, 0]] * 2
     levels = tuple(files[0]["levels"])
-    counted = [compute_epsilon(Releases(k, k), levels, Drawing("poisson", 1.0), 1e-3) for k in (1, 2, 3, 5, 6, 7)]
+    counted = [compute_epsilon(Releases(k, k), levels, 1.0, 1e-3) for k in (1, 2, 3, 5, 6, 7)]
     np.testing.assert_allclose(result.history.per_client.epsilon, np.outer(counted, np.ones(2)))
     assert result.privacy.epsilon == pytest.approx([compute_epsilon(Releases(7, 7, 1), levels, ALL_ROWS, 1e-3)] * 2)
     assert f'softswitch_epsilon{{run="softswitch"}} {counted[-1]!r}' in numbers.read_text()

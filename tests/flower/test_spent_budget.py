@@ -9,9 +9,9 @@ import softswitch as ss
 import softswitch.flower as fl
 from softswitch.flower.private_client import SpentBudget
 from softswitch.privacy.accounting import compute_epsilon
-from softswitch.privacy.settings import Drawing, NoiseLevels, Releases
+from softswitch.privacy.settings import NoiseLevels, Releases
 
-ALL_ROWS = Drawing("poisson", 1.0)
+ALL_ROWS = 1.0
 
 
 def budget_in(file, local_steps=1, evaluations=2, **settings):

@@ -9,9 +9,9 @@ from scipy.stats import norm
 
 from softswitch.engine.private import epsilon_by_rounds
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
-from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 
-ALL_ROWS = Drawing("poisson", 1.0)
+ALL_ROWS = 1.0
 
 
 def gaussian_epsilon(releases, levels, delta, weakened=1.0):
@@ -39,7 +39,7 @@ def test_all_rows_cost_what_the_closed_form_says(rounds, noise, delta):
 def test_a_person_of_five_rows_has_more_than_five_times_the_epsilon(epsilon, times):
     """Five rows change a sum by five clips: noise of a fifth. The page says so, rounded."""
     privacy, planned = RecordPrivacy(epsilon=epsilon), Releases(100, 100, 1)
-    levels = calibrate_noise(privacy, planned, ALL_ROWS)
+    levels = calibrate_noise(privacy, planned)
     together = gaussian_epsilon(planned, levels, privacy.delta, weakened=5.0)
     assert together > 5 * epsilon
     assert round(together / epsilon) == times
@@ -66,7 +66,7 @@ def delta_at(epsilon, losses):
 @pytest.mark.parametrize(("rate", "noise", "times"), [(0.1, 1.0, 20), (0.3, 2.0, 50), (0.02, 0.8, 60), (0.5, 4.0, 30)])
 def test_drawn_rows_cost_what_simulated_losses_say(rate, noise, times):
     delta, generator = 0.02, np.random.default_rng(0)
-    epsilon = compute_epsilon(Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("poisson", rate), delta)
+    epsilon = compute_epsilon(Releases(steps=times), NoiseLevels(1, noise, 1, 1), rate, delta)
     found = [delta_at(epsilon, losses) for losses in losses_of_drawn(rate, noise, times, 60_000, generator)]
     worst, error = max(found)
     assert abs(worst - delta) < 4 * error + 2e-4
@@ -78,62 +78,31 @@ def test_one_draw_costs_what_the_integral_says(rate, noise):
     without = norm.pdf(x, 0, noise)
     there = (1 - rate) * without + rate * norm.pdf(x, 1, noise)
     for delta in (1e-3, 1e-5):
-        epsilon = compute_epsilon(Releases(reports=1), NoiseLevels(noise, 1, 1, 1), Drawing("poisson", rate), delta)
+        epsilon = compute_epsilon(Releases(reports=1), NoiseLevels(noise, 1, 1, 1), rate, delta)
         excess = [
             np.trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x) for p, q in ((there, without), (without, there))
         ]
         assert max(excess) == pytest.approx(delta, rel=2e-2, abs=1e-9)
 
 
-@pytest.mark.parametrize(("rows", "taken", "noise", "times"), [(100, 10, 4.0, 20), (1000, 300, 8.0, 30)])
-def test_a_fixed_number_of_rows_costs_at_least_what_one_replaced_row_shows(rows, taken, noise, times):
-    """A row that adds C replaced by one that takes off C: the stated ε must not be below what that alone costs."""
-    rate, delta, generator = taken / rows, 0.02, np.random.default_rng(0)
-    epsilon = compute_epsilon(
-        Releases(steps=times), NoiseLevels(1, noise, 1, 1), Drawing("fixed", rate, rows, taken), delta
-    )
-    shape = (60_000, times)
-    told = noise * generator.normal(size=shape) + (generator.random(shape) < rate)
-
-    def density(x, mean):
-        return (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, mean, noise)
-
-    losses = np.log(density(told, 1) / density(told, -1)).sum(axis=1)
-    at_stated, _ = delta_at(epsilon, losses)
-    assert at_stated <= delta
-    assert delta_at(epsilon / 8, losses)[0] > delta  # and it is of that order: the check can fail
-
-
-def test_all_of_a_fixed_number_cost_twice_the_distance():
-    releases, levels = Releases(10, 10, 1), NoiseLevels(30.0, 20.0, 9.0, 1.0)
-    found = compute_epsilon(releases, levels, Drawing("fixed", 1.0, 50, 50), 1e-5)
-    exact = gaussian_epsilon(releases, levels, 1e-5, weakened=2.0)
-    assert found == pytest.approx(exact, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"rate": 0.05},
-        {"public_sizes": False},
-        pytest.param({"rate": 0.2, "sampling": "fixed"}, marks=pytest.mark.slow),
-    ],
+    [{}, {"rate": 0.05}, {"public_sizes": False}],
 )
 def test_the_noise_found_spends_the_budget_and_not_more(settings):
     privacy = RecordPrivacy(epsilon=2.0, delta=1e-4, **settings)
-    planned, drawing = Releases.planned(privacy, 40, 2), Drawing.of(privacy, 500)
-    levels = calibrate_noise(privacy, planned, drawing)
-    assert 1.98 < compute_epsilon(planned, levels, drawing, 1e-4) <= 2.0
+    planned = Releases.planned(privacy, 40, 2)
+    levels = calibrate_noise(privacy, planned)
+    assert 1.98 < compute_epsilon(planned, levels, privacy.rate, 1e-4) <= 2.0
     assert planned == (40, 80, 1, 0 if privacy.public_sizes else 1)
-    assert count_affordable_rounds(privacy, levels, drawing, 40, 2) == 40
-    assert count_affordable_rounds(privacy, levels, drawing, 400, 2) in (40, 41)
+    assert count_affordable_rounds(privacy, levels, 40, 2) == 40
+    assert count_affordable_rounds(privacy, levels, 400, 2) in (40, 41)
 
 
 def test_what_rounds_cost_is_never_told_too_small():
     privacy = RecordPrivacy(noise=5.0)
     levels = NoiseLevels.of(privacy, Releases.planned(privacy, 100, 1), 5.0)
-    told = epsilon_by_rounds(privacy, levels, ALL_ROWS, 100, 1)
+    told = epsilon_by_rounds(privacy, levels, 100, 1)
     assert told[0] == 0
     assert (np.diff(told) >= 0).all()
     for rounds in (1, 7, 50, 100):
@@ -151,8 +120,6 @@ def test_what_rounds_cost_is_never_told_too_small():
         ({"noise": 1e-160}, "noise must be"),  # of which the count overflows, and said ε = 0
         ({"epsilon": 1, "delta": 1}, "delta must be"),
         ({"epsilon": 1, "rate": 0}, "rate must be"),
-        ({"epsilon": 1, "sampling": "shuffled"}, "sampling must be"),
-        ({"epsilon": 1, "sampling": "fixed", "public_sizes": False}, "public_sizes must be True"),
         (
             {"epsilon": 1, "report_share": 0.7, "evaluation_share": 0.4},
             "report_share, evaluation_share and sizes_share",
@@ -164,10 +131,8 @@ def test_settings_that_make_no_sense_are_refused(settings, said):
         RecordPrivacy(**settings)
 
 
-@pytest.mark.parametrize("drawing", [Drawing("poisson", 1.0), Drawing("poisson", 0.5), Drawing("fixed", 0.5, 10, 5)])
-def test_hardly_any_noise_is_counted_as_hardly_any(drawing):
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_hardly_any_noise_is_counted_as_hardly_any(rate):
     """ε grows as 1/noise² there: no overflow makes it small."""
-    found = [
-        compute_epsilon(Releases(1, 1, 1), NoiseLevels(*[noise] * 4), drawing, 1e-5) for noise in (1e-9, 1e-6, 1e-3)
-    ]
+    found = [compute_epsilon(Releases(1, 1, 1), NoiseLevels(*[noise] * 4), rate, 1e-5) for noise in (1e-9, 1e-6, 1e-3)]
     assert found[0] > 1e5 * found[1] > 1e10 * found[2] > 1e15

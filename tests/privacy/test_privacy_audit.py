@@ -74,7 +74,7 @@ def found_in(canary, settings, rounds, weaken):
 
     # With other keys for the runs with it: all runs are independent.
     keys = jax.random.split(jax.random.key(int(canary)), RUNS)
-    stated = compute_epsilon(Releases.planned(privacy, rounds, 1), levels, plan.drawings[0], DELTA)
+    stated = compute_epsilon(Releases.planned(privacy, rounds, 1), levels, privacy.rate, DELTA)
     return np.asarray(jax.jit(lambda keys: jax.lax.map(run, keys, batch_size=250))(keys)), stated
 
 

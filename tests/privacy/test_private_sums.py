@@ -10,7 +10,6 @@ from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.clipping import mix_row_losses
 from softswitch.privacy.jax_rows import (
-    draw_fixed_sample,
     draw_poisson_sample,
     poisson_capacity,
     sum_clipped_gradients,
@@ -101,17 +100,6 @@ def test_rows_are_drawn_each_by_itself_with_the_rate():
     pairs = (own[:, :, None] & own[:, None, :]).mean(axis=0)[np.triu_indices(20, 1)]
     assert np.abs(pairs - rate**2).max() < 5 * np.sqrt(rate**2 * (1 - rate**2) / times)
     assert abs(own.sum(axis=1).var() - 20 * rate * (1 - rate)) < 0.3
-
-
-def test_so_many_rows_are_a_uniform_set():
-    data, times = store(), 6000
-    draw = jax.vmap(lambda key: draw_fixed_sample(data, jnp.int32(1), 50, 8, key, jnp.int32(6)))
-    drawn = draw(jax.random.split(jax.random.key(1), times))
-    places = np.where(drawn.counted, drawn.indices, -1)
-    assert (np.sort(places, axis=1)[:, 2:] >= 50).all()  # six of the second client's own, and two that do not count
-    assert all(len(set(row)) == 6 for row in np.sort(places, axis=1)[:500, 2:])
-    there = np.stack([(places == row).any(axis=1) for row in range(50, 70)], axis=1)
-    assert np.abs(there.mean(axis=0) - 0.3).max() < 5 * np.sqrt(0.21 / times)
 
 
 def test_more_rows_than_there_is_room_for_are_practically_never_drawn():

@@ -141,7 +141,8 @@ def test_what_is_planned_with_memory_is_kept(seed):
         lambda w, d: d["c"][0] @ w, lambda w, d: d["a"][0] @ w - d["b"][0], jnp.array([0.6, -0.6]), ss.Ball(1.0)
     )
     options = {**planned.solve_options(), "batch_size": None, "value_batch_size": None, "eval_every": 0}
-    result = flat.solve(problem, clients, ss.SoftmaxSGM(**planned.method_settings()), memory=memory, seed=seed, **options)
+    method = ss.SoftmaxSGM(**planned.method_settings())
+    result = flat.solve(problem, clients, method, memory=memory, seed=seed, **options)
     assert result.worst_objective - optimum <= planned.bound.epsilon
     assert result.worst_constraint <= planned.bound.epsilon
 

@@ -23,12 +23,12 @@ from softswitch.data.client_data import ClientData
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.noise import secret_normals
-from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
-ALL_ROWS = Drawing("poisson", 1.0)
+ALL_ROWS = 1.0  # rate
 ATTEMPTS = 3
 """Number of parameter vectors at which functions are checked."""
 SPLIT_GAPS = (
@@ -99,10 +99,8 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
     if privacy.noise is not None:
         multiplier = privacy.noise
     else:
-        budget = RecordPrivacy(
-            epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, evaluation_share=1e-6, sampling="poisson"
-        )
-        multiplier = calibrate_noise(budget, Releases(steps=1), ALL_ROWS).step
+        budget = RecordPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, evaluation_share=1e-6)
+        multiplier = calibrate_noise(budget, Releases(steps=1)).step
     spent = compute_epsilon(Releases(evaluations=1), NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)
     if privacy.noise is not None and privacy.epsilon is not None and spent > privacy.epsilon:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compu
 from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.jax_rows import poisson_capacity
 from softswitch.privacy.oracle import NoiseDeviations, NoisyOracle, PrivateOracle, with_secret
-from softswitch.privacy.settings import SIZE_THRESHOLD, Drawing, NoiseLevels, RecordPrivacy, Releases, count_drawn_rows
+from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.checkpoints import Checkpoints
@@ -53,19 +53,18 @@ UNKNOWN_BENEFIT = Diagnostic(
     "counting it",
     "Tune rounds and step size on public data, and scale features to the range of most values",
 )
-COPIED = ("delta", "neighbours", "sampling", "rate", "clip_value", "clip_gradient", "public_sizes")
+COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient", "public_sizes")
 """Attributes of the privacy settings that an account repeats."""
 NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
 class PrivatePlan(NamedTuple):
-    """How clients draw rows, the noise, and the settings of a run with the rounds that the budget allows.
+    """The noise, and the settings of a run with the rounds that the budget allows.
 
     ``planned_rounds`` is the number of rounds for which the noise was calibrated.
     """
 
     privacy: RecordPrivacy
-    drawings: tuple[Drawing, ...]
     levels: NoiseLevels
     settings: RunSettings
     planned_rounds: int
@@ -77,15 +76,11 @@ class PrivatePlan(NamedTuple):
         return NoiseDeviations(levels.report * values, levels.step * gradients, levels.evaluation * values)
 
 
-def make_plan(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSettings, local_steps: int) -> PrivatePlan:
-    """Calibrate the noise, and count the rounds that the budget allows to a client that takes part in all of them.
-
-    All clients have the noise of the client whose drawing costs most.
-    """
-    drawings, memory = tuple(Drawing.of(privacy, int(rows)) for rows in sizes), settings.memory
-    rounds, costliest = ROUNDS if settings.rounds is None else settings.rounds, find_costliest(drawings)
-    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps), costliest)
-    affordable = count_affordable_rounds(privacy, levels, costliest, rounds, local_steps)
+def make_plan(privacy: RecordPrivacy, settings: RunSettings, local_steps: int) -> PrivatePlan:
+    """Calibrate the noise, and count the rounds that the budget allows to a client that takes part in all of them."""
+    memory, rounds = settings.memory, ROUNDS if settings.rounds is None else settings.rounds
+    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps))
+    affordable = count_affordable_rounds(privacy, levels, rounds, local_steps)
     if not affordable:
         given = f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}"
         raise ValueError(f"{given}: raise the noise, or omit it to calibrate it")
@@ -97,12 +92,7 @@ def make_plan(privacy: RecordPrivacy, sizes: Iterable[int], settings: RunSetting
         record_clients=True,
         memory=Memory(smoothing=SMOOTHING) if isinstance(memory, str) else memory,
     )
-    return PrivatePlan(privacy, drawings, levels, filled, rounds)
-
-
-def find_costliest(drawings: Sequence[Drawing]) -> Drawing:
-    """Return the drawing with the largest fraction of rows, which costs most."""
-    return max(drawings, key=lambda one: one.taken / max(1, one.rows))
+    return PrivatePlan(privacy, levels, filled, rounds)
 
 
 def solve_privately(
@@ -141,7 +131,7 @@ def prepare_privately(
     """Return the checked request of a private run, its method and its plan; nothing is run."""
     refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
     counts = count_applicable_rows(problem, clients)
-    plan = make_plan(privacy, clients.sizes, settings, sampling.local_steps)
+    plan = make_plan(privacy, settings, sampling.local_steps)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
     return *make_private_request(federation, plan, method), plan
@@ -184,17 +174,14 @@ def make_private_oracle(
     key = with_secret(jax.random.key(seed), words)
     counts = release_sizes(plan, counts, key)
     width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
-    taken = np.array([count_drawn_rows(privacy.rate, int(rows)) for rows in clients.sizes])
-    fixed, everything = privacy.sampling == "fixed", privacy.rate == 1
-    capacity = width if everything else int(taken.max()) if fixed else poisson_capacity(privacy.rate, width)
+    capacity = width if privacy.rate == 1 else poisson_capacity(privacy.rate, width)
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
     client_bytes = capacity * (4 * clients.rows.row_bytes) + 8 * width + 3 * parameters
     dtype = jnp.result_type(float)
     return PrivateOracle(
         rows=clients.rows,
         counts=jnp.asarray(counts, dtype),
-        taken=jnp.asarray(taken, jnp.int32),
-        shares=jnp.asarray(taken / clients.sizes if fixed else np.full(len(clients), privacy.rate), dtype),
+        shares=jnp.full(len(clients), privacy.rate, dtype),
         noise=NoiseDeviations(*(jnp.asarray(deviation, dtype) for deviation in plan.noise)),
         clip_value=jnp.asarray(privacy.clip_value, dtype),
         clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
@@ -204,7 +191,6 @@ def make_private_oracle(
         constraints=counts.shape[1] - 1,
         participants=participants,
         local_steps=sampling.local_steps,
-        sampling="all" if everything else privacy.sampling,
         rate=privacy.rate,
         width=width,
         capacity=capacity,
@@ -221,14 +207,12 @@ def release_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarr
     return np.where(noisy > SIZE_THRESHOLD * deviation, noisy, 0)
 
 
-def epsilon_by_rounds(
-    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int
-) -> np.ndarray:
+def epsilon_by_rounds(privacy: RecordPrivacy, levels: NoiseLevels, rounds: int, local_steps: int) -> np.ndarray:
     """Return ε of a client after 0, 1, … rounds without an evaluation; an upper bound between computed points."""
     logarithmic = (math.ceil(rounds ** (i / MAX_POINTS)) for i in range(MAX_POINTS))
     points = sorted({0, 1, rounds, *logarithmic, *(math.ceil(rounds * i / MAX_POINTS) for i in range(1, MAX_POINTS))})
     releases = [Releases.planned(privacy, count, local_steps, 0) for count in points]
-    epsilon = np.asarray([compute_epsilon(one, levels, drawing, privacy.delta) for one in releases])
+    epsilon = np.asarray([compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases])
     return np.maximum.accumulate(epsilon)[np.searchsorted(points, np.arange(rounds + 1))]
 
 
@@ -238,17 +222,14 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     history = result.history.per_client
     assert history is not None
     most = int(np.bincount(history.clients.ravel(), minlength=1).max())
-    kinds = sorted(set(plan.drawings))
-    curves = np.stack([epsilon_by_rounds(privacy, levels, drawing, most, steps) for drawing in kinds])
-    kind = np.array([kinds.index(drawing) for drawing in plan.drawings])
-    rounds, by_round = np.zeros(len(kind), int), np.full(history.clients.shape, np.nan)
+    curve = epsilon_by_rounds(privacy, levels, most, steps)
+    rounds, by_round = np.zeros(oracle.client_count, int), np.full(history.clients.shape, np.nan)
     for k, participants in enumerate(history.clients):
         rounds[participants] += 1
-        by_round[k] = curves[kind[participants], rounds[participants]]
+        by_round[k] = curve[rounds[participants]]
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
     releases = tuple(Releases.planned(privacy, int(count), steps, int(evaluated)) for count in rounds)
-    clients = zip(releases, plan.drawings, strict=True)
-    spent = (compute_epsilon(one, levels, drawing, privacy.delta) for one, drawing in clients)
+    spent = (compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases)
     deviations = ([float(one) if np.isfinite(one) else None for one in row] for row in oracle.evaluation_deviations)
     copied: dict[str, Any] = {name: getattr(privacy, name) for name in COPIED}
     account = PrivacyAccount(

@@ -23,7 +23,7 @@ from softswitch.data.streamed_data import StreamedData
 from softswitch.engine import compiled
 from softswitch.engine.defaults import resolve_for_federation, resolve_method, resolve_options, resolve_sampling
 from softswitch.engine.loop import finish, run
-from softswitch.engine.private import PrivatePlan, find_costliest, solve_privately
+from softswitch.engine.private import PrivatePlan, solve_privately
 from softswitch.engine.request import Request, RunSettings, request, request_of
 from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic
@@ -33,7 +33,7 @@ from softswitch.oracles.options import Compute, Logging, Output, Sampling, Torch
 from softswitch.oracles.regret import client_optimum_of
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.checks import check_private, refuse_options, refuse_uncounted
-from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.results.callbacks import Chunk, ProgressBar
 from softswitch.results.result import Result
@@ -406,12 +406,12 @@ def _run_privately(
 
 def _total_privacy(finished: Iterable[tuple[Result, PrivatePlan]], delta: float) -> TotalPrivacy:
     """Compose runs with the same noise as one long run, and add ε and δ over different noise levels."""
-    releases: dict[tuple[NoiseLevels, Drawing], Releases] = {}
+    releases: dict[tuple[NoiseLevels, float], Releases] = {}
     runs = 0
     for result, plan in finished:
         assert result.privacy is not None
-        kind, runs = (plan.levels, find_costliest(plan.drawings)), runs + 1
+        kind, runs = (plan.levels, plan.privacy.rate), runs + 1
         most = [max(counts) for counts in zip(*result.privacy.releases, strict=True)]
         releases[kind] = Releases(*map(sum, zip(releases.get(kind, Releases()), most, strict=True)))
-    epsilon = sum(compute_epsilon(total, levels, drawing, delta) for (levels, drawing), total in releases.items())
+    epsilon = sum(compute_epsilon(total, levels, rate, delta) for (levels, rate), total in releases.items())
     return TotalPrivacy(epsilon, delta * len(releases), runs)

@@ -32,7 +32,7 @@ from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.privacy.checks import refuse_uncounted
 from softswitch.privacy.clipping import PLAIN_STEPS
-from softswitch.privacy.settings import RecordPrivacy, count_drawn_rows
+from softswitch.privacy.settings import RecordPrivacy
 from softswitch.privacy.torch_oracle import PrivateTorchOracle, describe_row_mixing, evaluate_rows, preserve_buffers
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.checkpoints import Checkpoints
@@ -169,7 +169,7 @@ def _private_federation(
         )
     if any(one.loader is not None for one in rows):
         raise ValueError("clients must be Datasets with privacy, not DataLoaders: the privacy's rate draws the rows")
-    plan = make_plan(privacy, [len(one) for one in rows], settings, sampling.local_steps)
+    plan = make_plan(privacy, settings, sampling.local_steps)
     oracle = make_private_torch_oracle(functions, rows, plan, sampling, seed)
     return Federation(oracle, parameters(functions.module), tuple(named), problem.domain), plan
 
@@ -178,9 +178,7 @@ def make_private_torch_oracle(
     functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, sampling: Sampling, seed: int
 ) -> PrivateTorchOracle:
     """Return the clients of a private run."""
-    privacy, start, sizes = plan.privacy, parameters(functions.module), [len(one) for one in rows]
-    fixed = privacy.sampling == "fixed" and privacy.rate < 1
-    taken = np.array([count_drawn_rows(privacy.rate, size) for size in sizes])
+    privacy, start = plan.privacy, parameters(functions.module)
     counts = np.array([_count_rows(functions, one, start) for one in rows])
     return PrivateTorchOracle(
         functions,
@@ -188,8 +186,7 @@ def make_private_torch_oracle(
         participants=sampling.participants(len(rows)),
         local_steps=sampling.local_steps,
         counts=release_sizes(plan, counts, jax.random.key(seed)),
-        taken=taken if fixed else None,
-        shares=taken / sizes if fixed else np.full(len(rows), privacy.rate),
+        shares=np.full(len(rows), privacy.rate),
         noise=plan.noise,
         clips=(privacy.clip_value, privacy.clip_gradient),
         evaluation_seed=(seed, EVALUATION_STREAM),

@@ -20,8 +20,8 @@ from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.clipping import PLAIN_STEPS, average_steps, mix_row_losses, sum_clipped_values
-from softswitch.privacy.noise import secret_choice, secret_draw, secret_normals
-from softswitch.privacy.settings import SIZE_THRESHOLD, Drawing, NoiseLevels, RecordPrivacy, Releases, count_drawn_rows
+from softswitch.privacy.noise import secret_draw, secret_normals
+from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
@@ -76,21 +76,18 @@ class PrivateClient:
         self.name, self.constraints = client.name, client.constraints
         is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed
         sizes = [float(count) for count in (*self._count_rows(1 if is_checked else ATTEMPTS), client.rows)]
-        self._budget = SpentBudget(budget_file, privacy, Drawing.of(privacy, client.rows), planned)
+        self._budget = SpentBudget(budget_file, privacy, planned)
         self._levels = self._budget.levels
         if not privacy.public_sizes:
             deviation = self._levels.sizes * math.sqrt(len(sizes))
             noisy = self._budget.release_sizes(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
             sizes = [size if size > SIZE_THRESHOLD * deviation else 0.0 for size in noisy]
         self._counts = np.asarray(sizes[:-1])
-        self._has_fixed_size = privacy.sampling == "fixed"
-        self._batch_rows = count_drawn_rows(privacy.rate, client.rows)
-        self._share = self._batch_rows / client.rows if self._has_fixed_size else privacy.rate
         self.has_surrogate = bool(getattr(client, "has_surrogate", False))
         self.can_repeat_reports = False  # a second value would be a second release
         self.rows = max(1, round(sizes[-1]))
         self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
-        self.value_rows = self.gradient_rows = max(1, round(self._share * self.rows))
+        self.value_rows = self.gradient_rows = max(1, round(privacy.rate * self.rows))
 
     @property
     def privacy_report(self) -> dict[str, Any]:
@@ -111,7 +108,7 @@ class PrivateClient:
         """Return noisy f_i and g_i on a batch of clipped rows."""
         self._check_shapes(params)
         self._budget.charge(reports=1)
-        return self._noisy_values(params, self._draw_rows(), self._levels.report, self._share)
+        return self._noisy_values(params, self._draw_rows(), self._levels.report, self._privacy.rate)
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return u_i, the mean of E noisy gradients on batches of clipped rows."""
@@ -129,7 +126,9 @@ class PrivateClient:
             noise = {name: deviation * secret_normals(*part.shape) for name, part in total.items()}
             return {name: np.asarray(part, float) + noise[name] for name, part in total.items()}
 
-        return average_steps(params, task.local_steps, task.step_size, float(scale) / self._share, noisy_gradient)
+        return average_steps(
+            params, task.local_steps, task.step_size, float(scale) / self._privacy.rate, noisy_gradient
+        )
 
     def evaluate(self, params: Arrays) -> Values:
         """Return noisy f_i and g_i on all rows, clipped."""
@@ -204,8 +203,7 @@ class PrivateClient:
         refuse_unless(shapes == expected, f"parameters must have the shapes {expected}, but have {shapes}"[:200])
 
     def _draw_rows(self) -> np.ndarray:
-        rows = self._client.rows
-        return secret_choice(rows, self._batch_rows) if self._has_fixed_size else secret_draw(rows, self._privacy.rate)
+        return secret_draw(self._client.rows, self._privacy.rate)
 
     def _count_rows(self, attempts: int) -> list[int]:
         """Return the number of rows that f and each g apply to, or raise if a function is not a mean over rows.
@@ -244,23 +242,23 @@ class SpentBudget:
     release. It is computed once and kept in the file.
     """
 
-    def __init__(self, file: str | Path, privacy: RecordPrivacy, drawing: Drawing, planned: Releases) -> None:
+    def __init__(self, file: str | Path, privacy: RecordPrivacy, planned: Releases) -> None:
         self._file = Path(file).expanduser()
-        self._privacy, self._drawing, self._planned = privacy, drawing, planned
+        self._privacy, self._planned = privacy, planned
         self._local_steps = planned.steps // planned.reports
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        settings = json.loads(json.dumps([asdict(privacy), list(drawing), list(planned)]))
+        settings = json.loads(json.dumps([asdict(privacy), list(planned)]))
         with self._lock():
             if not self._file.exists():
-                levels = calibrate_noise(privacy, planned, drawing)
-                if not count_affordable_rounds(privacy, levels, drawing, 1, self._local_steps, planned.evaluations):
+                levels = calibrate_noise(privacy, planned)
+                if not count_affordable_rounds(privacy, levels, 1, self._local_steps, planned.evaluations):
                     problem = f"epsilon = {privacy.epsilon:g} does not allow a single round with noise"
                     raise ValueError(f"{problem} = {levels.step:.3g}: raise the noise, or omit it to have it computed")
                 releases = list(Releases())
                 self._write({"releases": releases, "sizes": None, "levels": list(levels), "settings": settings})
             state = self._read()
         if state["settings"] != settings:
-            kept = "keep privacy, rounds, local_steps, evaluations and the rows unchanged"
+            kept = "keep privacy, rounds, local_steps and evaluations unchanged"
             raise ValueError(f"budget_file {self._file} was created with other settings: {kept}")
         self.levels = NoiseLevels(*state["levels"])
 
@@ -308,7 +306,7 @@ class SpentBudget:
         return self._epsilon(reserved) <= self._privacy.epsilon
 
     def _epsilon(self, releases: Releases) -> float:
-        return compute_epsilon(releases, self.levels, self._drawing, self._privacy.delta)
+        return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)
 
     def _lock(self) -> FileLock:
         return FileLock(self._file.with_name(f".{self._file.name}.lock"))

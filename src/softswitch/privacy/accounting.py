@@ -1,8 +1,8 @@
 """Privacy accounting with Google's ``dp-accounting``: the ε of releases, and the noise for a budget.
 
-Every release is a sum of clipped rows with Gaussian noise. Poisson sampling is accounted with privacy loss
-distributions (add or remove one row), sampling of a fixed size with Rényi divergences (replace one row), and releases
-of all rows exactly. The sampling of clients does not amplify privacy: the server knows the participants.
+Every release is a sum of clipped rows with Gaussian noise, and neighbouring data sets differ by one row. Poisson
+sampling of rows is accounted with privacy loss distributions, and releases of all rows exactly. The sampling of clients
+does not amplify privacy: the server knows the participants.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from softswitch.privacy.settings import Drawing, NoiseLevels, RecordPrivacy, Releases, zcdp_budget
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases, zcdp_budget
 from softswitch.support.text import format_number
 
 DISCRETIZATION = 1e-3
@@ -38,7 +38,6 @@ class PrivacyAccount:
         delta: δ of all clients.
         neighbours: Definition of neighbouring data sets, as text.
         budget: ε that a client may spend; None if the noise was given instead.
-        sampling: How rows were drawn, "poisson" or "fixed".
         rate: Probability of each row to be drawn.
         releases: Number of releases of each client.
         noise: Noise multipliers.
@@ -53,7 +52,6 @@ class PrivacyAccount:
     delta: float
     neighbours: str
     budget: float | None = None
-    sampling: str | None = None
     rate: float | None = None
     releases: tuple[Releases, ...] = ()
     noise: NoiseLevels | None = None
@@ -93,41 +91,34 @@ class PrivacyAccount:
 
 
 @lru_cache(maxsize=4096)
-def compute_epsilon(releases: Releases, levels: NoiseLevels, drawing: Drawing, delta: float) -> float:
-    """Return the ε of all releases of a client."""
+def compute_epsilon(releases: Releases, levels: NoiseLevels, rate: float, delta: float) -> float:
+    """Return the ε of all releases of a client that draws each row with probability ``rate``."""
     if not any(releases):
         return 0.0
-    fixed = drawing.sampling == "fixed"
-    sensitivity = 2.0 if fixed else 1.0  # replacing a row changes a sum by up to twice the clipping norm
     try:
         import dp_accounting as library
         from dp_accounting import NeighboringRelation
     except ImportError as error:
         needed = "dp-accounting 0.6.0 (with attrs below 24)"
         raise ImportError(f"privacy needs {needed}: pip install 'softswitch[privacy]'") from error
-    if drawing.rate == 1 or (fixed and drawing.taken == drawing.rows):
+    if rate == 1:
         # Gaussian releases of all rows compose to one Gaussian release, whose ε is known exactly.
         precision = sum(times / noise**2 for times, noise in zip(releases, levels, strict=True))
-        return float(library.get_epsilon_gaussian(1 / (sensitivity * math.sqrt(precision)), delta, tol=1e-9))
-
-    def on_drawn(event: Any) -> Any:
-        if fixed:
-            return library.SampledWithoutReplacementDpEvent(drawing.rows, drawing.taken, event)
-        return library.PoissonSampledDpEvent(drawing.rate, event)
-
-    report, step, evaluation, sizes = (library.GaussianDpEvent(noise / sensitivity) for noise in levels)
-    events = zip((on_drawn(report), on_drawn(step), evaluation, sizes), releases, strict=True)
+        return float(library.get_epsilon_gaussian(1 / math.sqrt(precision), delta, tol=1e-9))
+    report, step, evaluation, sizes = (library.GaussianDpEvent(noise) for noise in levels)
+    report, step = (library.PoissonSampledDpEvent(rate, event) for event in (report, step))
+    events = zip((report, step, evaluation, sizes), releases, strict=True)
     event = library.ComposedDpEvent([library.SelfComposedDpEvent(one, times) for one, times in events if times])
-    neighbours = NeighboringRelation.REPLACE_ONE if fixed else NeighboringRelation.ADD_OR_REMOVE_ONE
+    neighbours = NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = library.rdp.RdpAccountant(orders=_ORDERS, neighboring_relation=neighbours)
     epsilon = float(accountant.compose(event).get_epsilon(delta))
-    if fixed or epsilon > LARGE_EPSILON:
+    if epsilon > LARGE_EPSILON:
         return epsilon
     return float(library.pld.PLDAccountant(neighbours, DISCRETIZATION).compose(event).get_epsilon(delta))
 
 
 @lru_cache(maxsize=256)
-def calibrate_noise(privacy: RecordPrivacy, planned: Releases, drawing: Drawing) -> NoiseLevels:
+def calibrate_noise(privacy: RecordPrivacy, planned: Releases) -> NoiseLevels:
     """Return the given noise levels, or the smallest ones within the budget."""
     if privacy.noise is not None:
         return NoiseLevels.of(privacy, planned, privacy.noise)
@@ -135,7 +126,7 @@ def calibrate_noise(privacy: RecordPrivacy, planned: Releases, drawing: Drawing)
     assert budget is not None
 
     def is_enough(step: float) -> bool:
-        return compute_epsilon(planned, NoiseLevels.of(privacy, planned, step), drawing, delta) <= budget
+        return compute_epsilon(planned, NoiseLevels.of(privacy, planned, step), privacy.rate, delta) <= budget
 
     # Exact if the costs of releases were additive.
     guess = privacy.rate * math.sqrt(planned.steps / privacy.step_share / (2 * zcdp_budget(budget, delta)))
@@ -157,7 +148,7 @@ def _smallest(is_enough: Callable[[float], bool], guess: float) -> float:
 
 
 def count_affordable_rounds(
-    privacy: RecordPrivacy, levels: NoiseLevels, drawing: Drawing, rounds: int, local_steps: int, evaluations: int = 1
+    privacy: RecordPrivacy, levels: NoiseLevels, rounds: int, local_steps: int, evaluations: int = 1
 ) -> int:
     """Return in how many of ``rounds`` rounds a client can take part within its budget, evaluations included."""
     if privacy.epsilon is None:
@@ -166,7 +157,7 @@ def count_affordable_rounds(
 
     def exceeds_budget(count: int) -> bool:
         releases = Releases.planned(privacy, count, local_steps, evaluations)
-        return compute_epsilon(releases, levels, drawing, privacy.delta) > budget
+        return compute_epsilon(releases, levels, privacy.rate, privacy.delta) > budget
 
     if not exceeds_budget(rounds):
         return rounds

@@ -37,14 +37,6 @@ def draw_poisson_sample(rows: Rows, client: Array, width: int, capacity: int, ke
     return _at(rows, client, jnp.nonzero(drawn, size=capacity, fill_value=width)[0].astype(jnp.int32))
 
 
-def draw_fixed_sample(rows: Rows, client: Array, width: int, capacity: int, key: Array, taken: Array) -> DrawnRows:
-    """Draw a uniformly random set of ``taken`` rows; ``capacity`` is the largest sample of any client."""
-    words = jax.random.bits(key, (width,), jnp.uint32)
-    exists = jnp.arange(width) < rows.counts[client].sum()
-    drawn = _at(rows, client, jnp.lexsort((words, ~exists))[:capacity].astype(jnp.int32))  # padding comes last
-    return drawn._replace(counted=drawn.counted & (jnp.arange(capacity) < taken))
-
-
 def poisson_capacity(rate: float, width: int) -> int:
     """Return a size that a Poisson sample exceeds with a probability below 10⁻²⁵.
 

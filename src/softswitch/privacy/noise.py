@@ -22,11 +22,6 @@ def secret_draw(rows: int, rate: float) -> np.ndarray:
     return np.flatnonzero(secret_words(rows) < np.uint64(math.floor(rate * 2**64)))
 
 
-def secret_choice(rows: int, taken: int) -> np.ndarray:
-    """Return the row indices of a uniformly random sample of fixed size."""
-    return np.sort(np.argsort(secret_words(rows), kind="stable")[:taken])
-
-
 def secret_words(count: int) -> np.ndarray:
     """Return random words of 64 bits."""
     return np.frombuffer(os.urandom(8 * count), np.uint64)

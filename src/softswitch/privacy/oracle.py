@@ -98,14 +98,13 @@ class PrivateDraws(NamedTuple):
 class PrivateOracle(NoisyOracle):
     """Private clients that compute with JAX.
 
-    ``sampling`` is "all", "poisson" or "fixed", with ``taken`` rows. Draws of rows and noise depend on the words in
-    ``secret`` besides the seed of the run; without any, the noise can be reproduced from the seed. ``width`` is the
-    number of rows of the largest client, and ``capacity`` the maximum number of drawn rows.
+    Rows are drawn with probability ``rate``. Draws of rows and noise depend on the words in ``secret`` besides the seed
+    of the run; without any, the noise can be reproduced from the seed. ``width`` is the number of rows of the largest
+    client, and ``capacity`` the maximum number of drawn rows.
     """
 
     rows: Rows
     counts: Float[Array, "n functions"]
-    taken: Int[Array, " n"]
     shares: Float[Array, " n"]
     noise: NoiseDeviations
     clip_value: Float[Array, ""]
@@ -116,7 +115,6 @@ class PrivateOracle(NoisyOracle):
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
     local_steps: int = field(metadata=STATIC)
-    sampling: str = field(metadata=STATIC)
     rate: float = field(metadata=STATIC)
     width: int = field(metadata=STATIC)
     capacity: int = field(metadata=STATIC)
@@ -141,7 +139,7 @@ class PrivateOracle(NoisyOracle):
         key = with_secret(jax.random.fold_in(key, 1), self.secret)
         for_noise, for_rows, for_steps = jax.random.split(key, 3)
         noise = jax.random.normal(for_noise, (m, 1 + self.constraints), self.counts.dtype)
-        rows = None if self.sampling == "all" else jax.random.split(for_rows, (m, 1 + steps))
+        rows = None if self.rate == 1 else jax.random.split(for_rows, (m, 1 + steps))
         return PrivateRandomness(noise, rows, jax.random.split(for_steps, (m, steps)))
 
     def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> PrivateDraws:
@@ -206,11 +204,9 @@ class PrivateOracle(NoisyOracle):
         return steps
 
     def _draw_rows(self, client: Array, key: Any) -> DrawnRows:
-        if self.sampling == "all":
+        if self.rate == 1:
             return jax_rows.all_rows(self.rows, client, self.width)
-        if self.sampling == "poisson":
-            return jax_rows.draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
-        return jax_rows.draw_fixed_sample(self.rows, client, self.width, self.capacity, key, self.taken[client])
+        return jax_rows.draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
 
     def _noisy_values(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, shares: Array) -> Array:
         """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from softswitch.support import checks
 
-SAMPLING = ("poisson", "fixed")
-"""How rows are drawn: independently with equal probability, or a fixed number without replacement."""
 SIZE_THRESHOLD = 4.0
 """A noisy number of rows of at most this many standard deviations counts as 0."""
 _LIMITS: dict[str, dict[str, float]] = {
@@ -34,10 +32,8 @@ class RecordPrivacy:
         clip_value: Clipping norm of the vector of a row's objective and constraints. If it is too small, large losses
             are underestimated, and the constraint holds only for the clipped values.
         clip_gradient: Clipping norm of a row's gradient.
-        sampling: "poisson" draws every row independently with probability ``rate``; neighbouring data sets differ by
-            adding or removing a row. "fixed" draws that fraction of the rows without replacement; neighbouring data
-            sets differ by replacing a row, which needs more than twice the noise.
-        rate: Fraction of its rows that a client draws for a report and for each gradient.
+        rate: Probability with which a client draws each of its rows for a report and for each gradient, independently
+            (Poisson sampling). Neighbouring data sets differ by adding or removing a row.
         noise: Noise multiplier of a gradient: standard deviation of the noise divided by ``clip_gradient``.
         report_share: Share of the budget for reports.
         evaluation_share: Share of the budget for the evaluation of the answer. Gradients get the rest.
@@ -50,7 +46,6 @@ class RecordPrivacy:
     delta: float = 1e-5
     clip_value: float = 3.0
     clip_gradient: float = 2.0
-    sampling: str = "poisson"
     rate: float = 1.0
     noise: float | None = None
     report_share: float = 0.5
@@ -66,11 +61,7 @@ class RecordPrivacy:
                 object.__setattr__(self, name, checks.check_real(name, getattr(self, name), **limits))
         for name in ("delta", "report_share", "evaluation_share", "sizes_share"):
             object.__setattr__(self, name, checks.check_probability(name, getattr(self, name)))
-        checks.check_choice("sampling", self.sampling, SAMPLING)
-        if not isinstance(self.public_sizes, bool):
-            raise TypeError(f"public_sizes must be True or False, but is {self.public_sizes!r}")
-        if self.sampling == "fixed" and not self.public_sizes:
-            raise ValueError("public_sizes must be True with sampling='fixed', but is False; use sampling='poisson'")
+        checks.check_instance("public_sizes", self.public_sizes, bool)
         if (rest := self.step_share) <= 0:
             shares = "report_share, evaluation_share and sizes_share"
             raise ValueError(f"{shares} must sum to less than 1, but leave {rest:g} for gradients")
@@ -83,8 +74,6 @@ class RecordPrivacy:
     @property
     def neighbours(self) -> str:
         """Definition of neighbouring data sets, as text."""
-        if self.sampling == "fixed":
-            return "one row of a client is replaced, with the same number of rows"
         return "one row of a client is added or removed" + self.public_sizes * ", with the same public numbers of rows"
 
 
@@ -120,8 +109,7 @@ class NoiseLevels(NamedTuple):
         drawn = step * math.sqrt(privacy.step_share / max(1, planned.steps))
         whole = drawn / privacy.rate
         if privacy.epsilon is not None:
-            sensitivity = 2 if privacy.sampling == "fixed" else 1
-            whole = sensitivity / math.sqrt(2 * zcdp_budget(privacy.epsilon, privacy.delta))
+            whole = 1 / math.sqrt(2 * zcdp_budget(privacy.epsilon, privacy.delta))
         return cls(
             drawn * math.sqrt(max(1, planned.reports) / privacy.report_share),
             step,
@@ -134,24 +122,3 @@ def zcdp_budget(epsilon: float, delta: float) -> float:
     """Return ρ with ε = ρ + 2 sqrt(ρ ln(1/δ)), for which ρ-zCDP implies (ε, δ)-differential privacy."""
     log = math.log(1 / delta)
     return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
-
-
-class Drawing(NamedTuple):
-    """How rows are drawn for reports and gradients; ``rows`` and ``taken`` are numbers for "fixed" sampling, else 0."""
-
-    sampling: str
-    rate: float
-    rows: int = 0
-    taken: int = 0
-
-    @classmethod
-    def of(cls, privacy: RecordPrivacy, rows: int) -> Drawing:
-        """Return how a client with this number of rows draws."""
-        if privacy.sampling == "poisson":
-            return cls("poisson", privacy.rate)
-        return cls("fixed", privacy.rate, rows, count_drawn_rows(privacy.rate, rows))
-
-
-def count_drawn_rows(rate: float, rows: int) -> int:
-    """Return the number of rows of a sample of fixed size, at least one."""
-    return max(1, min(rows, round(rate * rows)))

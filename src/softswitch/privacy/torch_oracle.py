@@ -77,8 +77,8 @@ def describe_row_mixing(module: torch.nn.Module) -> str | None:
 class PrivateTorchOracle(NoisyOracle, TorchOracle):
     """A ``TorchOracle`` whose rows are clipped one by one, with noise on all sums.
 
-    ``taken`` is the number of rows that each client draws, or None for Poisson sampling. ``clips`` are the clipping
-    norms of a row's values and of its gradient. See also ``TorchOracle`` and ``NoisyOracle``.
+    ``clips`` are the clipping norms of a row's values and of its gradient. See also ``TorchOracle`` and
+    ``NoisyOracle``.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         participants: int,
         local_steps: int,
         counts: np.ndarray,
-        taken: np.ndarray | None,
         shares: np.ndarray,
         noise: NoiseDeviations,
         clips: tuple[float, float],
@@ -100,7 +99,7 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
         self.reports_full_data = False
         self.counts, self.shares, self.noise = counts, shares, noise
         self.clip_value, self.clip_gradient = clips
-        self._taken, self._evaluation_seed, self._evaluates = taken, evaluation_seed, True
+        self._evaluation_seed, self._evaluates = evaluation_seed, True
 
     def without_final_evaluation(self) -> PrivateTorchOracle:
         """Return the same clients without evaluations."""
@@ -168,13 +167,10 @@ class PrivateTorchOracle(NoisyOracle, TorchOracle):
     def digest(self) -> dict[str, str]:
         """Return digests of the functions, the data and the privacy settings."""
         kept = (self.counts.tolist(), self.noise, self.clip_value, self.clip_gradient, self._evaluation_seed)
-        return {**super().digest(), "private": repr((kept, self.shares.tolist(), self._taken is None))}
+        return {**super().digest(), "private": repr((kept, self.shares.tolist()))}
 
     def _draw_rows(self, client: int, generator: np.random.Generator) -> np.ndarray:
-        count = len(self._clients[client])
-        if self._taken is not None:
-            return generator.choice(count, int(self._taken[client]), replace=False)
-        return np.flatnonzero(generator.random(count) < self.shares[client])
+        return np.flatnonzero(generator.random(len(self._clients[client])) < self.shares[client])
 
     def _noisy_values(
         self, params: Params, client: int, rows: np.ndarray, noise: float, share: float, generator: np.random.Generator

@@ -46,7 +46,7 @@ def training_privacy(config: Config) -> RecordPrivacy | None:
         problems.append("task.regret must be false with privacy: client optima have no privacy budget")
     if problems:
         raise ValueError("\n".join(problems))
-    names = ("epsilon", "delta", "clip_value", "clip_gradient", "sampling", "rate")
+    names = ("epsilon", "delta", "clip_value", "clip_gradient", "rate")
     return _record_privacy("privacy.", **{name: getattr(privacy, name) for name in names})
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from softswitch.privacy.settings import SAMPLING
 from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LABEL_TYPES, LOSSES
 from softswitch.support.checks import closest_match
 from softswitch.tables.constraints import KINDS
@@ -142,7 +141,6 @@ class PrivacySection:
     levels: tuple[str, ...] = setting("Values of every categorical feature, known without the data: 'sex: F, M'.", ())
     clip_value: float = setting("Largest norm of a row's objective and constraints.", 3.0)
     clip_gradient: float = setting("Largest norm of a row's gradient.", 2.0)
-    sampling: Annotated[str, OneOf(*SAMPLING)] = setting("Sampling of rows.", SAMPLING[0])
     rate: float = setting("Share of its rows that a client samples for a report and for a gradient.", 1.0)
 
     @property
