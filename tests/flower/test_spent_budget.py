@@ -16,7 +16,7 @@ ALL_ROWS = 1.0
 
 def budget_in(file, local_steps=1, evaluations=2, **settings):
     privacy = ss.RecordPrivacy(epsilon=1, **settings)
-    return SpentBudget(file, privacy, ALL_ROWS, Releases.planned(privacy, 50, local_steps, evaluations))
+    return SpentBudget(file, privacy, Releases.planned(privacy, 50, local_steps, evaluations))
 
 
 def charged(budget, **more):

@@ -190,5 +190,3 @@ def test_a_number_of_liars_is_checked_whatever_its_type(number):
     assert ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(0)).robust is None
     with pytest.raises(ValueError, match="robust must be an integer >= 0"):
         ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.1, robust=number(-1))
-    with pytest.raises(ValueError, match="rest must be an integer >= 0"):
-        ss.Memory(rest=number(-1))

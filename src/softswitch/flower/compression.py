@@ -39,6 +39,7 @@ def describe_compressor(compressor: Compressor) -> str:
     """Return the text by which a compressor is sent to clients."""
     if isinstance(compressor, TopK):
         return f"top-k {compressor.share!r} {compressor.bits or 0}"
+    assert isinstance(compressor, Quantised)
     return f"quantised {compressor.bits} {compressor.block}"
 
 

@@ -19,7 +19,7 @@ from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.function_equality import TracedSettings
 
 Schedule = Callable[[Any], Any]
 PAPER_SLACK = 10.0
@@ -40,7 +40,7 @@ def differs(one: Any, other: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Method(TracedSettings, ABC):
     """The settings that every method has; a method adds its own, and ``decide``.
 
     To write a method, subclass this class as a frozen dataclass:
@@ -108,11 +108,6 @@ class Method(ABC):
 
     sees_each: ClassVar[bool] = False
     """Whether the method combines the clients' directions itself (``combine``)."""
-
-    def __init_subclass__(cls) -> None:
-        """Register the method as a pytree: its numbers are traced, the rest is compiled."""
-        super().__init_subclass__()
-        traced_settings(cls)
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, optax.GradientTransformation):

@@ -16,7 +16,6 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.methods.memory import Places, Remembered
-from softswitch.support.arrays import top_k_indices
 
 TURN_STREAM = 0x7FFFFFFF
 """Number folded into a run's key for the order of turns; no round has this number."""
@@ -83,7 +82,7 @@ def select_clients(
             least = jnp.finfo(scores.dtype).min  # unknown and resting clients rank above the selected ones
             known = jnp.where(remembered.known & ~is_resting, jnp.maximum(scores, least), least)
             urgency = jnp.where(chosen, -jnp.inf, jnp.where(new, jnp.inf, known))
-            selected.append(top_k_indices(urgency, count))
+            selected.append(lax.top_k(urgency, count)[1].astype(jnp.int32))
             chosen = chosen.at[selected[-1]].set(True)
     # Clients that are not selected already come first, in their order.
     free = jnp.argsort(chosen[in_turn], stable=True)

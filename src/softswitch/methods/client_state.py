@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from softswitch.methods.messages import Decision
-from softswitch.methods.parts import Part, Update
+from softswitch.methods.parts import Part, Update, active_state, replace_active
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import expand_like, select, weighted_sum
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.function_equality import TracedSettings
 
 MOST_BYTES = 4 * 2**30  # maximum size of all clients' state
 
@@ -43,7 +43,7 @@ class RoundAtClients(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtClients(ABC):
+class AtClients(TracedSettings, ABC):
     """State at every client that changes its local steps; for ``Method.at_clients``.
 
     A local step goes along ∇h_i(w) + shift_i + pull·(w − w_k), where h_i is the client's local loss. All state has the
@@ -52,11 +52,6 @@ class AtClients(ABC):
 
     pull: ClassVar[float | None] = None
     """Strength of the proximal term towards w_k; a subclass may have it as a setting. None: no proximal term."""
-
-    def __init_subclass__(cls) -> None:
-        """Trace numeric settings and compile the rest."""
-        super().__init_subclass__()
-        traced_settings(cls)
 
     @abstractmethod
     def init(self, params: Params, clients: int, switches: bool) -> Any:
@@ -190,7 +185,7 @@ class ControlVariates(AtClients):
 
     def shift(self, state: Any, info: RoundAtClients) -> Params:
         """Return −c_i + Σ_j r_j c_j."""
-        known, mean = state[0] if len(state) == 1 else where(info.feasible, *state)
+        known, mean = active_state(state, info.feasible)
         weights = jnp.where(known, info.weights, 0)
         total = weights.sum()
         average = weighted_sum(mean, weights / jnp.where(total > 0, total, 1))
@@ -200,17 +195,9 @@ class ControlVariates(AtClients):
         """Return the directions, and c_i as the directions minus the shift."""
         mean = jax.tree.map(lambda u, s: u - s.astype(u.dtype), directions, shift)
         new = Variates(jnp.ones(info.weights.shape, bool), mean)
-        if len(state) == 1:
-            return directions, (new,)
-        objective, constraint = state
-        return directions, (where(info.feasible, new, objective), where(~info.feasible, new, constraint))
+        return directions, replace_active(state, info.feasible, new)
 
 
 def zeros_per_client(params: Params, clients: int) -> Params:
     """Return zeros of the shape of the parameters for every client."""
     return cast(Params, jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params))
-
-
-def where(condition: Any, one: Any, other: Any) -> Any:
-    """Return one of two trees of the same structure."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)

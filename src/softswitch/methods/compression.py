@@ -12,8 +12,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int
 
-from softswitch.methods.client_state import AtClients, RoundAtClients, where, zeros_per_client
-from softswitch.methods.compressors import Compressor
+from softswitch.methods.client_state import AtClients, RoundAtClients, zeros_per_client
+from softswitch.methods.compressors import Compressor, Quantised, TopK
+from softswitch.methods.parts import active_state, replace_active
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
 
@@ -57,7 +58,7 @@ class Compression(AtClients):
 
     def __post_init__(self) -> None:
         for name in ("up", "down"):
-            if not isinstance(compressor := getattr(self, name), Compressor | None):
+            if not isinstance(compressor := getattr(self, name), TopK | Quantised | None):
                 raise TypeError(f"{name} must be a TopK, a Quantised or None, but is {compressor!r}")
         if self.up is None and self.down is None:
             raise ValueError("up or down must be a compressor such as TopK(share=0.01), but both are None")
@@ -73,14 +74,11 @@ class Compression(AtClients):
         changes = None if state.changes is None else jnp.full(state.changes.shape, info.changes, jnp.int32)
         if self.up is None:
             return directions, Owed((), changes)
-        errors = state.errors
-        error = errors[0] if len(errors) == 1 else where(info.feasible, *errors)
+        error = active_state(state.errors, info.feasible)
         message = jax.tree.map(lambda e, u: e + u.astype(e.dtype), error, directions)
         sent = jax.vmap(partial(compressed, self.up))(message)
         left = jax.tree.map(jnp.subtract, message, sent)
-        if len(errors) == 1:
-            return sent, Owed((left,), changes)
-        return sent, Owed((where(info.feasible, left, errors[0]), where(info.feasible, errors[1], left)), changes)
+        return sent, Owed(replace_active(state.errors, info.feasible, left), changes)
 
     def after_void(self, before: Any, after: Any) -> Any:
         """Return the state after a void round: participants have the parameters, and errors are unchanged."""

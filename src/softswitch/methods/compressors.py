@@ -1,11 +1,9 @@
-"""Compressors of vectors: quantisation and sparsification, in compiled programs and as bytes.
-
-``C(v)`` of a compressor C equals ``decode(encode(v))``, for JAX and NumPy arrays. Compression is idempotent.
-"""
+"""Compressors of vectors: quantisation and sparsification, in compiled programs and as bytes."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +18,43 @@ SCALE_BYTES = 2  # a scale is the upper half of a float32
 SMALLEST, LARGEST = 1e-30, 1e38  # smaller scales become 0, and larger ones are clipped
 
 
+class Compressor(ABC):
+    """A lossy compressor C: ``C(v)`` equals ``decode(encode(v))`` for JAX and NumPy arrays. It is idempotent."""
+
+    @abstractmethod
+    def __call__(self, vector: Any) -> Any:
+        """Return a one-dimensional JAX or NumPy array after compression."""
+
+    @abstractmethod
+    def size(self, numbers: int, itemsize: int) -> int:
+        """Return the number of bytes of a compressed vector.
+
+        Args:
+            numbers: Length of the vector.
+            itemsize: Bytes of each number before compression.
+        """
+
+    @abstractmethod
+    def encode(self, vector: np.ndarray) -> bytes:
+        """Return a vector as bytes.
+
+        Args:
+            vector: One-dimensional array of finite numbers.
+        """
+
+    @abstractmethod
+    def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
+        """Return the vector, or raise ``ValueError`` if the bytes are not valid.
+
+        Args:
+            code: The bytes.
+            numbers: Length of the vector.
+            dtype: Type of its numbers.
+        """
+
+
 @dataclass(frozen=True)
-class Quantised:
+class Quantised(Compressor):
     """Quantisation: every number is rounded to a multiple of its block's scale; with one bit, to its sign.
 
         C(v)_j = s·round(v_j/s),  s = max |v| of the block / (2^(bits−1) − 1)
@@ -43,21 +76,21 @@ class Quantised:
             raise ValueError(f"block must be an integer from 1 to {MAX_BLOCK:,}, but is {self.block!r}")
 
     def __call__(self, vector: Any) -> Any:
-        """Return multiples of the scales, for a one-dimensional JAX or NumPy array."""
+        """Return multiples of the scales."""
         rounded, scale = self._round(vector)
         return (rounded * scale[:, None]).reshape(-1)[: vector.shape[0]].astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of a compressed vector of ``numbers`` entries: scales and multiples."""
+        """Return the bytes of scales and multiples."""
         return SCALE_BYTES * self._blocks(numbers) + _packed_size(numbers, self.bits)
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the scales of a vector, then the multiples."""
+        """Return the scales, then the multiples."""
         rounded, scale = self._round(vector)
         return _encode_multiples(scale, rounded.reshape(-1)[: vector.shape[0]], self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector of ``numbers`` entries, or raise ``ValueError`` if the bytes are not valid."""
+        """Return the multiples times the scales."""
         _check_length(code, self.size(numbers, dtype.itemsize))
         scale, multiples = _decode_multiples(code, self._blocks(numbers), numbers, self.bits, dtype)
         return multiples * np.repeat(scale, self.block)[:numbers]
@@ -78,7 +111,7 @@ class Quantised:
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Compressor):
     """Sparsification: keep the k entries of largest magnitude (the first ones among ties), and set the rest to 0.
 
     The positions are encoded as packed indices, or as one bit per entry of the vector if that is shorter.
@@ -98,7 +131,7 @@ class TopK:
             _check_bits(self.bits)
 
     def __call__(self, vector: Any) -> Any:
-        """Return the largest entries of a one-dimensional JAX or NumPy array, and zeros."""
+        """Return the largest entries, and zeros."""
         xp, chosen = _library_of(vector), self._choose(vector)
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
@@ -108,13 +141,13 @@ class TopK:
         return xp.where(chosen, rounded, xp.zeros_like(rounded)).astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of a compressed vector of ``numbers`` entries: positions and values."""
+        """Return the bytes of positions and values."""
         count = self._count(numbers)
         values = count * itemsize if self.bits is None else SCALE_BYTES + _packed_size(count, self.bits)
         return _packed_size(*self._layout(numbers)) + values
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the positions of the largest entries of a vector, then their values."""
+        """Return the positions, then the values."""
         chosen, (entries, width) = self._choose(vector), self._layout(len(vector))
         positions = _pack(chosen if entries == len(vector) else np.flatnonzero(chosen), width)
         values = vector[chosen]
@@ -124,7 +157,7 @@ class TopK:
         return positions + _encode_multiples(scale, _multiples(values, scale, self.bits), self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector of ``numbers`` entries, or raise ``ValueError`` if the bytes are not valid."""
+        """Return the values at their positions, and zeros."""
         _check_length(code, self.size(numbers, dtype.itemsize))
         end = _packed_size(*self._layout(numbers))
         positions, rest = self._decode_positions(code[:end], numbers), code[end:]
@@ -167,9 +200,6 @@ class TopK:
     def _scale(self, kept: Any) -> Any:
         counts = np.asarray(self._count(kept.shape[0]), kept.dtype)
         return _scale_of(_library_of(kept).abs(kept), counts, self.bits or 1)
-
-
-Compressor = Quantised | TopK
 
 
 def split_byte_counts(each: Any) -> tuple[Any, Any]:

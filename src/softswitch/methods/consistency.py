@@ -19,29 +19,17 @@ from softswitch.support.arrays import append_clients, take_clients
 
 
 class Consistency(NamedTuple):
-    """Consistency statistics of every client, and the prediction for its next report.
+    """Consistency statistics of every client, and the prediction for its next report."""
 
-    Attributes:
-        round: Round of its last direction; −1 if none.
-        loss: Local loss in that round, one row of constraints per client.
-        value: Reported value of that loss.
-        foretold: Predicted change of the value.
-        times: Number of comparisons.
-        hurt: Number of predicted increases.
-        denied: Number of these after which it reported a decrease.
-        said: Sum of the absolute reported changes.
-        meant: Sum of the absolute predicted changes.
-    """
-
-    round: Int[Array, " n"]
-    loss: LocalLoss
-    value: Float[Array, " n"]
-    foretold: Float[Array, " n"]
-    times: Int[Array, " n"]
-    hurt: Int[Array, " n"]
-    denied: Int[Array, " n"]
-    said: Float[Array, " n"]
-    meant: Float[Array, " n"]
+    round: Int[Array, " n"]  # round of its last direction; −1 if none
+    loss: LocalLoss  # local loss in that round, one row of constraints per client
+    value: Float[Array, " n"]  # reported value of that loss
+    foretold: Float[Array, " n"]  # predicted change of the value
+    times: Int[Array, " n"]  # number of comparisons
+    hurt: Int[Array, " n"]  # number of predicted increases
+    denied: Int[Array, " n"]  # number of these after which it reported a decrease
+    said: Float[Array, " n"]  # sum of the absolute reported changes
+    meant: Float[Array, " n"]  # sum of the absolute predicted changes
 
     @classmethod
     def empty(cls, clients: int, constraints: int, dtype: Any) -> Consistency:

@@ -8,27 +8,21 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from softswitch.methods.messages import Decision
-from softswitch.methods.parts import Part, Update
+from softswitch.methods.parts import Part, Update, active_state, replace_active
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.function_equality import TracedSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direction(ABC):
+class Direction(TracedSettings, ABC):
     """Transformation of a round's direction u_k = Σ r_i u_i; for ``Method.direction``.
 
     A switching method follows two vector fields, those of the objective and of the constraint. Each has its own state,
     and a round changes only the state of the function on which it descends. Subclasses are frozen dataclasses.
     """
-
-    def __init_subclass__(cls) -> None:
-        """Trace numeric settings and compile the rest."""
-        super().__init_subclass__()
-        traced_settings(cls)
 
     @abstractmethod
     def init(self, params: Params) -> Any:
@@ -91,14 +85,5 @@ class DirectionPart(Part):
 
     def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
         """Transform the direction with the state of the function on which the round descends."""
-        if not self.switches:
-            direction, new = self.direction.transform(state[0], direction)
-            return direction, (new,)
-        bit = decision.feasible
-        active = jax.tree.map(lambda one, other: jnp.where(bit, one, other), *state)
-        direction, new = self.direction.transform(active, direction)
-
-        def replace(changes: Array, old: Any) -> Any:
-            return jax.tree.map(lambda now, kept: jnp.where(changes, now, kept).astype(kept.dtype), new, old)
-
-        return direction, (replace(bit, state[0]), replace(~bit, state[1]))
+        direction, new = self.direction.transform(active_state(state, decision.feasible), direction)
+        return direction, replace_active(state, decision.feasible, new)

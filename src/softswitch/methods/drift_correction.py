@@ -23,15 +23,10 @@ ERROR_DECAY = 0.97
 
 
 class Forecasts(NamedTuple):
-    """Estimates of every client's values for each β.
+    """Estimates of every client's values for each β."""
 
-    Attributes:
-        estimates: x̂; −∞ for a client without a report or without the value.
-        missed: Running mean squared error of the estimates on fresh batches.
-    """
-
-    estimates: Float[Array, "n b v"]
-    missed: Float[Array, "b v"]
+    estimates: Float[Array, "n b v"]  # x̂; −∞ for a client without a report or without the value
+    missed: Float[Array, "b v"]  # running mean squared error of the estimates on fresh batches
 
     @classmethod
     def empty(cls, clients: int, values: int, dtype: Any) -> Forecasts:
@@ -49,12 +44,7 @@ class Forecasts(NamedTuple):
         return self._replace(estimates=self.estimates.at[clients].set(-jnp.inf))
 
     def with_values(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
-        """Return the estimates with exact values for some clients, and reset errors.
-
-        Args:
-            values: Values of all clients.
-            who: Clients whose values are exact.
-        """
+        """Return the estimates with exact values for the clients in ``who``, and reset errors."""
         estimates = jnp.where(who[:, None, None], values[:, None].astype(self.estimates.dtype), self.estimates)
         return Forecasts(estimates, jnp.zeros_like(self.missed))
 

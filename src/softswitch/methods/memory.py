@@ -18,7 +18,7 @@ from softswitch.methods.parts import Decide, Part
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.support import checks
 from softswitch.support.arrays import append_clients, take_clients
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.function_equality import TracedSettings
 
 EXCLUDED = -2
 """``reported_at`` of a client that is excluded."""
@@ -37,9 +37,8 @@ class Places(NamedTuple):
         return self.by_constraint + self.by_objective + self.in_turn
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(TracedSettings):
     """How a server remembers its clients' reports; for ``Sampling(memory=Memory())``.
 
     Attributes:
@@ -47,8 +46,6 @@ class Memory:
             0 keeps the last report. A larger β reduces the noise of the switch, and follows more slowly.
         worst_share: Share of a round's places for the clients with the largest remembered values, half by g and half
             by f. The rest are selected in turn, in random order; at least one place is.
-        rest: Number of rounds after a selection in which a client is not selected by its values, so that a client
-            that claims to be the worst is not always selected. Default: 1 for a robust method, else 0.
         corrected: Drift-corrected estimates: every client also reports the values of its batch at the previous
             iterate, at twice the cost, and its estimate moves by the difference. The decay rate is chosen during the
             run, and ``smoothing`` stays 0. For reports on few rows, whose maximum is mostly noise.
@@ -56,7 +53,6 @@ class Memory:
 
     smoothing: float = 0.0
     worst_share: float = 2 / 3
-    rest: int | None = None
     corrected: bool = False
 
     def __post_init__(self) -> None:
@@ -68,22 +64,20 @@ class Memory:
             )
         share = checks.check_real("worst_share", self.worst_share, minimum=0, maximum=1)
         object.__setattr__(self, "worst_share", share)
-        if self.rest is not None and not checks.is_array(self.rest):  # a traced value was checked before
-            object.__setattr__(self, "rest", checks.check_integer("rest", self.rest, minimum=0))
 
     @property
     def values_a_report(self) -> int:
         """Number of iterates at which a report evaluates its batch."""
         return 2 if self.corrected else 1
 
-    def rest_for(self, method: Method) -> int | Array:
-        """Return ``rest`` or its default for a method.
+    def rest_for(self, method: Method) -> int:
+        """Return the number of rounds after a selection in which a client is not selected by its values.
+
+        With Byzantine clients, one that claims to be the worst must not always be selected.
 
         Args:
             method: The method.
         """
-        if self.rest is not None:
-            return self.rest
         return 0 if method.robust is None else 1
 
     def places(self, participants: int) -> Places:
@@ -108,33 +102,19 @@ class Memory:
 
 
 class Remembered(NamedTuple):
-    """What the server remembers of every client.
+    """What the server remembers of every client."""
 
-    Attributes:
-        objective: f̂_i; −∞ for a client without an objective or without a report.
-        constraint: ĝ_i.
-        sums: Additive statistics of a pooled constraint; None for a plain one.
-        reported_at: Round of its last report; −1 if it never reported, −2 if it is excluded.
-        selected_at: Round in which it was last selected; −1 if never.
-        times: Number of its reports.
-        travelled_at: Length of the server's path at its last report.
-        travelled: Length of the server's path, Σ ‖w_{k+1} − w_k‖.
-        order: Order in which clients are selected in turn in the current pass.
-        pass_number: Number of the current pass; −1 before the first.
-        forecasts: Drift-corrected estimates, if the memory is corrected; else None.
-    """
-
-    objective: Float[Array, " n"]
-    constraint: Float[Array, "n c"]
-    sums: Float[Array, "n s"] | None
-    reported_at: Int[Array, " n"]
-    selected_at: Int[Array, " n"]
-    times: Int[Array, " n"]
-    travelled_at: Float[Array, " n"]
-    travelled: Float[Array, ""]
-    order: Int[Array, " n"]
-    pass_number: Int[Array, ""]
-    forecasts: Forecasts | None = None
+    objective: Float[Array, " n"]  # f̂_i; −∞ for a client without an objective or without a report
+    constraint: Float[Array, "n c"]  # ĝ_i
+    sums: Float[Array, "n s"] | None  # additive statistics of a pooled constraint
+    reported_at: Int[Array, " n"]  # round of its last report; −1 if it never reported, −2 if it is excluded
+    selected_at: Int[Array, " n"]  # round in which it was last selected; −1 if never
+    times: Int[Array, " n"]  # number of its reports
+    travelled_at: Float[Array, " n"]  # length of the server's path at its last report
+    travelled: Float[Array, ""]  # length of the server's path, Σ ‖w_{k+1} − w_k‖
+    order: Int[Array, " n"]  # order in which clients are selected in turn in the current pass
+    pass_number: Int[Array, ""]  # number of the current pass; −1 before the first
+    forecasts: Forecasts | None = None  # drift-corrected estimates, if the memory is corrected
 
     @classmethod
     def empty(

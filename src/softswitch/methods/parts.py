@@ -110,6 +110,18 @@ class Part:
         return {}
 
 
+def active_state(states: tuple[Any, ...], feasible: Bool[Array, ""]) -> Any:
+    """Return the state of the function on which a round descends: of one state for both, or of one for each."""
+    return states[0] if len(states) == 1 else select(feasible, *states)
+
+
+def replace_active(states: tuple[Any, ...], feasible: Bool[Array, ""], new: Any) -> tuple[Any, ...]:
+    """Return the states with a new one of the function on which a round descends."""
+    if len(states) == 1:
+        return (new,)
+    return select(feasible, new, states[0]), select(~feasible, new, states[1])
+
+
 class PreviousIterate(Part):
     """w_{k−1}, if reports at w_k are compared with those at w_{k−1}."""
 

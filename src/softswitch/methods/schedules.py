@@ -8,12 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.function_equality import TracedSettings
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
-class FallingStep:
+class FallingStep(TracedSettings):
     """Cosine decay of the step size to 0: first·(1 + cos(π (k − begin)/rounds))/2 in round k.
 
     Attributes:
@@ -32,9 +31,8 @@ class FallingStep:
         return self.first * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
-@traced_settings
 @dataclass(frozen=True, kw_only=True)
-class NormalizedAdam:
+class NormalizedAdam(TracedSettings):
     """Adam on directions normalised to length 1, which makes objective and constraint independent of their units.
 
     Attributes:

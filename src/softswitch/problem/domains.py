@@ -13,7 +13,7 @@ import numpy as np
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import has_leaves, structure_and_shapes
-from softswitch.support.function_equality import traced_settings
+from softswitch.support.function_equality import TracedSettings
 
 
 @runtime_checkable
@@ -29,9 +29,8 @@ class Domain(Protocol):
         ...
 
 
-@traced_settings
 @dataclass(frozen=True)
-class Ball(Domain):
+class Ball(TracedSettings, Domain):
     """All parameters within Euclidean distance ``radius`` of the origin, over the whole pytree.
 
     Attributes:
@@ -62,9 +61,8 @@ class Ball(Domain):
         return 2 * self.radius
 
 
-@traced_settings
 @dataclass(frozen=True)
-class Box(Domain):
+class Box(TracedSettings, Domain):
     """All parameters with ``lower`` <= every entry <= ``upper``.
 
     Attributes:

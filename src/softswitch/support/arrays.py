@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
 BLOCK_BYTES = 1 << 26  # of an array on a device, copied to the host at a time
-MIN_BLOCK_WIDTH = 4  # numbers; top_k_indices does not split arrays into smaller blocks
 LARGE_SIZE = 2**16  # numbers; trees of at least this size are updated in place
 _ALIGNMENT = 64  # bytes
 
@@ -108,22 +107,6 @@ def weighted_sum(tree: Tree, weights: jax.Array) -> Tree:
 def expand_like(values: jax.Array, leaf: jax.Array) -> jax.Array:
     """Reshape one value per client so that it broadcasts with an array of the clients."""
     return values.reshape(-1, *[1] * (leaf.ndim - 1))
-
-
-def top_k_indices(values: Float[Array, " n"], many: int) -> Int[Array, " many"]:
-    """Return the indices of the largest values in descending order, as ``lax.top_k`` does, but faster.
-
-    Only the ``many`` blocks with the largest maxima are searched. Any other value is preceded by these maxima.
-    """
-    n = values.shape[0]
-    width = math.isqrt(n // max(1, many))  # both searches are then among √(n·many) numbers
-    if width < MIN_BLOCK_WIDTH:
-        return lax.top_k(values, many)[1].astype(jnp.int32)
-    blocks = -(-n // width)
-    split = jnp.pad(values, (0, blocks * width - n), constant_values=-jnp.inf).reshape(blocks, width)
-    which = jnp.sort(lax.top_k(split.max(axis=1), many)[1])
-    place = lax.top_k(split[which].reshape(-1), many)[1]
-    return (which[place // width] * width + place % width).astype(jnp.int32)
 
 
 # Conditional updates of large trees, written so that XLA's CPU compiler updates buffers in place. It inserts copies

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,8 +15,6 @@ import numpy as np
 LIBRARIES = {"builtins", "equinox", "flax", "functools", "itertools", "jax", "math", "numpy", "operator", "optax"}
 """Libraries whose module attributes do not change while the process runs."""
 MAX_VALUES = 2000  # functions that refer to more values are equal to themselves only
-
-Settings = TypeVar("Settings")
 
 
 class ComparableFunction:
@@ -119,35 +117,34 @@ def _is_library(module: str) -> bool:
     return module.partition(".")[0] in LIBRARIES
 
 
-_TRACED: set[type] = set()
-
-
-def traced_settings(cls: type[Settings]) -> type[Settings]:
-    """Class decorator: register a frozen dataclass as a pytree whose leaves are its numbers.
+class TracedSettings:
+    """Base class of frozen dataclasses that are pytrees, with their numbers as leaves.
 
     Numbers (α, a step size) and settings that contain numbers become arguments of the compiled program: other values
     compile nothing. Strings, booleans, functions and None are static. Unflattening skips the constructor's checks.
     """
 
-    def flatten(settings: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-        static = {name: value for name, value in values.items() if _is_static(value)}
-        numbers = {name: value for name, value in values.items() if name not in static}
-        wrapped = ((name, ComparableFunction(value) if callable(value) else value) for name, value in static.items())
-        return tuple(numbers.values()), (tuple(numbers), tuple(wrapped))
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, cls))
 
-    def unflatten(aux: tuple[Any, ...], numbers: Any) -> Any:
-        names, static = aux
-        settings = object.__new__(cls)
-        for name, value in (*zip(names, numbers, strict=True), *static):
-            object.__setattr__(settings, name, value.function if isinstance(value, ComparableFunction) else value)
-        return settings
 
-    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
-    _TRACED.add(cls)
-    return cls
+def _flatten(settings: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    static = {name: value for name, value in values.items() if _is_static(value)}
+    numbers = {name: value for name, value in values.items() if name not in static}
+    wrapped = ((name, ComparableFunction(value) if callable(value) else value) for name, value in static.items())
+    return tuple(numbers.values()), (tuple(numbers), tuple(wrapped))
+
+
+def _unflatten(cls: type, static_parts: tuple[Any, ...], numbers: Any) -> Any:
+    names, static = static_parts
+    settings = object.__new__(cls)
+    for name, value in (*zip(names, numbers, strict=True), *static):
+        object.__setattr__(settings, name, value.function if isinstance(value, ComparableFunction) else value)
+    return settings
 
 
 def _is_static(value: Any) -> bool:
     is_plain = value is None or isinstance(value, str | bool | np.bool_) or callable(value)
-    return is_plain and type(value) not in _TRACED
+    return is_plain and not isinstance(value, TracedSettings)
