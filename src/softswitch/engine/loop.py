@@ -20,7 +20,7 @@ from softswitch.engine.server_step import is_healthy
 from softswitch.methods.base import Method
 from softswitch.methods.state import State
 from softswitch.oracles.options import Logging
-from softswitch.privacy.oracle import NoisyOracle
+from softswitch.privacy.oracle import PrivateOracle
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
 from softswitch.results.history import History, Record, join
@@ -96,7 +96,7 @@ def run(
         if restarts is not None and restarts.done < done:  # for the answer only: the checkpoint is within the restart
             state = restarts.close(state, done, _history_since(request, records, done, restarts.done))
         stopped = stopped and done < rounds and int(state.diverged_at) < 0
-        if stopped and saved is not None and isinstance(request.oracle, NoisyOracle):
+        if stopped and saved is not None and isinstance(request.oracle, PrivateOracle):
             # The budget has one final evaluation, for the end of the run: this one can continue.
             oracle = request.oracle.without_final_evaluation()
             request = replace(request, federation=replace(request.federation, oracle=oracle))
@@ -240,7 +240,7 @@ def finish(
     )
 
     def constraint_noise() -> float:
-        if isinstance(oracle, NoisyOracle):  # known without another release
+        if isinstance(oracle, PrivateOracle):  # known without another release
             deviations = oracle.report_deviations[:, 1:]
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
         key = jax.random.key(seed)

@@ -28,7 +28,7 @@ from softswitch.oracles.options import Logging, Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon, count_affordable_rounds
 from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.jax_rows import poisson_capacity
-from softswitch.privacy.oracle import NoiseDeviations, NoisyOracle, PrivateOracle, with_secret
+from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
 from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
@@ -140,7 +140,7 @@ def prepare_privately(
 def make_private_request(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
     """Return the request, and the method with its settings filled in."""
     oracle, settings = federation.oracle, plan.settings
-    assert isinstance(oracle, NoisyOracle)
+    assert isinstance(oracle, PrivateOracle)
     filled: dict[str, Any] = {}
     if method.threshold is None and method.slack is None:
         deviations = oracle.report_deviations[:, 1:]

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace as changed
-from typing import Any, cast
+from typing import Any
 
-import jax
-import numpy as np
-
-from softswitch.certification.private import count_rows_from_values
 from softswitch.certification.torch import functions_and_rows
 from softswitch.engine.auto_tuning import default_memory
 from softswitch.engine.defaults import DEFAULT_ROUNDS, FEDERATION_ROUNDS
-from softswitch.engine.loop import run
-from softswitch.engine.private import (
-    EVALUATION_STREAM,
-    PrivatePlan,
-    add_account,
-    make_plan,
-    make_private_request,
-    release_sizes,
-)
 from softswitch.engine.request import RunSettings, WarmStart, choose_eval_every
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
@@ -30,11 +17,8 @@ from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batche
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
-from softswitch.privacy.checks import refuse_uncounted
-from softswitch.privacy.clipping import PLAIN_STEPS
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.privacy.torch_oracle import PrivateTorchOracle, describe_row_mixing, evaluate_rows, preserve_buffers
-from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -65,12 +49,7 @@ def solve_torch(
     if refused:
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:
-        refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
-        private, plan = _private_federation(problem, clients, privacy, sampling, settings, seed)
-        request, method = make_private_request(private, plan, method)
-        result = add_account(run(request, method, seed, logging, checkpoints), private.oracle, plan)
-        cast(PrivateTorchOracle, private.oracle).load_answer(result.params)
-        return result
+        raise ValueError(f"privacy must be None for PyTorch modules, but is {privacy!r}; use PrivateClient over Flower")
     federation = torch_federation(problem, clients, sampling, logging.held_out)
     oracle: Any = federation.oracle
     if settings.memory == "auto":
@@ -149,62 +128,3 @@ def _batches(sampling: Sampling, rows: Sequence[TorchRows], participants: int, f
             limit = f"must be at most {smallest}, the rows of the smallest client"
             raise ValueError(f"{name} = {size} without replacement {limit}")
     return Batches(*(size if size is None else min(size, smallest) for size in chosen))
-
-
-def _private_federation(
-    problem: Problem, clients: TorchData, privacy: RecordPrivacy, sampling: Sampling, settings: RunSettings, seed: int
-) -> tuple[Federation, PrivatePlan]:
-    """Return clients that release only sums of clipped rows with noise, or raise if that is not possible."""
-    functions, named = functions_and_rows(problem, clients)
-    rows = tuple(named.values())
-    checks.check_instance("privacy", privacy, RecordPrivacy)
-    if (mixing := describe_row_mixing(functions.module)) is not None:
-        raise ValueError(mixing)
-    if functions.optimizer is not None:
-        raise ValueError(PLAIN_STEPS)
-    if isinstance(functions.constraint, PooledConstraint):
-        raise ValueError(
-            "constraint must not be a PooledConstraint with privacy, because it is not a mean over rows. If the sizes "
-            "of the groups are public, write a gap between two groups as two constraints, one for each side"
-        )
-    if any(one.loader is not None for one in rows):
-        raise ValueError("clients must be Datasets with privacy, not DataLoaders: the privacy's rate draws the rows")
-    plan = make_plan(privacy, settings, sampling.local_steps)
-    oracle = make_private_torch_oracle(functions, rows, plan, sampling, seed)
-    return Federation(oracle, parameters(functions.module), tuple(named), problem.domain), plan
-
-
-def make_private_torch_oracle(
-    functions: ModuleFunctions, rows: Sequence[TorchRows], plan: PrivatePlan, sampling: Sampling, seed: int
-) -> PrivateTorchOracle:
-    """Return the clients of a private run."""
-    privacy, start = plan.privacy, parameters(functions.module)
-    counts = np.array([_count_rows(functions, one, start) for one in rows])
-    return PrivateTorchOracle(
-        functions,
-        rows,
-        participants=sampling.participants(len(rows)),
-        local_steps=sampling.local_steps,
-        counts=release_sizes(plan, counts, jax.random.key(seed)),
-        shares=np.full(len(rows), privacy.rate),
-        noise=plan.noise,
-        clips=(privacy.clip_value, privacy.clip_gradient),
-        evaluation_seed=(seed, EVALUATION_STREAM),
-    )
-
-
-def _count_rows(functions: ModuleFunctions, rows: TorchRows, start: dict[str, np.ndarray]) -> list[int]:
-    """Return the number of rows of f and each g, or raise if one is not a mean over rows; the module is restored."""
-
-    def evaluate_all(params: Mapping[str, np.ndarray]) -> np.ndarray:
-        functions.load(params)
-        with preserve_buffers(functions.module):
-            return functions.values(rows.all_rows())
-
-    def evaluate_each(params: Mapping[str, np.ndarray]) -> np.ndarray:
-        return evaluate_rows(functions, params, rows, np.arange(len(rows)))
-
-    try:
-        return count_rows_from_values(evaluate_each, evaluate_all, start)
-    finally:
-        functions.load(start)

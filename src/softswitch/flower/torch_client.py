@@ -26,7 +26,7 @@ from softswitch.oracles.torch_functions import (
     TorchRows,
     seeded,
 )
-from softswitch.privacy.torch_oracle import describe_row_mixing, evaluate_rows, preserve_buffers, sum_row_gradients
+from softswitch.privacy.torch_rows import describe_row_mixing, evaluate_rows, preserve_buffers, sum_row_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 

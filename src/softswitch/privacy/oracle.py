@@ -1,9 +1,8 @@
-"""Clients that release only sums of clipped rows with noise: the interface, and clients that compute with JAX."""
+"""Clients that release only sums of clipped rows with noise."""
 
 from __future__ import annotations
 
 import zlib
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -36,48 +35,6 @@ class NoiseDeviations(NamedTuple):
     evaluation: Any
 
 
-class NoisyOracle(Oracle):
-    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
-
-    ``counts`` are the numbers of rows of f and each g, clients × functions: public or released with noise, and 0 if a
-    client lacks the function. ``shares`` are the fractions of their rows that clients draw.
-    """
-
-    counts: Any
-    shares: Any
-    noise: NoiseDeviations
-    clip_gradient: Any
-    noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
-    is_private: ClassVar[bool] = True
-
-    @abstractmethod
-    def without_final_evaluation(self) -> NoisyOracle:
-        """Return the same clients without evaluations: ``evaluate_params`` returns NaN."""
-
-    @property
-    def report_deviations(self) -> np.ndarray:
-        """Standard deviation of the noise on each reported f and g, clients × functions; ∞ for missing functions."""
-        return self._deviations(self.noise.report, np.asarray(self.counts) * np.asarray(self.shares)[:, None])
-
-    @property
-    def evaluation_deviations(self) -> np.ndarray:
-        """Standard deviation of the noise on each evaluated f and g, clients × functions; ∞ for missing functions."""
-        return self._deviations(self.noise.evaluation, np.asarray(self.counts))
-
-    @staticmethod
-    def _deviations(noise: Any, counts: np.ndarray) -> np.ndarray:
-        return np.where(counts > 0, float(noise) / np.where(counts > 0, counts, 1), np.inf)
-
-    def evaluate(self, params: Any) -> Any:
-        """Raise: an evaluation of all rows during a run would not be counted."""
-        raise ValueError("private clients cannot be evaluated on all rows during a run; use their reports")
-
-    def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return the cost of a round by the public or noisy numbers of rows."""
-        rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
-        return rows, self.local_steps * rows
-
-
 class PrivateRandomness(NamedTuple):
     """Noise on reports, keys of the rows of each report and step (None for all rows), and keys of gradient noise."""
 
@@ -95,8 +52,11 @@ class PrivateDraws(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PrivateOracle(NoisyOracle):
-    """Private clients that compute with JAX.
+class PrivateOracle(Oracle):
+    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
+
+    ``counts`` are the numbers of rows of f and each g, clients × functions: public or released with noise, and 0 if a
+    client lacks the function. ``shares`` are the fractions of their rows that clients draw.
 
     Rows are drawn with probability ``rate``. Draws of rows and noise depend on the words in ``secret`` besides the seed
     of the run; without any, the noise can be reproduced from the seed. ``width`` is the number of rows of the largest
@@ -120,12 +80,33 @@ class PrivateOracle(NoisyOracle):
     capacity: int = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)
     evaluates: bool = field(default=True, metadata=STATIC)
+    noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
+    is_private: ClassVar[bool] = True
     has_surrogate = property(attrgetter("losses.has_surrogate"))
 
     @property
     def client_count(self) -> int:
         """Number of clients n."""
         return int(self.counts.shape[0])
+
+    @property
+    def report_deviations(self) -> np.ndarray:
+        """Standard deviation of the noise on each reported f and g, clients × functions; ∞ for missing functions."""
+        return self._deviations(self.noise.report, np.asarray(self.counts) * np.asarray(self.shares)[:, None])
+
+    @property
+    def evaluation_deviations(self) -> np.ndarray:
+        """Standard deviation of the noise on each evaluated f and g, clients × functions; ∞ for missing functions."""
+        return self._deviations(self.noise.evaluation, np.asarray(self.counts))
+
+    @staticmethod
+    def _deviations(noise: Any, counts: np.ndarray) -> np.ndarray:
+        return np.where(counts > 0, float(noise) / np.where(counts > 0, counts, 1), np.inf)
+
+    def cost(self, row_count: Any) -> tuple[Any, Any]:
+        """Return the cost of a round by the public or noisy numbers of rows."""
+        rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
+        return rows, self.local_steps * rows
 
     def draw(self, key: Array) -> PrivateDraws:
         """Draw I_k and the random numbers of its members."""
@@ -216,8 +197,12 @@ class PrivateOracle(NoisyOracle):
         counts = (self.counts[client] * shares[client]).astype(noisy.dtype)
         return jnp.where(counts > 0, noisy / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
+    def evaluate(self, params: Any) -> Any:
+        """Raise: an evaluation of all rows during a run would not be counted."""
+        raise ValueError("private clients cannot be evaluated on all rows during a run; use their reports")
+
     def without_final_evaluation(self) -> PrivateOracle:
-        """Return the same clients without evaluations."""
+        """Return the same clients without evaluations: ``evaluate_params`` returns NaN."""
         return replace(self, evaluates=False)
 
     def evaluate_params(self, params: Params) -> Evaluation:

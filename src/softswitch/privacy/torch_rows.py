@@ -1,0 +1,67 @@
+"""Values and clipped gradients of single rows with PyTorch, for private clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from softswitch.methods.messages import LocalLoss
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows
+from softswitch.privacy.clipping import Arrays, sum_clipped_gradients
+from softswitch.problem.parameters import Params
+
+
+def evaluate_rows(functions: ModuleFunctions, params: Params, data: TorchRows, rows: np.ndarray) -> np.ndarray:
+    """Return f and g on single rows, rows × functions."""
+    functions.load(params)
+
+    def one(row: int) -> np.ndarray:
+        with preserve_buffers(functions.module):
+            return functions.values(data.take(np.array([row])))
+
+    return np.array([one(row) for row in rows])
+
+
+def sum_row_gradients(
+    functions: ModuleFunctions, params: Params, data: TorchRows, rows: np.ndarray, mix: Any, clip: float
+) -> Arrays:
+    """Sum the gradients of <mix, (f, g)> over rows, each clipped to norm ``clip``; the surrogate replaces g."""
+    functions.load(params)
+    loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)
+
+    def one(row: int) -> Arrays:
+        with preserve_buffers(functions.module):
+            gradient = functions.direction([data.take(np.array([row]))], loss, 1, 0.0)
+        return {name: part.double().cpu().numpy() for name, part in gradient.items()}
+
+    like = {name: np.asarray(value) for name, value in params.items()}
+    return sum_clipped_gradients((one(row) for row in rows), like, clip)
+
+
+@contextmanager
+def preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
+    """Restore the module's buffers afterwards, so that no row affects later ones."""
+    before = {name: part.detach().clone() for name, part in module.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, part in module.named_buffers():
+                part.copy_(before[name])
+
+
+def describe_row_mixing(module: torch.nn.Module) -> str | None:
+    """Return why the output of the module for one row depends on other rows; None if it does not.
+
+    Clipping does not bound the influence of a row on batch normalisation or on running statistics.
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.running_mean is not None):
+            layer_type = f"{name!r} is {type(layer).__name__}, whose output for one row depends on other rows"
+            return f"module must not mix rows with privacy, but {layer_type}; use GroupNorm or LayerNorm"
+    return None
