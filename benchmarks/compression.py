@@ -37,8 +37,6 @@ TRIED: dict[str, methods.Compression | None] = {
     "2 % in 4 bits up, 5 % down, one error": methods.Compression(
         up=methods.TopK(0.02, 4), down=methods.TopK(0.05, 4), apart=False
     ),
-    "1 bit up and down": methods.Compression(up=methods.Quantised(1), down=methods.Quantised(1)),
-    "10 % in 1 bit up and down": methods.Compression(up=methods.TopK(0.1, 1), down=methods.TopK(0.1, 1)),
 }
 
 

@@ -36,9 +36,9 @@ def test_constraints_by_hand():
     within = LabelScale(10.0, 0.0, 4.0)  # predictions 1, 3, 4, 0
     np.testing.assert_allclose(mean_errors(within)(PARAMS, BATCH), [-3.75, 3.75])
     assert float(make_loss("absolute", within)(PARAMS, BATCH)) == pytest.approx(10 * 3.5 / 4)
-    assert regression_constraint("mean-error", within).row_range == (-40.0, 40.0)
-    assert regression_constraint("absolute-error", within).row_range == (0.0, 40.0)
-    assert regression_constraint("mean-error").row_range is None
+    assert regression_constraint("mean-error", within)[2] == (-40.0, 40.0)
+    assert regression_constraint("absolute-error", within)[2] == (0.0, 40.0)
+    assert regression_constraint("mean-error")[2] is None
 
 
 def test_weights_count():

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.support import arrays
 from softswitch.support.arrays import (
     fingerprint,
     flatten_by_path,
@@ -28,16 +27,12 @@ def test_every_value_shape_type_and_name_counts():
     assert fingerprint(base) == fingerprint(jax.tree.map(np.asarray, base))
 
 
-def test_no_array_is_copied_whole(monkeypatch):
+def test_no_array_is_copied_whole():
     column = jnp.zeros((1 << 22, 4))  # 64 MiB
     tracemalloc.start()
-    whole = fingerprint({"x": column})
+    fingerprint({"x": column})
     assert tracemalloc.get_traced_memory()[1] < 1 << 22
     tracemalloc.stop()
-    # What lies on another device is brought over block by block, to the same digest.
-    monkeypatch.setattr(arrays, "_on_host", lambda leaf: False)
-    monkeypatch.setattr(arrays, "BLOCK_BYTES", 1 << 20)
-    assert fingerprint({"x": column}) == whole
 
 
 def test_trees_come_back_with_their_keys():

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softswitch.methods.base import Method
 from softswitch.methods.client_selection import clients_in_turn, represented_clients, select_clients, update_turns
 from softswitch.methods.client_state import RoundAtClients
-from softswitch.methods.compression import CompressedSteps, Compression, check_compression
+from softswitch.methods.compression import CompressedSteps, Compression, check_compression, message_sizes
 from softswitch.methods.compressors import split_byte_counts
 from softswitch.methods.memory import Memory, Places
 from softswitch.methods.messages import Decision, Reports
@@ -336,8 +336,7 @@ def _update_client_states(
         return jax.tree.map(lambda old, new: old.at[clients].set(new.astype(old.dtype)), every, after)
 
     if isinstance(way, Compression):
-        count = clients.shape[0]
-        up, down = way.bytes_up(state.params, count), way.bytes_down(state.params, before, changes, count)
+        up, down = message_sizes(way, state.params, before, changes, clients.shape[0])
         up = jnp.where(played.reports.void, 0, up)
         traffic = jnp.stack([jnp.stack(split_byte_counts(each)) for each in (up, down)])
         if way.up is None:  # bit for bit as without compression

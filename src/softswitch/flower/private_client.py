@@ -19,7 +19,7 @@ from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, mer
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
-from softswitch.privacy.clipping import PLAIN_STEPS, average_steps, mix_row_losses, sum_clipped_values
+from softswitch.privacy.clipping import average_steps, mix_row_losses, sum_clipped_values
 from softswitch.privacy.noise import secret_draw, secret_normals
 from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
@@ -64,7 +64,7 @@ class PrivateClient:
         if (reason := getattr(client, "mixes_rows", None)) is not None:
             raise ValueError(reason)
         if getattr(client, "optimizer", None) is not None:
-            raise ValueError(PLAIN_STEPS)
+            raise ValueError("optimizer must be None with privacy: local steps are plain steps along clipped gradients")
         if getattr(client, "statistics", 0):
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy

@@ -247,11 +247,7 @@ class Method(TracedSettings, ABC):
 
 
 def check_over_network(method: Method) -> None:
-    """Raise an error if a method needs more of its clients than two numbers and a direction.
-
-    Args:
-        method: The method.
-    """
+    """Raise an error if a method needs more of its clients than two numbers and a direction."""
     needs = {
         "at_clients": method.at_clients is not None and not isinstance(method.at_clients, Compression),
         "reports at two iterates": method.compares,

@@ -58,14 +58,7 @@ def select_clients(
 ) -> Int[Array, " m"]:
     """Select the clients with the largest ĝ, those with the largest f̂, and those whose turn it is.
 
-    Clients that were never selected come first.
-
-    Args:
-        remembered: The client memory.
-        in_turn: Clients whose turn it is, followed by the next ones.
-        places: Number of clients to select by each criterion.
-        k: The round.
-        rest: Number of rounds after a selection in which a client is not selected by value.
+    Clients that were never selected come first. A client is not selected by value in ``rest`` rounds after a selection.
     """
     clients = remembered.objective.shape[0]
     if places.total == clients:
@@ -73,11 +66,8 @@ def select_clients(
     chosen = jnp.zeros(clients, bool)
     new = remembered.awaited & (remembered.selected_at < 0)
     is_resting = (remembered.selected_at >= 0) & (k - remembered.selected_at <= rest)
-    selected = []
-    for scores, count in (
-        (_worst_constraint(remembered), places.by_constraint),
-        (remembered.objective, places.by_objective),
-    ):
+    selected, worst = [], remembered.constraint.max(axis=1)
+    for scores, count in ((worst, places.by_constraint), (remembered.objective, places.by_objective)):
         if count:
             least = jnp.finfo(scores.dtype).min  # unknown and resting clients rank above the selected ones
             known = jnp.where(remembered.known & ~is_resting, jnp.maximum(scores, least), least)
@@ -100,8 +90,3 @@ def represented_clients(places: Places, clients: int, dtype: Any) -> Float[Array
     by_need = places.by_constraint + places.by_objective
     in_turn = (clients - by_need) / places.in_turn
     return jnp.concatenate([jnp.ones(by_need, dtype), jnp.full(places.in_turn, in_turn, dtype)])
-
-
-def _worst_constraint(remembered: Remembered) -> Float[Array, " n"]:
-    values = remembered.constraint
-    return values[:, 0] if values.shape[1] == 1 else values.max(axis=1)

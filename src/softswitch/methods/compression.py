@@ -84,35 +84,24 @@ class Compression(AtClients):
         """Return the state after a void round: participants have the parameters, and errors are unchanged."""
         return before._replace(changes=after.changes)
 
-    def bytes_up(self, params: Params, participants: int) -> Int[Array, " m"]:
-        """Return the number of bytes of each participant's direction.
 
-        Args:
-            params: w, for its size.
-            participants: Number of participants m.
-        """
-        numbers, itemsize = numbers_of(params)
-        size = numbers * itemsize if self.up is None else self.up.size(numbers, itemsize)
-        return jnp.full(participants, size, jnp.int32)
+def message_sizes(
+    way: Compression, params: Params, state: Owed, changes: Int[Array, ""] | int, participants: int
+) -> tuple[Int[Array, " m"], Int[Array, " m"]]:
+    """Return the bytes of each participant's direction, and those that bring its parameters up to date.
 
-    def bytes_down(
-        self, params: Params, state: Owed, changes: Int[Array, ""] | int, participants: int
-    ) -> Int[Array, " m"]:
-        """Return the number of bytes that bring each participant's parameters up to date.
-
-        Args:
-            params: w, for its size.
-            state: State of the participants.
-            changes: Number of parameter changes so far.
-            participants: Number of participants m.
-        """
-        numbers, itemsize = numbers_of(params)
-        whole = jnp.full(participants, numbers * itemsize, jnp.int32)
-        if self.down is None or state.changes is None:
-            return whole
-        change = self.down.size(numbers, itemsize)
-        missed = jnp.minimum(changes - state.changes, -(-numbers * itemsize // change))  # at most the whole parameters
-        return jnp.where(state.changes < 0, whole, jnp.minimum(whole, missed * change))
+    ``state`` is that of the participants, and ``changes`` the number of parameter changes so far.
+    """
+    vector = jax.eval_shape(lambda: ravel_pytree(params)[0])
+    numbers, itemsize = vector.size, vector.dtype.itemsize
+    whole = numbers * itemsize
+    up = jnp.full(participants, whole if way.up is None else way.up.size(numbers, itemsize), jnp.int32)
+    down = jnp.full(participants, whole, jnp.int32)
+    if way.down is None or state.changes is None:
+        return up, down
+    change = way.down.size(numbers, itemsize)
+    missed = jnp.minimum(changes - state.changes, -(-whole // change))  # at most the whole parameters
+    return up, jnp.where(state.changes < 0, down, jnp.minimum(down, missed * change))
 
 
 def check_compression(way: AtClients | None, domain: Domain | None, robust: int | None) -> None:
@@ -128,12 +117,6 @@ def check_compression(way: AtClients | None, domain: Domain | None, robust: int 
         raise ValueError(
             f"robust={robust} cannot be combined with Compression, which compares whole directions; omit one of them"
         )
-
-
-def numbers_of(params: Params) -> tuple[int, int]:
-    """Return the number of parameters, and the bytes of each."""
-    vector = jax.eval_shape(lambda: ravel_pytree(params)[0])
-    return vector.size, vector.dtype.itemsize
 
 
 def compressed(compressor: Compressor, tree: Params) -> Params:

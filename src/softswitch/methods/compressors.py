@@ -55,15 +55,14 @@ class Compressor(ABC):
 
 @dataclass(frozen=True)
 class Quantised(Compressor):
-    """Quantisation: every number is rounded to a multiple of its block's scale; with one bit, to its sign.
+    """Quantisation: every number is rounded to a multiple of its block's scale.
 
         C(v)_j = s·round(v_j/s),  s = max |v| of the block / (2^(bits−1) − 1)
-        one bit:  C(v)_j = s·sign(v_j),  s = mean |v| of the block
 
     Rounding is deterministic. Error feedback makes unbiased rounding unnecessary.
 
     Attributes:
-        bits: Bits per number, from 1 to 8.
+        bits: Bits per number, from 2 to 8.
         block: Number of entries that share a scale of 2 bytes.
     """
 
@@ -102,11 +101,9 @@ class Quantised(Compressor):
         """Return multiples by block, the last one padded, and the blocks' scales."""
         xp, numbers = _library_of(vector), vector.shape[0]
         blocks = self._blocks(numbers)
-        padding = blocks * self.block - numbers
-        full = xp.concatenate([vector, xp.zeros(padding, dtype=vector.dtype)]).reshape(blocks, self.block)
-        counts = np.full(blocks, self.block)
-        counts[-1:] -= padding
-        scale = _scale_of(xp.abs(full), counts.astype(vector.dtype), self.bits)
+        padding = xp.zeros(blocks * self.block - numbers, dtype=vector.dtype)
+        full = xp.concatenate([vector, padding]).reshape(blocks, self.block)
+        scale = _scale_of(full, self.bits)
         return _multiples(full, scale[:, None], self.bits), scale
 
 
@@ -118,7 +115,7 @@ class TopK(Compressor):
 
     Attributes:
         share: k over the length of the vector, above 0 and below 1; k is rounded up.
-        bits: Bits of each kept number, from 1 to 8, rounded to a multiple of one scale as by ``Quantised``. None: no
+        bits: Bits of each kept number, from 2 to 8, rounded to a multiple of one scale as by ``Quantised``. None: no
             rounding.
     """
 
@@ -136,9 +133,8 @@ class TopK(Compressor):
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
             return kept
-        scale = self._scale(kept)
-        rounded = _multiples(kept, scale, self.bits) * scale
-        return xp.where(chosen, rounded, xp.zeros_like(rounded)).astype(vector.dtype)
+        scale = _scale_of(kept, self.bits)
+        return (_multiples(kept, scale, self.bits) * scale).astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
         """Return the bytes of positions and values."""
@@ -153,7 +149,7 @@ class TopK(Compressor):
         values = vector[chosen]
         if self.bits is None:
             return positions + values.astype(values.dtype.newbyteorder("<")).tobytes()
-        scale = self._scale(np.where(chosen, vector, 0).astype(vector.dtype))
+        scale = _scale_of(values, self.bits)
         return positions + _encode_multiples(scale, _multiples(values, scale, self.bits), self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
@@ -197,10 +193,6 @@ class TopK(Compressor):
         above, tied = sizes > smallest, sizes == smallest
         return above | (tied & (xp.cumsum(tied.astype(np.int32)) <= count - above.sum()))
 
-    def _scale(self, kept: Any) -> Any:
-        counts = np.asarray(self._count(kept.shape[0]), kept.dtype)
-        return _scale_of(_library_of(kept).abs(kept), counts, self.bits or 1)
-
 
 def split_byte_counts(each: Any) -> tuple[Any, Any]:
     """Return the sum of byte counts as a multiple of 2^15 and the rest."""
@@ -213,8 +205,8 @@ def join_byte_counts(parts: np.ndarray) -> np.ndarray:
 
 
 def _check_bits(bits: Any) -> None:
-    if checks.check_integer("bits", bits, minimum=1) > MAX_BITS:
-        raise ValueError(f"bits must be an integer from 1 to {MAX_BITS}, but is {bits!r}")
+    if checks.check_integer("bits", bits, minimum=2) > MAX_BITS:
+        raise ValueError(f"bits must be an integer from 2 to {MAX_BITS}, but is {bits!r}")
 
 
 def _check_length(code: bytes, expected: int) -> None:
@@ -247,30 +239,27 @@ def _unpack(data: bytes, count: int, bits: int) -> np.ndarray:
 
 
 def _largest_multiple(bits: int) -> int:
-    return max(1, 2 ** (bits - 1) - 1)  # one bit is a sign
+    return int(2 ** (bits - 1) - 1)
 
 
-def _scale_of(sizes: Any, counts: Any, bits: int) -> Any:
-    """Return the scale of each block of |v|, padded with 0, from its entries and their number."""
-    xp = _library_of(sizes)
-    exact = sizes.sum(axis=-1) / counts if bits == 1 else sizes.max(axis=-1) / _largest_multiple(bits)
-    share, power = xp.frexp(exact)
+def _scale_of(vector: Any, bits: int) -> Any:
+    """Return the scale of each block."""
+    xp = _library_of(vector)
+    share, power = xp.frexp(xp.abs(vector).max(axis=-1) / _largest_multiple(bits))
     scale = xp.ldexp(xp.round(share * 256) / 256, power)
     return xp.where(scale < SMALLEST, xp.zeros_like(scale), xp.clip(scale, None, LARGEST))
 
 
 def _multiples(vector: Any, scale: Any, bits: int) -> Any:
-    """Return the nearest multiple of the scale for every number; the sign for one bit."""
+    """Return the nearest multiple of the scale for every number."""
     xp, largest = _library_of(vector), _largest_multiple(bits)
-    if bits == 1:
-        return xp.where(vector < 0, -xp.ones_like(vector), xp.ones_like(vector))
     nearest = xp.round(vector / xp.where(scale > 0, scale, xp.ones_like(scale)))
     return xp.where(scale > 0, xp.clip(nearest, -largest, largest), xp.zeros_like(nearest))
 
 
 def _encode_multiples(scale: np.ndarray, multiples: np.ndarray, bits: int) -> bytes:
     scales = (np.atleast_1d(scale).astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
-    return scales + _pack((multiples > 0) if bits == 1 else multiples.astype(np.int64) + _largest_multiple(bits), bits)
+    return scales + _pack(multiples.astype(np.int64) + _largest_multiple(bits), bits)
 
 
 def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np.dtype) -> tuple[Any, Any]:
@@ -279,9 +268,9 @@ def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise ValueError("scales must be finite and not negative")
     codes, largest = _unpack(code[SCALE_BYTES * blocks :], count, bits), _largest_multiple(bits)
-    if bits > 1 and (codes > 2 * largest).any():
+    if (codes > 2 * largest).any():
         raise ValueError(f"multiples must be from {-largest} to {largest}")
-    return scales.astype(dtype), (2 * codes - 1 if bits == 1 else codes - largest).astype(dtype)
+    return scales.astype(dtype), (codes - largest).astype(dtype)
 
 
 def _kth_largest(sizes: Any, k: int) -> Any:

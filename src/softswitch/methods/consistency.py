@@ -59,14 +59,7 @@ class Consistency(NamedTuple):
     ) -> Consistency:
         """Return the statistics after a round, whose untrimmed reports are compared with the last predictions.
 
-        Args:
-            k: The round.
-            clients: The participants.
-            reports: Their untrimmed reports.
-            loss: Their local loss.
-            directions: Their directions, with the clients as the first axis of every array.
-            returned: Whether each of them returned a direction.
-            step: w_{k+1} − w_k.
+        ``returned`` says which participants returned a direction, and ``step`` is w_{k+1} − w_k.
         """
         before = take_clients(self, clients)
         change = reports.local_losses(before.loss) - before.value

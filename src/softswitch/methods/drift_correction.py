@@ -58,12 +58,8 @@ class Forecasts(NamedTuple):
     ) -> tuple[Forecasts, Float[Array, "n v"]]:
         """Return the estimates after a round's reports, and every client's estimate for the best β.
 
-        Args:
-            clients: The participants.
-            mask: Whether each of them reported.
-            ages: Number of rounds since each one's last report.
-            now: Reports at w_k.
-            earlier: Values of the same batches at w_{k−1}.
+        ``now`` are reports at w_k, ``earlier`` the values of the same batches at w_{k−1}, and ``ages`` the numbers of
+        rounds since the last reports.
         """
         old = self.estimates[clients]
         is_known = (jnp.isfinite(now) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(old)

@@ -111,12 +111,7 @@ def _trim_values(values: Float[Array, " m"], known: Bool[Array, " m"], byzantine
 
 
 def combine(directions: Params, weights: Float[Array, " m"]) -> Params:
-    """Return one direction on which clients with less than half of the weight have a bounded effect.
-
-    Args:
-        directions: u_i, with the clients as the first axis of every array.
-        weights: r_i.
-    """
+    """Return one direction on which clients with less than half of the weight have a bounded effect."""
     typical = _weighted_median(norms(directions), weights)
     smallest = (MIN_DISTANCE * typical) ** 2 + jnp.finfo(weights.dtype).tiny
 

@@ -77,7 +77,7 @@ def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.
 
 def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
     """Return the given devices; raise if they cannot be used for this number of clients."""
-    available, count = jax.devices(), processes.process_count()
+    available, count = jax.devices(), jax.process_count()
     if isinstance(devices, str):
         checks.check_choice("devices", devices, ("all",))
         chosen = tuple(available)

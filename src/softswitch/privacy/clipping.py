@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 Arrays = dict[str, np.ndarray]
-PLAIN_STEPS = (
-    "optimizer must be None with privacy: local steps are plain steps along clipped gradients; set the optimizer of "
-    "the method instead, which runs on the server"
-)
 
 
 def mix_row_losses(

@@ -33,27 +33,17 @@ SIDE = "side"
 
 def demographic_parity(predict: Predict) -> PooledConstraint:
     """Return |mean π over the protected group − mean π over the other rows| as a constraint."""
-    return _gaps(_check_predict(predict), None)
+    return _gaps(predict, None)
 
 
 def equal_opportunity(predict: Predict) -> PooledConstraint:
     """Return the gap of mean π between the positive rows of the two groups as a constraint."""
-    return _gaps(_check_predict(predict), 1)
+    return _gaps(predict, 1)
 
 
 def equalized_odds(predict: Predict) -> PooledConstraint:
     """Return two constraints: the gap of mean π between the groups' positive rows, and between their negative rows."""
-    return _gaps(_check_predict(predict), 1, 0)
-
-
-def bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
-    """Return two constraints: the cross-entropy of each group's rows, minus ``level``."""
-    return _bounded_group_loss(_check_predict(predict), checks.check_real("level", level))
-
-
-def signed_gaps(predict: Predict) -> Any:
-    """Return two constraints, the difference of the groups' mean π and its negative. Batches need a column ``side``."""
-    return _signed_gaps(_check_predict(predict))
+    return _gaps(predict, 1, 0)
 
 
 def cross_entropy_range(level: float = 0.0) -> tuple[float, float]:
@@ -61,14 +51,10 @@ def cross_entropy_range(level: float = 0.0) -> tuple[float, float]:
     return -level, -math.log(float(jnp.finfo(jnp.float32).eps)) - level
 
 
-def _check_predict(predict: Any) -> Predict:
-    checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
-    return predict
-
-
 @lru_cache
 def _gaps(predict: Predict, *labels: int | None) -> PooledConstraint:
     """Return the gaps of mean π between the groups, among the rows of each class or among all (None)."""
+    checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
 
     def statistics(params: Params, batch: Batch) -> Array:
         probability = predict(params, batch)
@@ -81,7 +67,11 @@ def _gaps(predict: Predict, *labels: int | None) -> PooledConstraint:
 
 
 @lru_cache
-def _bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
+def bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
+    """Return two constraints: the cross-entropy of each group's rows, minus ``level``."""
+    checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
+    level = checks.check_real("level", level)
+
     def statistics(params: Params, batch: Batch) -> Array:
         probability = predict(params, batch)
         smallest = jnp.finfo(probability.dtype).eps
@@ -119,7 +109,10 @@ def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
 
 
 @lru_cache
-def _signed_gaps(predict: Predict) -> Any:
+def signed_gaps(predict: Predict) -> Any:
+    """Return two constraints, the difference of the groups' mean π and its negative. Batches need a column ``side``."""
+    checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
+
     def constraint(params: Params, batch: Batch) -> Float[Array, " two"]:
         side = batch[SIDE]
         difference = mean_over(side * predict(params, batch), batch["weight"] * (side != 0))

@@ -226,19 +226,10 @@ def miscoverage_rate(scale: LabelScale = STANDARD) -> Rate:
     return Rate(constraint, surrogate)
 
 
-class RegressionConstraint(NamedTuple):
-    """A constraint on predictions, its surrogate if it is a step function, and the range on a row if known."""
-
-    constraint: Function
-    surrogate: Function | None
-    row_range: Range | None
-
-
-def regression_constraint(kind: str, scale: LabelScale = STANDARD) -> RegressionConstraint:
-    """Return the constraint "mean-error", "absolute-error" or "coverage"."""
+def regression_constraint(kind: str, scale: LabelScale = STANDARD) -> tuple[Function, Function | None, Range | None]:
+    """Return the constraint "mean-error", "absolute-error" or "coverage", its surrogate and its range on a row."""
     checks.check_choice("kind", kind, ("mean-error", "absolute-error", "coverage"))
     if kind == "coverage":
-        return RegressionConstraint(*miscoverage_rate(scale), ZERO_ONE)
+        return *miscoverage_rate(scale), ZERO_ONE
     low, constraint = (-1, mean_errors(scale)) if kind == "mean-error" else (0, make_loss("absolute", scale))
-    row_range = None if scale.max_error is None else (low * scale.max_error, scale.max_error)
-    return RegressionConstraint(constraint, None, row_range)
+    return constraint, None, None if scale.max_error is None else (low * scale.max_error, scale.max_error)

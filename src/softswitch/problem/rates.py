@@ -55,37 +55,33 @@ def is_positive(score: Float[Array, " rows"]) -> Bool[Array, " rows"]:
 
 def miss_rate(score: Score) -> Rate:
     """Return the share of positive rows that are predicted negative (false negative rate)."""
-    return _error_rate(_check_score(score), 1)
+    return _error_rate(score, 1)
 
 
 def false_alarm_rate(score: Score) -> Rate:
     """Return the share of negative rows that are predicted positive (false positive rate)."""
-    return _error_rate(_check_score(score), 0)
+    return _error_rate(score, 0)
 
 
 def error_rate(score: Score) -> Rate:
     """Return the share of all rows that are misclassified."""
-    return _error_rate(_check_score(score), None)
+    return _error_rate(score, None)
 
 
 def decision_parity(score: Score) -> Rate:
     """Return the gap between the two groups' shares of rows that are predicted positive."""
-    return _gap(_check_score(score), None)
+    return _gap(score, None)
 
 
 def decision_opportunity(score: Score) -> Rate:
     """Return the gap between the two groups' true positive rates."""
-    return _gap(_check_score(score), 1)
-
-
-def _check_score(score: Any) -> Score:
-    checks.check_callable("score", score, "(params, batch) -> one score per row")
-    return score
+    return _gap(score, 1)
 
 
 @lru_cache
 def _error_rate(score: Score, label: int | None) -> Rate:
     """Return the error rate among the rows of a class, or among all."""
+    checks.check_callable("score", score, "(params, batch) -> one score per row")
 
     def constraint(params: Params, batch: Batch) -> Array:
         return event_rate(is_positive(score(params, batch)) != (batch["y"] == 1), class_weights(batch, label))
@@ -132,6 +128,7 @@ class _ExactGap(PooledConstraint):
 @lru_cache
 def _gap(score: Score, label: int | None) -> Rate:
     """Return the gap between the groups' rates of positive decisions, among the rows of a class or among all."""
+    checks.check_callable("score", score, "(params, batch) -> one score per row")
 
     def statistics(params: Params, batch: Batch) -> Array:
         weights = class_weights(batch, label)

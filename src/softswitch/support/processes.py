@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,8 @@ from filelock import FileLock, Timeout
 from jax.experimental import multihost_utils
 
 from softswitch.support.arrays import fingerprint
-from softswitch.support.files import read_json
 
-LOCK, OWNER = ".in-use.lock", ".in-use.json"
-MAX_OWNER_BYTES = 10_000
+LOCK = ".in-use.lock"
 
 
 def thread_count() -> int:
@@ -40,29 +35,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(
-            f"{folder} is in use by another run{_owner(folder)}; wait until it has ended, or use another folder"
-        ) from None
+        raise ValueError(f"{folder} is in use by another run; wait until it has ended, or use another folder") from None
     try:
-        owner = {"process": os.getpid(), "host": platform.node(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
-        (folder / OWNER).write_text(json.dumps(owner), encoding="utf-8")
         yield
     finally:
-        (folder / OWNER).unlink(missing_ok=True)
         lock.release()
-
-
-def _owner(folder: Path) -> str:
-    try:
-        owner = read_json(folder / OWNER, MAX_OWNER_BYTES)
-        return f" (process {owner['process']} on {owner['host']}, since {owner['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def process_count() -> int:
-    """Return the number of distributed processes."""
-    return jax.process_count()
 
 
 def is_first_process() -> bool:
@@ -72,7 +49,7 @@ def is_first_process() -> bool:
 
 def broadcast_flags(*flags: bool) -> tuple[bool, ...]:
     """Return the flags of the first process."""
-    if process_count() == 1:
+    if jax.process_count() == 1:
         return flags
     return tuple(map(bool, np.asarray(multihost_utils.broadcast_one_to_all(np.array(flags, np.int32)))))
 
@@ -95,7 +72,7 @@ def enter_on_first_process(make_context: Callable[[], AbstractContextManager[Non
 
 def all_equal(number: int) -> bool:
     """Return whether all processes have the same number."""
-    if process_count() == 1:
+    if jax.process_count() == 1:
         return True
     return bool((np.asarray(multihost_utils.process_allgather(np.int32(number))) == number).all())
 

@@ -1,4 +1,4 @@
-"""Traced functions: digests of what a function computes, and tracing once for several calls."""
+"""Digests of what a function computes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from softswitch.support.arrays import is_random_key
 from softswitch.support.function_equality import referenced_names
-
-T = TypeVar("T")
 
 
 def strip_addresses(text: str) -> str:
@@ -53,24 +51,6 @@ def _constants(program: Any) -> Iterator[Any]:
             yield from _constants(part)
     elif isinstance(program, np.ndarray | jax.Array):
         yield program
-
-
-def trace_once(function: Callable[..., T], *examples: Any) -> tuple[Callable[..., T], T]:
-    """Trace a function with arguments of these shapes; return the traced function and the shapes of its result.
-
-    Unlike with ``jax.eval_shape``, a call of the returned function does not trace again.
-    """
-    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
-    evaluate, structure = jaxpr_as_fun(traced), jax.tree.structure(shapes)
-
-    def call(*arguments: Any) -> T:
-        leaves = jax.tree.leaves(arguments)
-        for leaf, like in zip(leaves, traced.in_avals, strict=True):
-            if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
-                raise TypeError(f"arguments must be like the traced ones, {like}, but one is {jax.typeof(leaf)}")
-        return jax.tree.unflatten(structure, evaluate(*leaves))
-
-    return call, shapes
 
 
 def function_digest(*functions: Any) -> str:
