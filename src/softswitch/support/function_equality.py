@@ -139,7 +139,7 @@ def _flatten(settings: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 def _unflatten(cls: type, static_parts: tuple[Any, ...], numbers: Any) -> Any:
     names, static = static_parts
-    settings = object.__new__(cls)
+    settings: Any = object.__new__(cls)
     for name, value in (*zip(names, numbers, strict=True), *static):
         object.__setattr__(settings, name, value.function if isinstance(value, ComparableFunction) else value)
     return settings
