@@ -11,7 +11,6 @@ import softswitch as ss
 from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
 from softswitch import methods as methods
-from softswitch.methods import client_state as at_clients
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
@@ -154,7 +153,7 @@ def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
     assert np.abs(counts.sum(axis=0) / n - expected).max() < 3 * np.sqrt(rounds / n)
 
 
-def test_what_does_not_go_together_is_refused(monkeypatch):
+def test_what_does_not_go_together_is_refused():
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
@@ -163,9 +162,6 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
         flat.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
         flat.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
-    monkeypatch.setattr(at_clients, "MOST_BYTES", 100)
-    with pytest.raises(ValueError, match="GiB for 6 clients"):
-        flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
         ss.SoftmaxSGM(direction="optimistic", **common)
 

@@ -171,16 +171,13 @@ def test_robust_is_a_whole_number_and_not_for_sums():
     assert "robust=2" in str(ss.SoftmaxSGM(tolerance=0.1, robust=2, step_size=None, alpha=None))
 
 
-def test_too_few_or_too_large_are_refused_before_any_work():
+def test_too_few_are_refused_before_any_work():
     method = ss.SoftmaxSGM(tolerance=0.1, robust=2, step_size=None, alpha=None)
-    robust.check_robust(method, 5, jnp.zeros(3))
+    robust.check_robust(method, 5)
     with pytest.raises(
         ValueError, match="robust=2 needs at least 2·2 \\+ 1 = 5 clients in every round, but 4 take part"
     ):
-        robust.check_robust(method, 4, jnp.zeros(3))
-    huge = np.broadcast_to(np.float32(0), (2**30,))
-    with pytest.raises(ValueError, match="robust=2 keeps the directions of all 8 participants"):
-        robust.check_robust(method, 8, huge)
+        robust.check_robust(method, 4)
 
 
 @pytest.mark.parametrize("number", [int, np.int64, np.int32])

@@ -20,7 +20,6 @@ from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.sharded import ShardedEngine, release
 from softswitch.engine.stepwise import StepwiseEngine
 from softswitch.methods.base import Method
-from softswitch.methods.client_state import check_size
 from softswitch.methods.robust import check_robust
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Federation, Oracle
@@ -320,11 +319,9 @@ def request_of(
                 "PooledConstraint(statistics, value); other criteria are 'softmax', 'max' and 'mean'"
             )
         if method.robust is not None:
-            check_robust(method, oracle.participants, start)
+            check_robust(method, oracle.participants)
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
-        if method.at_clients is not None:
-            check_size(method.at_clients, start, oracle.client_count, method.switches)
         if warm_start is not None:
             _check_warm_start(warm_start, jax.eval_shape(partial(cold.first_state, method)), federation.domain)
     return replace(cold, warm_start=warm_start)

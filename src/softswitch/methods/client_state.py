@@ -17,8 +17,6 @@ from softswitch.support import checks
 from softswitch.support.arrays import expand_like, select, weighted_sum
 from softswitch.support.function_equality import TracedSettings
 
-MOST_BYTES = 4 * 2**30  # maximum size of all clients' state
-
 
 class RoundAtClients(NamedTuple):
     """Information of a round that participants have when they compute their directions.
@@ -113,17 +111,6 @@ class ClientStates(Part):
     def settle(self, taken: Bool[Array, ""], new: Any, old: Any) -> Any:
         """Return the new states if the step was taken, and those after a void round otherwise."""
         return select(taken, new, self.way.after_void(old, new))
-
-
-def check_size(way: AtClients, params: Params, clients: int, switches: bool) -> None:
-    """Raise an error if the state of all clients is too large."""
-    state = jax.eval_shape(lambda: way.init(params, clients, switches))
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    if size > MOST_BYTES:
-        raise ValueError(
-            f"at_clients={type(way).__name__}(…) needs {size / 2**30:.1f} GiB for {clients:,} clients, more than "
-            f"{MOST_BYTES / 2**30:g}; use a model with fewer parameters, or fewer clients"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,6 @@ MEDIAN_STEPS = 8
 """Number of Weiszfeld iterations; more change nothing that a server step would show."""
 MIN_DISTANCE = 1e-3
 """Directions nearer to the median than this share of a typical norm are treated as this far away."""
-MAX_BYTES = 4 * 2**30
-"""Maximum size of a round's directions; about three times as much is needed to combine them."""
 
 
 def min_participants(byzantine: int) -> int:
@@ -37,8 +35,8 @@ def min_participants(byzantine: int) -> int:
     return 2 * byzantine + 1
 
 
-def check_robust(method: Method, participants: int, params: Params) -> None:
-    """Raise an error if too few clients take part in a round, or their directions need too much memory."""
+def check_robust(method: Method, participants: int) -> None:
+    """Raise an error if too few clients take part in a round."""
     if method.robust is None:
         return
     least = min_participants(method.robust)
@@ -46,12 +44,6 @@ def check_robust(method: Method, participants: int, params: Params) -> None:
         raise ValueError(
             f"robust={method.robust} needs at least 2·{method.robust} + 1 = {least} clients in every round, but "
             f"{participants} take part"
-        )
-    size = participants * sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    if size > MAX_BYTES:
-        raise ValueError(
-            f"robust={method.robust} keeps the directions of all {participants} participants: "
-            f"{size / 2**30:.1f} GiB, more than {MAX_BYTES / 2**30:g}; let fewer clients take part in a round"
         )
 
 

@@ -13,21 +13,6 @@ from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 _CLIENT = "PrivateClient(...) of softswitch.flower"
-_RATE = "the rate of the privacy settings determines the fraction of the rows that is drawn"
-_REASONS = {
-    "held_out": "held-out rows are evaluated during the run; certify them afterwards, with privacy",
-    "warm_start": "what an earlier run learned from the same rows is not counted in this one",
-    "lower_bound": "it is computed on all rows",
-    "regret": "f_i* depends on rows, and is not counted",
-    "devices": "private clients are computed on one device; for several use " + _CLIENT,
-    "vectorize": "private runs are executed one after another",
-    "client_batch_size": "it is chosen by the memory that private clients need",
-    "seconds": "the noise is calibrated for a number of rounds",
-    "batch_size": _RATE,
-    "value_batch_size": _RATE,
-    "replace": "the sampling of the privacy settings determines how rows are drawn",
-    "eval_every": "evaluations read all rows; evaluate(...) shows the exact values, which are not private",
-}
 
 
 def refuse_uncounted(
@@ -67,7 +52,8 @@ def refuse_options(given: Mapping[str, Any]) -> None:
     """Raise for each option that is set (neither None nor False) although privacy forbids it."""
     for name, value in given.items():
         if value is not None and value is not False and value != 0:
-            raise ValueError(f"{name} must keep its default with privacy, but is {value!r}: {_REASONS[name]}")
+            reason = "a private run computes on one device, with the rows that its rate draws and nothing else"
+            raise ValueError(f"{name} must keep its default with privacy, but is {value!r}: {reason}")
 
 
 def check_private(clients: Any, privacy: Any, engine: str) -> None:
