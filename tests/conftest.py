@@ -49,8 +49,13 @@ INNER = (
 )
 install_import_hook(INNER, "beartype.beartype")
 
-hypothesis.settings.register_profile("softswitch", deadline=None, max_examples=200)
-hypothesis.settings.load_profile("softswitch")
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=200)
+
+
+def pytest_configure(config):
+    """Try fewer examples of property tests if slow tests are excluded."""
+    hypothesis.settings.load_profile("quick" if config.option.markexpr == "not slow" else "long")
 
 
 def pytest_pyfunc_call(pyfuncitem):
@@ -80,7 +85,7 @@ def pytest_collection_finish():
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-MAX_MEMORY = 1_400_000_000
+MAX_MEMORY = 1_600_000_000
 """Bytes of resident memory above which a worker releases memory after a test."""
 MAX_MAPS = 45_000
 """Memory maps above which a worker drops compiled programs. A program has about ten; Linux allows 65,530 in all."""
@@ -105,7 +110,7 @@ def pytest_runtest_teardown(item, nextitem):
     drop_programs = module_ends and Path("/proc/self/maps").read_bytes().count(b"\n") > MAX_MAPS
     if resident_memory() > MAX_MEMORY:
         trim_heap()
-        drop_programs |= resident_memory() > 0.75 * MAX_MEMORY
+        drop_programs |= resident_memory() > 0.85 * MAX_MEMORY
     if drop_programs:
         jax.clear_caches()
         gc.collect()

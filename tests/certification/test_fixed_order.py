@@ -54,7 +54,7 @@ def false_claims(rates, alike, stops=True):
 MOST = int(binom.ppf(0.99, DRAWS, ERROR))
 
 
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("alike", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize(
     "rates",
     [

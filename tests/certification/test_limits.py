@@ -125,8 +125,8 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("above", [0.0, 0.005])
-@pytest.mark.parametrize("rows", [3, 40, 300])
+@pytest.mark.parametrize("above", [0.0, pytest.param(0.005, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [3, pytest.param(40, marks=pytest.mark.slow), 300])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_false_meets_of_betting(shape, rows, above):
     """The truth is at the bound, or just above it."""

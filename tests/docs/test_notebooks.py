@@ -29,11 +29,8 @@ def test_there_are_some():
     assert len(NOTEBOOKS) >= 3
 
 
-QUICK = "what-alpha-does"
-RUN = [pytest.param(path, marks=() if path.stem == QUICK else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS]
-
-
-@pytest.mark.parametrize("path", RUN)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
     for setting in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
         monkeypatch.delenv(setting)  # the kernel compiles with the default optimization

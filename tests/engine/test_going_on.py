@@ -151,7 +151,8 @@ def slowly(chunk):
     time.sleep(0.1)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 3])
 def test_killed_at_random_moments(tmp_path, kills):
     """kill -9 within or between cycles, chunks and saves."""
     folder, done = tmp_path / "run", tmp_path / "done.npy"

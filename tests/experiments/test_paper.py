@@ -77,8 +77,12 @@ SLOW = (
     "fair-optimizer",
     "fair-criterion",
     "fair-tuning",
+    "local-steps",
+    "local-steps-readings",
     "np-noniid",
+    "np-readings",
     "np-readings-partial",
+    "np-tuning",
 )
 ALONE = [
     pytest.param([name], marks=[pytest.mark.slow] if name in SLOW else [], id=name)

@@ -16,6 +16,8 @@ from softswitch_experiments.paper.np_study import (
 )
 from softswitch_experiments.paper.study import averages, last_iterates, mean
 
+pytestmark = pytest.mark.slow
+
 SCALE = Scale(seeds=5)
 RULES = {
     "softmax": SOFTMAX,
@@ -27,7 +29,7 @@ RULES = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(FULL, id=FULL.name), pytest.param(PARTIAL, id=PARTIAL.name, marks=pytest.mark.slow)],
+    params=[pytest.param(FULL, id=FULL.name), pytest.param(PARTIAL, id=PARTIAL.name)],
 )
 def found(optimised, request):
     batches = STUDY.run(RULES, request.param, SCALE)
@@ -67,7 +69,6 @@ def test_the_average_meets_it_on_average_only(found):
     assert max(violating) == 0 if way is FULL else np.mean(violating) <= 0.5
 
 
-@pytest.mark.slow
 def test_adult_ends_where_the_paper_has_it(optimised):
     """Training data, worst client. Last iterates of an independent program: 0.358/0.054, 0.394/0.014, 0.525/0.003."""
     scale = Scale(seeds=3)

@@ -73,7 +73,7 @@ def same_course(data, engine, local_steps, share):
     same(compiled, flat.solve(data.problem, data.train, RULE, engine=engine, **request), 1e-6)
 
 
-@pytest.mark.parametrize(("local_steps", "share"), COURSES)
+@pytest.mark.parametrize(("local_steps", "share"), [pytest.param(*COURSES[0], marks=pytest.mark.slow), *COURSES[1:]])
 def test_flowers_grid_in_process_takes_the_compiled_course(cancer, local_steps, share):
     same_course(cancer, "grid", local_steps, share)
 
@@ -93,9 +93,14 @@ def test_flowers_ray_simulation_takes_the_compiled_course(local_steps, share):
 @pytest.mark.parametrize(
     "method",
     [
-        ss.Penalty(penalty=2.0, step_size=0.5, tolerance=0.2, optimizer=optax.adam),
-        ss.PrimalDual(multiplier=0.5, dual_step_size=0.1, step_size=0.5, tolerance=0.2),
-        ss.HardSGM(step_size=0.3, tolerance=0.2, criterion="max"),
+        *(
+            pytest.param(method, marks=pytest.mark.slow)
+            for method in (
+                ss.Penalty(penalty=2.0, step_size=0.5, tolerance=0.2, optimizer=optax.adam),
+                ss.PrimalDual(multiplier=0.5, dual_step_size=0.1, step_size=0.5, tolerance=0.2),
+                ss.HardSGM(step_size=0.3, tolerance=0.2, criterion="max"),
+            )
+        ),
         ss.AverageSGM(step_size=optax.linear_schedule(0.5, 0.1, 10), tolerance=0.2),
     ],
     ids=lambda method: type(method).__name__,
@@ -106,6 +111,7 @@ def test_any_rule_runs_over_flower(cancer, method):
     same(compiled, flat.solve(cancer.problem, cancer.train, method, engine="grid", **request), 2e-6)
 
 
+@pytest.mark.slow
 def test_several_constraints_and_a_pooled_one_over_flower():
     rows = {"x": np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)}
     clients = ss.ClientData.from_arrays(rows, np.arange(40) % 4)
@@ -168,7 +174,7 @@ def torch_clients(data, **options):
     return simulated(factory)
 
 
-@pytest.mark.parametrize("local_steps", [1, 5])
+@pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_pytorch_clients_take_jax_clients_course(cancer, local_steps):
     request = {"rounds": 50, "local_steps": local_steps, "batch_size": None, "eval_every": 0}
     ours = flat.solve(cancer.problem, cancer.train, RULE, record_clients=True, **request)

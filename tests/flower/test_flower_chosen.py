@@ -64,7 +64,7 @@ def smallest_worst(limit):
     return best
 
 
-@pytest.mark.parametrize("local_steps", [1, 4])
+@pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_tolerance_is_enough(local_steps, caplog):
     with caplog.at_level(logging.INFO, "softswitch.flower"):
         result = run(fl.InProcessGrid(quadratics(MANY), MANY), 150, local_steps=local_steps)
@@ -192,7 +192,9 @@ def whole():
     return run(dying_grid(), **TWO_CYCLES)
 
 
-@pytest.mark.parametrize("fatal", ["1", "20", "40", "41", "99"])
+@pytest.mark.parametrize(
+    "fatal", ["20", "40", *(pytest.param(fatal, marks=pytest.mark.slow) for fatal in ("1", "41", "99"))]
+)
 def test_a_run_goes_on_without_choosing_again(tmp_path, whole, fatal):
     assert len(whole.restarts) == 2
     broken = dying_grid()
@@ -231,8 +233,17 @@ def test_a_finished_run_can_be_made_longer_and_another_request_is_refused(tmp_pa
         longer(120, ss.Automatic(tolerance=0.2))
 
 
-@pytest.mark.parametrize("fault", ["silent", "raises", "gone", "refuses"])
-@pytest.mark.parametrize("many", [1, MANY])
+QUICK = [("silent", 1), ("refuses", MANY)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "many"),
+    [
+        pytest.param(fault, many, marks=[] if (fault, many) in QUICK else pytest.mark.slow)
+        for fault in ("silent", "raises", "gone", "refuses")
+        for many in (1, MANY)
+    ],
+)
 def test_clients_that_do_not_tell_of_the_start_do_not_end_the_run(fault, many):
     grid = FaultyGrid(quadratics(MANY), MANY)
     for i in range(many):

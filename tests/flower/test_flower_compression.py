@@ -65,9 +65,17 @@ def whole(content):
     return wire.PARAMS in content
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
+UP, DOWN = Compression(up=Quantised(4), apart=False), Compression(down=Quantised(2, 16))
+
+
 @pytest.mark.parametrize(
-    "way", [BOTH, Compression(up=Quantised(4), apart=False), Compression(down=Quantised(2, 16))], ids=str
+    ("way", "share"),
+    [
+        (BOTH, 1.0),
+        (UP, 0.5),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(BOTH, 0.5), (UP, 1.0), (DOWN, 1.0), (DOWN, 0.5)]),
+    ],
+    ids=str,
 )
 def test_the_grid_takes_the_course_of_the_simulation(way, share):
     data, method = breast_cancer(4), ss.SoftmaxSGM(alpha=20.0, step_size=0.5, tolerance=0.2, at_clients=way)
@@ -232,7 +240,7 @@ def test_all_clients_have_the_servers_parameters():
     assert np.isfinite(result.last["w"]).all()
 
 
-@pytest.mark.parametrize("after", [1, 6])
+@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_a_resumed_server_goes_on_to_the_same_bits(tmp_path, after):
     whole_run = watched(participation=0.5)[1]
     grid = WatchedGrid(quadratics(MANY), MANY)

@@ -36,6 +36,7 @@ def same(wanted, found, tolerance):
     np.testing.assert_allclose(ours.forecasts.missed, theirs.forecasts.missed, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_half_of_the_clients_take_the_compiled_engines_course(x64):
     """Whoever was away reports at the iterate before as well, which it was never sent in its time."""
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -54,7 +55,7 @@ def test_half_of_the_clients_take_the_compiled_engines_course(x64):
     assert np.abs(plain.last - compiled.last).max() > 1e-3, "otherwise nothing is compared"
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_compressed_changes_lead_by_the_iterate_before(x64, share):
     """A client that is sent changes comes by it on its way to the present one: the same course, nothing sent twice."""
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))

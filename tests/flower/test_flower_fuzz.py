@@ -91,7 +91,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-@cases(6, of_long=0.2)
+@cases(4, of_long=0.2)
 @given(st.data())
 def test_fuzz_whatever_a_client_answers_the_run_goes_on(kind, data):
     grid = FuzzedGrid(APP, MANY)
@@ -156,7 +156,7 @@ def test_what_a_server_cannot_mean_is_refused_with_the_reason(name, value, why):
 
 
 @pytest.mark.parametrize("kind", ASKED)
-@cases(40)
+@cases(25)
 @given(st.data())
 def test_fuzz_whatever_a_server_asks_a_client_answers_or_says_no(kind, data):
     grid = fl.InProcessGrid(APP, MANY)

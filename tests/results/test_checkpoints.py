@@ -92,8 +92,15 @@ def test_a_second_run_in_the_same_folder_is_refused(whole, tmp_path):
     same(solve(tmp_path), whole)  # and nobody has it any more
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 3])
-@pytest.mark.parametrize("then", [interrupt, lambda: True])
+@pytest.mark.parametrize(
+    ("chunks", "then"),
+    [
+        (1, interrupt),
+        (2, lambda: True),
+        *(pytest.param(chunks, interrupt, marks=pytest.mark.slow) for chunks in (2, 3)),
+        *(pytest.param(chunks, lambda: True, marks=pytest.mark.slow) for chunks in (1, 3)),
+    ],
+)
 def test_ctrl_c_and_stopping_leave_a_result_and_a_checkpoint(whole, tmp_path, chunks, then):
     stopped = solve(tmp_path, every=1e6, callbacks=[after(chunks, then)])
     assert stopped.status.code == "stopped"

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from typer.testing import CliRunner
 
 from small_run import rename_clients, small_run, table
@@ -36,7 +36,6 @@ def folder(tmp_path_factory):
 
 
 @given(st.lists(LIKELY | st.text(st.characters(codec="utf-8")), min_size=1, max_size=5))
-@settings(max_examples=100)
 def test_names_of_clients_come_back_from_the_table(tmp_path_factory, names):
     many = len(names)
     values = {"client_loss": -np.ones(many), "client_optimum": None, "client_constraint": -np.ones((many, 1))}
@@ -60,7 +59,6 @@ def test_a_measure_of_ones_own_in_the_table_of_bounds():
 
 
 @given(st.lists(LIKELY.filter(str.strip), min_size=2, max_size=5))
-@settings(max_examples=60)
 def test_words_of_a_table_come_back(tmp_path_factory, words):
     file = tmp_path_factory.mktemp("t") / "t.csv"
     written = pd.DataFrame({"=name": [*words, "word"], "n": [-1.5] * (len(words) + 1)})

@@ -30,7 +30,7 @@ def home(tmp_path_factory):
     table = {"km": km, "rain": rain, "branch": branch, "minutes": minutes.round(1)}
     table |= {"went": np.array(["fine", "late", "lost"])[went], "parcels": generator.integers(1, 38, ROWS)}
     pd.DataFrame(table).to_csv(folder / "deliveries.csv", index=False)
-    (folder / "mine.py").write_text(
+    (folder / "delivery_functions.py").write_text(
         "import jax.numpy as jnp\n"
         "def small(params, batch):\n"
         "    return jnp.average((batch['x'] @ params[0]['w'][:, 0] + params[0]['b'][0] - batch['y']) ** 2,"
@@ -125,7 +125,12 @@ def test_a_frontier_measures_in_the_labels_words(home):
 
 
 def test_functions_of_ones_own_with_many_values(home):
-    task = {"kind": "custom", "objective": "mine:small", "constraint": "mine:bounded", "bound": 0.1}
+    task = {
+        "kind": "custom",
+        "objective": "delivery_functions:small",
+        "constraint": "delivery_functions:bounded",
+        "bound": 0.1,
+    }
     file = settings(home, "own", "parcels", ["went"], run={"aim": "bare"}, **task)
     trained = training.train(file, progress=False)
     assert trained.certificate.approximate

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from softswitch.tables.cells import parse_datetimes
 from softswitch.tables.features import Encoding
@@ -36,7 +36,6 @@ FORMATS = (
     ),
     written=st.sampled_from(FORMATS),
 )
-@settings(max_examples=150)
 def test_dates_are_read_as_they_were_written(moments, written):
     order = "mdy" if written.startswith("%m") else "dmy"
     exact = [datetime.datetime.strptime(one.strftime(written), written) for one in moments]

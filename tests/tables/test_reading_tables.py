@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from softswitch.tables.cells import EMPTY, parse_cells, parse_numbers
 from softswitch.tables.features import Encoding
@@ -36,7 +36,6 @@ def written(number, decimal, thousands):
     thousands=st.booleans(),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16"]),
 )
-@settings(max_examples=60)
 def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, separator, decimal, thousands, encoding):
     """Also a decimal comma in a file with commas between its cells, where these are quoted."""
     file = tmp_path_factory.mktemp("t") / "t.csv"

@@ -240,7 +240,7 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
 
 
 @pytest.mark.parametrize(
-    "name", ["hard", "penalty", *(pytest.param(name, marks=pytest.mark.slow) for name in ("average", "primal-dual"))]
+    "name", ["hard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("average", "penalty", "primal-dual"))]
 )
 def test_no_method_needs_a_step_size(home, tmp_path, name):
     told = settings(home, method={"name": name}, run={"rounds": 300})
@@ -296,7 +296,7 @@ def test_runs_and_compare(trained, home, tmp_path):
     assert "run.seed" not in side_by_side
 
 
-@pytest.mark.parametrize("chunks", [1, 3, 5])
+@pytest.mark.parametrize("chunks", [3, *(pytest.param(chunks, marks=pytest.mark.slow) for chunks in (1, 5))])
 def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path, chunks):
     whole, _ = trained
     seen = []
@@ -426,13 +426,13 @@ def test_init_writes_what_train_reads(home, tmp_path):
 
 def test_own_functions_and_a_network(home, tmp_path):
     """Fewer false alarms than a half, in one's own words; a hidden layer."""
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "hospital_functions.py").write_text(
         "from softswitch.problem.networks import false_alarms, misses\n"
         "def small(params, batch):\n    return misses(params, batch)\n"
         "def bounded(params, batch):\n    return false_alarms(params, batch) - 0.1\n"
     )
     text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
-    own = '[task]\nkind = "custom"\nobjective = "mine:small"\nconstraint = "mine:bounded"'
+    own = '[task]\nkind = "custom"\nobjective = "hospital_functions:small"\nconstraint = "hospital_functions:bounded"'
     (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
     trained = training.train(tmp_path / "own.toml")
     assert trained.result.restarts
