@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from softswitch.results.folder import CLIENTS, write_frontier
-from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.support.text import escape_cell
 from softswitch.tables import training
 
@@ -41,13 +41,13 @@ def small_run(home: Path) -> Path:
     table().to_csv(home / "cases.csv", index=False)
     (home / "small.toml").write_text(SETTINGS, encoding="utf-8")
     folder = training.train(home / "small.toml", progress=False).folder
-    numbers = dict.fromkeys(("objective", "chosen_objective", "other_objective", "other_constraint"), 0.3)
+    numbers = dict.fromkeys(("objective", "other_objective"), 0.3)
     numbers["constraint"] = 0.1
     points = [
         FrontierPoint(0.4, BoundOutcome.CERTIFIED, **numbers, measures={"accuracy, all rows": 0.9}, model="the last"),
         FrontierPoint(0.2, BoundOutcome.FAILED, **numbers, measures={"accuracy, all rows": math.nan}, model="the last"),
     ]
-    found = Frontier(tuple(points), SmallestConstraint(0.05, 0.4, 0.1), 0.95, 4, tested=((0.4, True), (0.2, False)))
+    found = Frontier(tuple(points), 0.95, 4, tested=((0.4, True), (0.2, False)))
     write_frontier(folder, found, {})
     return folder
 

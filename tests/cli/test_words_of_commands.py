@@ -139,6 +139,6 @@ def test_the_certificates_table_fits_with_what_matters_first():
 def test_of_many_clients_the_worst_are_shown():
     text = str(certificate(10_000))
     assert text.count("hospital number") == 20
-    told = "The worst 20 of 10,000 clients. In total: 2,500 meets, 2,500 undecided, 2,500 unknown, 2,500 violates."
+    told = "The worst 20 of 10,000 clients."
     assert told in " ".join(text.split())
     assert str(certificate(50)).count("hospital number") == 50

@@ -330,7 +330,7 @@ def test_a_clip_below_what_rows_may_tell_is_a_finding():
 
 
 def test_what_was_spent_is_saved_and_shown(result, tmp_path):
-    result.save(tmp_path / "run")
+    write_result(tmp_path / "run", result)
     run = open_run(tmp_path / "run")
     np.testing.assert_array_equal(run.history.per_client.epsilon, result.history.per_client.epsilon)
     assert run.about["privacy"]["epsilon"] == list(result.privacy.epsilon)

@@ -15,7 +15,7 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.methods import QFedAvg
 from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
-from softswitch.results.folder import open_run
+from softswitch.results.folder import open_run, write_result
 from softswitch.support.row_blocks import apply_in_blocks
 
 N, ROWS = 4, 30
@@ -206,7 +206,7 @@ def test_it_comes_back_from_a_folder_and_a_checkpoint(case, tmp_path):
     problem, clients = case
     how = {"batch_size": 8, "regret": True}
     whole = flat.solve(problem, clients, RULE, rounds=40, **how)
-    whole.save(tmp_path / "run")
+    write_result(tmp_path / "run", whole)
     np.testing.assert_array_equal(open_run(tmp_path / "run").clients["objective"], whole.client_loss)
     kept = ss.Checkpoints(tmp_path / "kept", every=0)
     flat.solve(problem, clients, RULE, rounds=20, checkpoints=kept, **how)

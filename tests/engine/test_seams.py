@@ -16,7 +16,7 @@ from benchmarks import flat
 from problems import client_data, least_squares, mean, regression, softplus_level
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import takes_key
-from softswitch.results.folder import open_run
+from softswitch.results.folder import open_run, write_result
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.1)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -193,7 +193,7 @@ def test_equinox_models_are_parameters(clients, tmp_path):
     assert result.worst_objective < 0.7 * before
     trained = equinox.combine(result.params, static)
     assert jnp.shape(trained(jnp.ones(4))) == ()
-    result.save(tmp_path)
+    write_result(tmp_path, result)
     loaded = open_run(tmp_path).restore_params(start)
     assert equinox.tree_equal(jax.tree.map(jnp.asarray, loaded), result.params)
 

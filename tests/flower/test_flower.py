@@ -22,7 +22,7 @@ from softswitch.certification.intervals import ErrorLevels, mean_interval
 from softswitch.flower import messages as wire
 from softswitch.flower.jax_client import flatten_params, unflatten_params
 from softswitch.methods import LocalLoss
-from softswitch.results.folder import find_runs, open_run
+from softswitch.results.folder import find_runs, open_run, write_result
 from softswitch.results.history import ClientOutcome
 from softswitch.results.report import write_report
 from softswitch.support.files import write_json
@@ -551,7 +551,7 @@ def test_a_result_over_flower_is_saved_and_gone_on_from_like_any_other(tmp_path)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2, optimizer=optax.adam)
     options = {"rounds": 6, "batch_size": None, "eval_every": 0}
     grid = flat.solve(problem, few.train, method, engine="grid", **options)
-    grid.save(tmp_path)
+    write_result(tmp_path, grid)
     np.testing.assert_array_equal(open_run(tmp_path).restore_params(start)["layers"][0], grid.params["layers"][0])
     compiled = flat.solve(problem, few.train, method, **options)
     on = [flat.solve(problem, few.train, method, warm_start=one, **options).last for one in (grid, compiled)]

@@ -17,7 +17,7 @@ from flower_clients import FEATURES, FaultyGrid, centre, quadratic, quadratics, 
 from softswitch.flower import messages as wire
 from softswitch.methods import LocalLoss
 from softswitch.oracles.batch_sizes import MAX_WORK, choose_batches
-from softswitch.results.folder import find_runs, open_run
+from softswitch.results.folder import find_runs, open_run, write_result
 from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -270,7 +270,7 @@ def test_nobody_tells_of_any_answer(tmp_path):
         0.5 * np.square(np.asarray(result.params["w"]) - quadratic(i)._data["x"]).sum(1).mean() for i in range(MANY)
     )
     assert f <= 1.02 * smallest_worst(0.3)
-    result.save(tmp_path)
+    write_result(tmp_path, result)
     assert math.isnan(open_run(tmp_path).restarts[0].objective)
 
 

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from small_run import rename_clients, small_run, table
 from softswitch.cli import app
 from softswitch.results.folder import CLIENTS, Run, _clients_csv
-from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
 from softswitch.results.report import write_report
 from softswitch.tables.cells import parse_cells
 from softswitch.tables.table import read_table, write_table
@@ -47,15 +46,6 @@ def test_names_of_clients_come_back_from_the_table(tmp_path_factory, names):
     for row in csv.reader(io.StringIO(content.decode(), newline="")):
         assert not row[0].startswith(("=", "@", "\t", "\r"))
         assert row[1] in ("objective", "-1.0")  # numbers stay numbers
-
-
-def test_a_measure_of_ones_own_in_the_table_of_bounds():
-    values = dict.fromkeys(("objective", "constraint", "chosen_objective", "other_objective", "other_constraint"), -0.5)
-    point = FrontierPoint(0.5, BoundOutcome.FAILED, **values, measures={"=cmd|' /C calc'!A0": -1.0}, model="@SUM(A1)")
-    head, row = csv.reader(io.StringIO(Frontier((point,), SmallestConstraint(0.1, 0.1), 0.95, 2).to_csv()))
-    assert head[-3] == "'=cmd|' /C calc'!A0"
-    assert row[-1] == "'@SUM(A1)"
-    assert row[-3] == "-1.0"
 
 
 @given(st.lists(LIKELY.filter(str.strip), min_size=2, max_size=5))

@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import MARKS, judge_run, summarise_clients
+from softswitch.results.report.clients import judge_run, summarise_clients
 from softswitch.support.text import format_number
 from softswitch.tables import training
 
@@ -89,7 +89,7 @@ def test_the_page_as_a_browser_shows_it(folders, single, look):
     page = look(single)
     run = open_run(folders[0])
     short = judge_run(run, summarise_clients(run))
-    assert page.inner_text(".verdict h1") == f"{MARKS[short.level]} {short.headline}"
+    assert page.inner_text(".verdict h1") == short.headline
     assert page.inner_text(".verdict .counts") == f"{short.counts}."
     assert page.inner_text(".verdict .requirement") == run.about["requirement"]
     assert short.level in page.get_attribute(".verdict", "class")
@@ -141,13 +141,8 @@ def test_the_theme_follows_the_system(single, look):
 
 def test_several_runs_side_by_side(folders, look, tmp_path):
     page = look(write_report(folders, tmp_path / "both.html"))
-    assert "Comparison of 2 runs" in page.inner_text("h1")
+    assert page.inner_text("h1") == "2 runs"
     assert page.locator("details.run").count() == 2
-    heads = page.locator("section table th").all_inner_texts()
-    assert "run.rounds" in heads
-    assert "run.seed" not in heads
-    legend = shown(page, "comparison").locator("text").all_text_contents()
-    assert {folder.name for folder in folders} <= set(legend)
     page.click("details.run summary")
     run = open_run(folders[0])
     assert page.locator(".verdict .counts").first.inner_text() == f"{judge_run(run, summarise_clients(run)).counts}."

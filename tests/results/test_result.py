@@ -11,7 +11,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
-from softswitch.results.folder import open_run
+from softswitch.results.folder import open_run, write_result
 
 RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1, optimizer=optax.adam)
 TREE = {"first": [jnp.zeros(2), jnp.zeros(2)], "none": None, "pair": (jnp.float32(0.0), jnp.zeros((1, 1)))}
@@ -32,7 +32,7 @@ def result():
 
 
 def test_everything_comes_back(result, tmp_path):
-    result.save(tmp_path / "it")
+    write_result(tmp_path / "it", result)
     run = open_run(tmp_path / "it")
     params = run.restore_params(TREE)
     assert jax.tree.structure(params) == jax.tree.structure(result.params)
@@ -55,14 +55,12 @@ def test_labels_of_any_kind_are_saved_as_text(tmp_path):
     labels = [("north", 1), np.int64(7), "west"]
     parts = [{key: column[owner == i] for key, column in data.items()} for i in range(3)]
     clients = ss.ClientData.from_list(parts, names=labels)
-    flat.solve(problem, clients, RULE, rounds=10).save(tmp_path)
+    write_result(tmp_path, flat.solve(problem, clients, RULE, rounds=10))
     assert open_run(tmp_path).clients["client"] == ["('north', 1)", "7", "west"]
 
 
-def test_a_folder_is_written_once_and_read_with_care(result, tmp_path):
-    result.save(tmp_path)
-    with pytest.raises(ValueError, match="folder must not hold a run"):
-        result.save(tmp_path)
+def test_a_folder_is_read_with_care(result, tmp_path):
+    write_result(tmp_path, result)
     with pytest.raises(ValueError, match=r"must be the folder of a run, but has no run\.json"):
         open_run(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"params\.safetensors"):
@@ -78,7 +76,7 @@ def test_a_diverged_run_is_saved_too(tmp_path):
     one = ss.ClientData.from_arrays({"x": np.ones(3)}, client=[0, 0, 0])
     result = flat.solve(problem, one, ss.HardSGM(step_size=2.0, tolerance=0.1), rounds=30)
     assert result.status.code is ss.StatusCode.DIVERGED
-    result.save(tmp_path)
+    write_result(tmp_path, result)
     assert open_run(tmp_path).about["status"]["message"] == result.status.message
 
 
@@ -88,5 +86,5 @@ def test_what_a_run_chose_comes_back(tmp_path, options):
     bare = ss.Automatic(tolerance=0.1)
     chosen = flat.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
     assert len(chosen.restarts) > 1
-    chosen.save(tmp_path)
+    write_result(tmp_path, chosen)
     assert tuple(open_run(tmp_path).restarts) == chosen.restarts

@@ -45,14 +45,14 @@ def test_csv(tmp_path):
 
 
 def test_tensorboard(tmp_path):
-    with TensorBoardTracker(tmp_path, every=10) as tracker:
+    with TensorBoardTracker(tmp_path) as tracker:
         result = solve(tracker)
     reader = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
     events.Reload()
     sampled = events.Scalars("sampled/constraint")
-    assert [event.step for event in sampled] == list(range(0, ROUNDS, 10))
-    np.testing.assert_allclose([event.value for event in sampled], result.history.constraint[::10], rtol=1e-6)
+    assert [event.step for event in sampled] == list(range(ROUNDS))
+    np.testing.assert_allclose([event.value for event in sampled], result.history.constraint, rtol=1e-6)
     full = events.Scalars("train/objective")
     np.testing.assert_allclose([event.value for event in full], result.history.full.objective, rtol=1e-6)
     assert [event.step for event in events.Scalars("held_out/mean_constraint")] == result.history.full_rounds.tolist()
@@ -62,14 +62,14 @@ def test_mlflow(monkeypatch, tmp_path):
     """Into files, as the small MLflow does without a server."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
-    with MLflowTracker("trial", settings={"alpha": 20.0}, tracking_uri=uri, every=50) as tracker:
+    with MLflowTracker("trial", settings={"alpha": 20.0}, tracking_uri=uri) as tracker:
         result = solve(tracker)
     client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
     run = client.get_run(tracker.run_id)
     assert run.data.params == {"alpha": "20.0"}
     assert run.info.status == "FINISHED"
     told = sorted(client.get_metric_history(tracker.run_id, "sampled_objective"), key=lambda metric: metric.step)
-    np.testing.assert_allclose([metric.value for metric in told], result.history.objective[::50], rtol=1e-6)
+    np.testing.assert_allclose([metric.value for metric in told], result.history.objective, rtol=1e-6)
     assert run.data.metrics["train_constraint"] == pytest.approx(result.history.full.constraint[-1], rel=1e-6)
 
 

@@ -11,9 +11,9 @@ from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.diagnostics import still_improving
-from softswitch.results.folder import open_run
+from softswitch.results.folder import open_run, write_result
 from softswitch.results.history import History
-from softswitch.results.restart import Restart
+from softswitch.results.status import Restart
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
@@ -124,7 +124,7 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     told = result.explain()
     assert "Automatic settings: rounds: 1,500; rows for a gradient: all of a client's" in told
     assert told.count("  Restart ") == len(result.restarts) > 1
-    result.save(tmp_path / "it")
+    write_result(tmp_path / "it", result)
     assert open_run(tmp_path / "it").about["auto_settings"] == result.auto_settings
     drawn = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
     assert drawn.auto_settings["rows for a gradient"] == "16 of each client's"

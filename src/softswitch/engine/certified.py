@@ -21,9 +21,9 @@ from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
-from softswitch.results.byzantine import diagnose_model
 from softswitch.results.certificate import Certificate, describe_certification, is_certified
 from softswitch.results.checkpoints import Checkpoints
+from softswitch.results.diagnostics import diagnose_model
 from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks

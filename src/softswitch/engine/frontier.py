@@ -16,9 +16,7 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
 from softswitch.engine.candidates import Candidate, Move, with_tolerance
 from softswitch.engine.certified import Prepared, prepare
-from softswitch.engine.defaults import resolve_method, resolve_sampling
-from softswitch.engine.request import RunSettings
-from softswitch.engine.solve import solve_rows
+from softswitch.engine.defaults import resolve_method
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Evaluation
@@ -28,7 +26,7 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints
 from softswitch.results.certificate import Certificate, Verdict, is_certified
-from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint, SmallestConstraint
+from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
@@ -105,30 +103,20 @@ def frontier(
             watch(curve.point(trained[-1], bound_method))
     if not trained:
         raise ValueError("no bound has a model: training diverged or was stopped before there was one")
-    last, zero = trained[-1].prepared, method_for(0.0)
-    batches = resolve_sampling(sampling, zero)
-    settings = RunSettings.from_options(rounds, None, batches, output, logging)
-    warm = replace(problem, start=last.first.params)
-    smallest = curve.smallest(
-        zero, lambda: solve_rows(warm, split.train, zero, settings, seed, batches, **options).params
-    )
     points = [curve.point(one, method_for(one.bound)) for one in trained]
     testable = [one for one, point in zip(trained, points, strict=True) if point.outcome is BoundOutcome.LATER]
-    claims = _order_claims(testable)
-    tests = _run_tests(claims, problem, split, confidence)
+    tests = _run_tests(_order_claims(testable), problem, split, confidence)
     points = [
         curve.point(_select_model(one, tests), method_for(one.bound), tests) if one in testable else point
         for one, point in zip(trained, points, strict=True)
     ]
     return Frontier(
         points=tuple(points),
-        smallest=smallest,
         confidence=confidence,
         clients=len(split.train),
         shares=all(bounds is not None and endpoints(bounds) == (0.0, 1.0) for bounds in curve.ranges),
         approximate=any(bounds is None for bounds in curve.ranges),
-        certifiability=str(last.certifiability),
-        planned_tests=len(claims),
+        certifiability=str(trained[-1].prepared.certifiability),
         tested=tuple((test.bound, test.passed) for test in tests),
     )
 
@@ -224,8 +212,8 @@ class _Curve:
     def point(self, one: _Trained, method: Method, tests: Sequence[_Test] = ()) -> FrontierPoint:
         """Return the point of a bound and its model, with the outcome of the tests so far."""
         params, split, constant = one.model.params, self._split, self._constant(method)
-        train_constraint, train_objective = _worst_values(self._on_train(params))
-        other_constraint, other_objective = _worst_values(self._on_validation(params))
+        train_constraint, _ = _worst_values(self._on_train(params))
+        _, other_objective = _worst_values(self._on_validation(params))
         known = [pair for pair in self._recorded if all(map(math.isfinite, pair))]
         feasible = [pair for pair in known if pair[0] <= one.bound]
         smallest = min(known, default=(math.nan, math.nan))
@@ -241,9 +229,7 @@ class _Curve:
             outcome=outcome,
             objective=objective,
             constraint=constraint,
-            chosen_objective=train_objective,
             other_objective=other_objective,
-            other_constraint=other_constraint,
             constant=constant[1] if constant is not None and constant[0] <= one.bound else math.nan,
             measures={name: float(measure(params, split.validation)) for name, measure in self._measures.items()},
             model=str(one.model),
@@ -258,18 +244,6 @@ class _Curve:
             failing = tuple(str(client.client) for client in certificate.clients if client.verdict is not Verdict.MEETS)
             return replace(point, outcome=BoundOutcome.FAILED, certificate=certificate, failing_clients=failing)
         return point
-
-    def smallest(self, method: Method, minimise: Callable[[], Params]) -> SmallestConstraint:
-        """Return the smallest constraint of models, constant predictions and, if needed, a run that minimises it."""
-        pairs, constant = list(self._recorded), self._constant(method)
-        if constant is not None:
-            pairs.append(constant)
-        floor = max((0.0 if bounds is None else max(0.0, endpoints(bounds)[0]) for bounds in self.ranges), default=0.0)
-        if not any(constraint <= floor for constraint, _ in pairs):
-            self.record(minimise())
-            pairs.append(self._recorded[-1])
-        constraint, objective = min((pair for pair in pairs if math.isfinite(pair[0])), default=(math.nan, math.nan))
-        return SmallestConstraint(constraint, objective, math.nan if constant is None else constant[0])
 
     def _constant(self, method: Method) -> tuple[float, float] | None:
         """Return G and F of the best constant prediction; None without ``move``."""

@@ -252,7 +252,7 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     return replace(
         result,
         status=replace(result.status, message=message),
-        history=replace(result.history, per_client=replace(history, epsilon=by_round)),
+        history=replace(result.history, per_client=history._replace(epsilon=by_round)),
         privacy=account,
         diagnostics=(*diagnostics, UNKNOWN_BENEFIT),
     )

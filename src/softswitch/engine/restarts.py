@@ -32,7 +32,7 @@ from softswitch.methods.weighting import trimmed_max, winsorised_mean
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import History
-from softswitch.results.restart import Restart
+from softswitch.results.status import Restart
 
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
 """Factors on the step size: after a large gain or two gains, after none, and after a value that was not finite."""

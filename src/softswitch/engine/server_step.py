@@ -33,7 +33,7 @@ from softswitch.methods.weighting import maximum
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.problem.domains import Domain
-from softswitch.results.history import Record, RecordedClients
+from softswitch.results.history import ClientHistory, Record
 from softswitch.support.arrays import delay_until, select, take_clients, weighted_sum
 
 METHOD_STREAM = 3
@@ -192,7 +192,7 @@ def record_round(
 ) -> Record:
     """Return the record of a round."""
     trusted, reports, decision, clients = played.trusted, played.reports, played.decision, played.clients
-    recorded = RecordedClients(clients, reports.objective, reports.constraint, reports.metrics)
+    recorded = ClientHistory(clients, reports.objective, reports.constraint, reports.metrics)
     more: dict[str, Any] = {}
     for part in parts:
         more |= part.record(played.parts[part.name], played.k)

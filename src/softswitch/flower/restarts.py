@@ -34,7 +34,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
-from softswitch.results.restart import Restart
+from softswitch.results.status import Restart
 
 logger = logging.getLogger("softswitch.flower")
 FIRST_LOCAL = 1e-3

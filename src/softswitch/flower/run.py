@@ -366,8 +366,7 @@ def _history_of(history: History, included: list[int]) -> History:
     new_indices[included] = np.arange(len(included))
     clients = new_indices[recorded.clients]
     is_empty = clients < 0
-    per_client = replace(
-        recorded,
+    per_client = recorded._replace(
         clients=clients.astype(recorded.clients.dtype),
         objective=np.where(is_empty, np.nan, recorded.objective),
         constraint=np.where(is_empty[..., None], np.nan, recorded.constraint),

@@ -40,7 +40,7 @@ from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.checkpoints import Snapshot
-from softswitch.results.history import ClientOutcome, Record, RecordedClients
+from softswitch.results.history import ClientHistory, ClientOutcome, Record
 from softswitch.support.arrays import take_clients
 from softswitch.support.tracing import program_digest
 
@@ -379,7 +379,7 @@ class ServerState:
         reports = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
         nothing: Any = np.asarray(-np.inf, self.dtype)
         indices: Any = np.asarray(clients, np.int32)
-        recorded = RecordedClients(indices, reports.objective, reports.constraint, {})
+        recorded = ClientHistory(indices, reports.objective, reports.constraint, {})
         false, zero, none = (cast(Any, value) for value in (np.asarray(False), np.int32(0), np.int32(-1)))
         record = Record(nothing, nothing, nothing, false, none, full, None, zero, None, recorded)
         if (memory := self.state.parts.get("memory")) is not None:
@@ -414,7 +414,7 @@ class ServerState:
         changes: dict[str, Any] = {
             "full": ClientSummary(*(np.asarray(part, np.float32) for part in record.full)),  # type: ignore[arg-type]
             "rows": np.asarray(rows, np.int64),
-            "clients": RecordedClients(*per_client),
+            "clients": ClientHistory(*per_client),
         }
         if traffic is not None:
             changes["traffic"] = np.array([split_byte_counts(np.int64(part)) for part in traffic], np.int64)
@@ -448,7 +448,7 @@ def _concatenate(before: Record, after: Record) -> Record:
             np.pad(outcomes, more),
             np.pad(epsilon, more, constant_values=np.nan),
         )
-        widened_record: Record = record._replace(clients=RecordedClients(*padded))
+        widened_record: Record = record._replace(clients=ClientHistory(*padded))
         return widened_record
 
     assert before.clients is not None

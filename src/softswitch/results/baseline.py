@@ -150,24 +150,21 @@ def compare_with_trivial(
 
     ``costs`` are the values of the answer and of the constant to compare; by default their F.
     """
+    longer = "Run longer, or omit step_size to have it chosen automatically"
+    further = "; if that does not help, raise the tolerance, or check that the features predict the label"
+    checked = (
+        (START, Code.NO_BETTER_THAN_START, START_MARGIN, longer),
+        (CONSTANT, Code.NO_BETTER_THAN_CONSTANT, CONSTANT_MARGIN, longer + further),
+    )
     diagnostics = []
-    start, constant = (find_baseline(name, baselines) for name in (START, CONSTANT))
-    if start is not None and start.feasible and _is_no_better(answer.objective, start.objective, START_MARGIN):
-        values = f"F = {format_value(start.objective)}, the answer {format_value(answer.objective)}"
-        evidence = f"the start is feasible and has {values}"
-        advice = "Run longer, or omit step_size to have it chosen automatically"
-        diagnostics.append(Diagnostic(Code.NO_BETTER_THAN_START, evidence, advice, suggests_more_rounds=True))
-    if constant is not None and constant.feasible:
-        value, trivial = (answer.objective, constant.objective) if costs is None else costs
-        if _is_no_better(value, trivial, CONSTANT_MARGIN):
-            metric = "F =" if costs is None else "an error rate of"
-            values = f"{metric} {format_value(trivial)}, the answer {format_value(value)}"
-            evidence = f"a constant prediction is feasible and has {values}"
-            longer = "Run longer or omit step_size; if that does not help, raise the tolerance"
-            advice = f"{longer}, or check that the features predict the label"
-            diagnostics.append(Diagnostic(Code.NO_BETTER_THAN_CONSTANT, evidence, advice, suggests_more_rounds=True))
+    for name, code, margin, advice in checked:
+        trivial = find_baseline(name, baselines)
+        if trivial is None or not trivial.feasible:
+            continue
+        metric, (ours, theirs) = "F =", (answer.objective, trivial.objective)
+        if name == CONSTANT and costs is not None:
+            metric, (ours, theirs) = "an error rate of", costs
+        if ours >= theirs - margin * abs(theirs):
+            values = f"{metric} {format_value(theirs)}, the answer {format_value(ours)}"
+            diagnostics.append(Diagnostic(code, f"{name} is feasible and has {values}", advice, True))
     return diagnostics
-
-
-def _is_no_better(value: float, reference: float, margin: float) -> bool:
-    return value >= reference - margin * abs(reference)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -218,9 +217,7 @@ class Certificate:
             table.add_column(name, overflow="fold")
         captions = self.notes
         if len(shown) < len(ordered):
-            counts = Counter(client.verdict for client in self.clients)
-            listed = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
-            captions.insert(0, f"The worst {len(shown)} of {len(ordered):,} clients. In total: {listed}.")
+            captions.insert(0, f"The worst {len(shown)} of {len(ordered):,} clients.")
         table.caption = "\n".join(captions)
         for client, name in zip(shown, names, strict=True):
             more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"

@@ -22,7 +22,7 @@ from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by
 from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors, write_atomically
 from softswitch.support.processes import lock_folder
 
-KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 6"
+KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 7"
 SUFFIX = ".safetensors"
 DIGESTS = {  # descriptions of the entries of an identity that are digests
     "program": "the computation (functions, a schedule, the optimiser, or arrays in their closures)",
@@ -30,6 +30,7 @@ DIGESTS = {  # descriptions of the entries of an identity that are digests
     "start": "the start",
     "numbers": "a number in the method, the domain or the memory",
 }
+VALUES = {"done": int, "seconds": float, "averaging_from": int, "names": [str], "journal": str}  # that are not arrays
 
 
 class Snapshot(NamedTuple):
@@ -114,17 +115,9 @@ class Checkpoints:
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = flatten_by_path((snapshot.state, snapshot.record, snapshot.best))
-        metadata = {
-            "format": FORMAT,
-            "identity": json.dumps(identity),
-            "done": str(snapshot.done),
-            "seconds": repr(snapshot.seconds),
-            "averaging_from": str(snapshot.averaging_from),
-            "names": json.dumps(snapshot.names),
-            "journal": snapshot.journal,
-            "digest": fingerprint(arrays),
-        }
-        metadata["metadata_digest"] = _digest(metadata)
+        values = {name: getattr(snapshot, name) for name in VALUES}
+        content = json.dumps({"identity": dict(identity), **values})
+        metadata = {"format": FORMAT, "content": content, "digest": _digest(content, arrays)}
         file = folder / f"round-{snapshot.done:09d}{SUFFIX}"
         write_atomically(file, save(arrays, metadata))
         for old in self._files()[2:]:
@@ -142,13 +135,12 @@ class Checkpoints:
             like: Returns a state and a record of the structure to restore.
             best: Parameters with the structure of the best answer so far of an automatic run.
         """
-        for file, metadata, arrays in self._intact():
-            _check_identity(file, _read_identity(file, metadata), identity)
+        for file, content, arrays in self._intact():
+            _check_identity(file, content["identity"], identity)
             with wrap_read_errors(file):
                 state, record, best = unflatten_by_path(arrays, (*like(), best))
-                done, averaging_from = int(metadata["done"]), int(metadata["averaging_from"])
-                seconds, names = float(metadata["seconds"]), tuple(json.loads(metadata["names"]))
-                return Snapshot(state, record, done, seconds, averaging_from, names, best, metadata["journal"])
+                values = {name: content[name] for name in VALUES} | {"names": tuple(content["names"])}
+                return Snapshot(state=state, record=record, best=best, **values)
         return None
 
     def saved_identity(self, name: str) -> str | None:
@@ -157,14 +149,16 @@ class Checkpoints:
         Args:
             name: Name of the entry.
         """
-        for file, metadata, _ in self._intact():
-            return _read_identity(file, metadata).get(name)
+        for _, content, _ in self._intact():
+            entry: str | None = content["identity"].get(name)
+            return entry
         return None
 
     def _files(self) -> list[Path]:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
-    def _intact(self) -> Iterator[tuple[Path, dict[str, str], dict[str, np.ndarray]]]:
+    def _intact(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, np.ndarray]]]:
+        """Yield the file, content and arrays of each intact checkpoint, the newest first."""
         for file in self._files():
             try:
                 check_size(file, MAX_TENSOR_BYTES)
@@ -177,19 +171,14 @@ class Checkpoints:
                             f"{FORMAT!r}); resume with that version, or use another folder"
                         )
                     arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-                digests = (metadata["digest"], metadata["metadata_digest"])
-                is_intact = written == FORMAT and digests == (fingerprint(arrays), _digest(metadata))
+                if written != FORMAT or metadata["digest"] != _digest(metadata["content"], arrays):
+                    continue
             except (OSError, SafetensorError, KeyError, TypeError, RecursionError):
                 continue
-            if is_intact:
-                yield file, metadata, arrays
-
-
-def _read_identity(file: Path, metadata: Mapping[str, str]) -> dict[str, str]:
-    with wrap_read_errors(file):
-        identity = json.loads(metadata["identity"])
-        checks.check_schema(identity, checks.MapOf(str), "identity")
-    return dict(identity)
+            with wrap_read_errors(file):
+                content = json.loads(metadata["content"])
+                checks.check_schema(content, {"identity": checks.MapOf(str), **VALUES}, "checkpoint")
+            yield file, content, arrays
 
 
 def _check_identity(file: Path, saved: Mapping[str, str], identity: Mapping[str, str]) -> None:
@@ -204,6 +193,5 @@ def _check_identity(file: Path, saved: Mapping[str, str], identity: Mapping[str,
         raise ValueError(f"{file} is a checkpoint of another run: {difference}; use another folder")
 
 
-def _digest(metadata: Mapping[str, str]) -> str:
-    values = {name: value for name, value in metadata.items() if name != "metadata_digest"}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+def _digest(content: str, arrays: Mapping[str, np.ndarray]) -> str:
+    return hashlib.sha256(f"{content}{fingerprint(arrays)}".encode()).hexdigest()

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from softswitch.methods.base import Method
-from softswitch.methods.weighting import trimmed_max
+from softswitch.methods.consistency import Consistency
+from softswitch.methods.weighting import trimmed_clients, trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.results.baseline import START, Baseline, compare_with_trivial
-from softswitch.results.byzantine import diagnose_clients
 from softswitch.results.history import ClientOutcome, History
-from softswitch.results.restart import Restart
-from softswitch.results.status import Diagnostic, RunEnd
+from softswitch.results.status import Diagnostic, Restart, RunEnd
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import format_value, join_first
 
@@ -27,6 +26,10 @@ MAX_LOST_SHARE = 0.05  # largest share of participants that were lost
 LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4  # shares of the last and the first F: a gain above their sum is noticeable
 MIN_EVALUATIONS = 9  # fewest evaluations of F for a trend
 MIN_STANDARD_ERRORS = 3.0  # a trend is significant if it exceeds this many standard errors
+MIN_COMPARISONS = 12  # fewest comparisons of a client's reports with its updates
+MIN_DEVIATIONS = 4.0  # a client disagrees if it is this many standard deviations above the usual rate
+MAX_SCALE_RATIO = 1000.0  # largest plausible ratio of a client's scale to the median scale
+OUTLIER_DISTANCE = 100.0  # an outlier is this many times as far from the remaining clients as those from each other
 Found = Iterator[Diagnostic]
 
 
@@ -47,9 +50,11 @@ def _diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callab
         yield _diverged(end)
         return
     # Earlier restarts have large steps on purpose: only the last one is diagnosed.
-    late = history.since(restarts[-1].begin) if restarts else history
-    if method.robust is not None:
-        yield from diagnose_clients(end, evaluation)
+    first = restarts[-1].begin if restarts else 0
+    yield from diagnose_model(end.names, method, evaluation)
+    if method.robust is not None and (known := end.state.parts.get("consistency")) is not None:
+        yield from _inconsistent_updates(end.names, known, method.robust)
+        yield from _scale_mismatch(end.names, known, method.robust)
     if not (history.feasible_rounds or history.void.all() or end.stopped):
         yield _no_feasible_round(end, evaluation, clients.noise_setting)
     if end.start is not None:
@@ -57,13 +62,13 @@ def _diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callab
         yield from compare_with_trivial(answer, [start])
     yield from _void_rounds(history, clients.participants, len(end.names))
     yield from _missing_strata(history, clients.participants, evaluation)
-    yield from _unstable_switch(end, late, clients, scatter)
+    yield from _unstable_switch(end, first, clients, scatter)
     if len(history) >= MIN_ROUNDS and history.feasible_rounds and history.switch_share > MAX_SWITCH_SHARE:
         largest = f"the largest reported constraint was {format_value(history.constraint.max())}"
         advice = "If that is unexpected, check the sign and the scale of the constraint, and the tolerance"
         evidence = f"{history.switch_share:.1%} of the rounds were feasible; {largest}"
         yield Diagnostic(Code.INACTIVE_CONSTRAINT, evidence, advice)
-    yield from _masked_worst_client(late, method)
+    yield from _masked_worst_client(history, first, method)
     if not restarts:
         yield from _few_averaged_rounds(end)
     if not end.stopped and history.feasible_rounds:
@@ -84,15 +89,11 @@ def _client_dropout(history: History, names: Sequence[Any]) -> Found:
     if history.lost_share <= MAX_LOST_SHARE:
         return
     per_client: Any = history.per_client  # lost_share is 0 without outcomes
-    clients, outcomes = per_client.clients, per_client.outcomes
-    lost = ~np.isin(outcomes, (ClientOutcome.EMPTY, ClientOutcome.COUNTED, ClientOutcome.VOID))
-    counts = np.bincount(clients[lost], minlength=len(names))
-    worst = int(np.argmax(counts))
-    common = ClientOutcome(int(np.bincount(outcomes[lost & (clients == worst)]).argmax())).label
-    times = f"{counts[worst]} time{'s' if counts[worst] > 1 else ''}, mostly {common!r}"
-    evidence = f"{history.lost_share:.0%} of the participants did not complete their round, most often {names[worst]!r}"
+    lost = ~np.isin(per_client.outcomes, (ClientOutcome.EMPTY, ClientOutcome.COUNTED, ClientOutcome.VOID))
+    worst = names[int(np.argmax(np.bincount(per_client.clients[lost], minlength=len(names))))]
+    evidence = f"{history.lost_share:.0%} of the participants did not complete their round, most often {worst!r}"
     advice = "Check the log for that client's reasons, or raise report_timeout and update_timeout"
-    yield Diagnostic(Code.CLIENT_DROPOUT, f"{evidence} ({times})", advice)
+    yield Diagnostic(Code.CLIENT_DROPOUT, evidence, advice)
 
 
 def _no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> Diagnostic:
@@ -138,10 +139,11 @@ def _missing_strata(history: History, participants: int, evaluation: Evaluation)
         yield Diagnostic(Code.MISSING_STRATA, evidence, f"Sample by {columns}; or raise batch_size")
 
 
-def _unstable_switch(end: RunEnd, history: History, clients: Any, scatter: Callable[[], float]) -> Found:
+def _unstable_switch(end: RunEnd, first: int, clients: Any, scatter: Callable[[], float]) -> Found:
     """The criterion changes by more than the tolerance between rounds: noisy reports, or too large steps."""
     method, everyone = end.method, clients.participants == len(end.names)
-    level, later = _constraint_scale(history, method), _finite(history.criterion[len(history) // 2 :])
+    criterion = end.history.criterion[first:]
+    level, later = _constraint_scale(criterion, method), _finite(criterion[len(criterion) // 2 :])
     change = float(np.median(np.abs(np.diff(later)))) if len(later) >= MIN_ROUNDS // 2 else 0.0
     if level is None or change <= level:
         return
@@ -158,16 +160,16 @@ def _unstable_switch(end: RunEnd, history: History, clients: Any, scatter: Calla
         yield Diagnostic(Code.NOISY_SWITCH, f"at a fixed iterate {variation}: noise decides the switch", advice)
     elif change > 2 * level and not end.restarts:
         evidence = f"a single round changes the criterion by {change:.3g}, with a tolerance of {method.tolerance:g}"
-        advice = f"Lower step_size (now {float(method.step_size_at(len(history) - 1)):.3g})"
+        advice = f"Lower step_size (now {float(method.step_size_at(len(criterion) - 1)):.3g})"
         yield Diagnostic(Code.STEP_SIZE_TOO_LARGE, evidence, advice)
 
 
-def _masked_worst_client(history: History, method: Method) -> Found:
+def _masked_worst_client(history: History, first: int, method: Method) -> Found:
     """Feasible rounds in which a sampled client was far above the tolerance: the criterion, a mean, masked it."""
-    level, feasible = _constraint_scale(history, method), history.feasible
-    if len(history) < MIN_ROUNDS or not feasible.any() or method.switches_on in ("max", "pooled") or level is None:
+    level, feasible = _constraint_scale(history.criterion[first:], method), history.feasible[first:]
+    if len(feasible) < MIN_ROUNDS or not feasible.any() or method.switches_on in ("max", "pooled") or level is None:
         return
-    excess = history.constraint[feasible] - method.tolerance
+    excess = history.constraint[first:][feasible] - method.tolerance
     if np.median(excess) > level:
         above = f"was above the tolerance {method.tolerance:g}, by up to {excess.max():.3g}"
         evidence = f"in {np.mean(excess > 0):.0%} of the feasible rounds some sampled client {above}"
@@ -182,7 +184,7 @@ def _few_averaged_rounds(end: RunEnd) -> Found:
     if is_averaged and candidates >= MIN_ROUNDS and few:
         rounds = f"of {candidates} rounds that could have joined it"
         evidence = f"the answer is the mean of {count} feasible iterates, {rounds}"
-        advice = "Run longer, or take the best feasible iterate (answer='best')"
+        advice = "Run longer, or take the best feasible iterate (iterate='best')"
         yield Diagnostic(Code.FEW_AVERAGED_ROUNDS, evidence, advice, suggests_more_rounds=True)
 
 
@@ -217,11 +219,91 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.extract(np.isfinite(values), values)
 
 
-def _constraint_scale(history: History, method: Method) -> float | None:
+def _constraint_scale(criterion: np.ndarray, method: Method) -> float | None:
     """Return the scale on which the constraint is judged: at least 5% of the criterion's range; None if unknown."""
-    given, finite = _given_scale(method), _finite(history.criterion)
+    given, finite = _given_scale(method), _finite(criterion)
     return None if given == 0 or len(finite) == 0 else max(given, 0.05 * float(np.ptp(finite)))
 
 
 def _given_scale(method: Method) -> float:
     return max(method.tolerance, abs(float(method.switch_at)))
+
+
+# Suspicious clients of robust methods. These diagnostics are indications, not proofs.
+
+
+def diagnose_model(names: Sequence[Any], method: Method, evaluation: Evaluation) -> list[Diagnostic]:
+    """Diagnose suspicious clients from one model's values at every client, if the method is robust."""
+    if method.robust is None:
+        return []
+    return [*_trimmed_violation(names, method, evaluation), *_outliers(names, evaluation, method.robust)]
+
+
+def _trimmed_violation(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Found:
+    worst, tolerance = evaluation.constraint.max(axis=1), method.tolerance
+    above = [i for i in trimmed_clients(worst, method.robust) if worst[i] > tolerance]
+    if above and trimmed_max(evaluation.constraint, method.robust) <= tolerance:
+        violation = f"{_list_values(names, above, worst)} {'is' if len(above) == 1 else 'are'} above the tolerance"
+        answered = " that have answered" if np.isnan(worst).any() else ""
+        remaining = f"all remaining clients{answered} are within it, and robust={method.robust} trims as many"
+        reason = "The client is Byzantine, or it is the worst-off client and robustness works against it"
+        advice = f"{reason}: check with it; if you trust all clients, omit robust"
+        yield Diagnostic(Code.TRIMMED_VIOLATION, f"{violation} {tolerance:g}; {remaining}", advice)
+
+
+def _outliers(names: Sequence[Any], evaluation: Evaluation, byzantine: int) -> Found:
+    outliers: dict[int, float] = {}
+    for values in (evaluation.objective, *evaluation.constraint.T):
+        ordered = np.sort(values[np.isfinite(values)])
+        if len(ordered) <= 2 * byzantine + 1 or ordered[byzantine] == ordered[-1 - byzantine]:
+            continue
+        low, high = ordered[byzantine], ordered[-1 - byzantine]
+        margin = OUTLIER_DISTANCE * (high - low)
+        far = np.flatnonzero(np.isfinite(values) & ((values > high + margin) | (values < low - margin)))
+        outliers |= {int(i): values[i] for i in far if int(i) not in outliers}
+    if outliers:
+        distance = "times as far from the remaining clients as these are from each other"
+        evidence = f"{_list_values(names, list(outliers), outliers)}: more than {OUTLIER_DISTANCE:g} {distance}"
+        advice = "Check that client's data and units, or continue without it (exclude)"
+        yield Diagnostic(Code.OUTLIER_VALUES, evidence, advice)
+
+
+def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: int) -> Found:
+    """Clients that report an improvement although their own update direction predicts a deterioration."""
+    hurt, denied = np.asarray(known.hurt), np.asarray(known.denied)
+    enough = hurt >= MIN_COMPARISONS
+    if not enough.any():
+        return
+    usual = min(0.5, trimmed_max((denied / np.maximum(hurt, 1))[enough], byzantine))
+    excess = (denied - hurt * usual) / np.sqrt(np.maximum(hurt, 1) * max(usual * (1 - usual), 0.05))
+    suspicious = np.flatnonzero(enough & (excess >= MIN_DEVIATIONS)).tolist()
+    if suspicious:
+        listed = join_first([f"{names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in suspicious])
+        evidence = "a client's update predicts that a step increases its loss, but it then reports a decrease"
+        others = f"no other client does so in more than {usual:.0%}"
+        contradiction = "Its updates contradict its reports, by mistake or on purpose"
+        advice = f"{contradiction}: check its code, or continue without it (exclude)"
+        yield Diagnostic(Code.INCONSISTENT_UPDATES, f"{evidence}: {listed}; {others}", advice)
+
+
+def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) -> Found:
+    """Clients whose reports change far more, or far less, than their updates predict."""
+    reported, predicted = np.asarray(known.said, float), np.asarray(known.meant, float)
+    compared = (reported > 0) & (predicted > 0) & (np.asarray(known.times) >= MIN_COMPARISONS)
+    if compared.sum() <= 2 * byzantine + 1:
+        return
+    ratio = np.where(compared, reported / np.where(compared, predicted, 1), np.nan)
+    usual = float(np.nanmedian(ratio))
+    suspicious = np.flatnonzero((ratio > MAX_SCALE_RATIO * usual) | (ratio < usual / MAX_SCALE_RATIO)).tolist()
+    if suspicious:
+        listed = join_first([f"{names[i]!r} ({ratio[i]:.2g} times)" for i in suspicious])
+        evidence = (
+            f"the median client's reports change by {usual:.2g} times what its updates predict; those of {listed}"
+        )
+        units = "Its reports and updates have different units, or are made up"
+        advice = f"{units}: check its code, or continue without it (exclude)"
+        yield Diagnostic(Code.UPDATE_SCALE_MISMATCH, evidence, advice)
+
+
+def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:
+    return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +18,7 @@ class EventLog:
     """Appends events to a file, each in one write, so that a kill loses none.
 
     The first write raises an error if it fails. If a later write fails (because the disk is full, for example), the
-    run continues and the log has one warning.
+    run continues and the log has a warning.
 
     Attributes:
         file: The file; None: events are discarded.
@@ -31,7 +28,7 @@ class EventLog:
     def __init__(self, file: str | Path | None = None) -> None:
         self.file = None if file is None else Path(file)
         self.round: int | None = None
-        self._has_begun = self._has_failed = False
+        self._has_begun = False
 
     def record(self, what: str, why: str = "", *, client: str | None = None, node: int | None = None) -> None:
         """Append an event: its kind, such as "lost", the reason, and the client's name or, if uncertain, its node."""
@@ -44,19 +41,15 @@ class EventLog:
         line = (json.dumps(event, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         if not self._has_begun:
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            line = b"\n" + line if self.file.exists() else line  # a process may have been killed while it wrote
         try:
-            with self.file.open("ab+") as stream:
-                if not self._has_begun and stream.tell():
-                    stream.seek(-1, os.SEEK_END)
-                    line = line if stream.read() == b"\n" else b"\n" + line  # a process was killed while it wrote
+            with self.file.open("ab") as stream:
                 stream.write(line)
-            self._has_begun, self._has_failed = True, False
+            self._has_begun = True
         except OSError as error:
             if not self._has_begun:
                 raise
-            if not self._has_failed:
-                logger.warning("events cannot be written, and are lost until they can: %s", error)
-            self._has_failed = True
+            logger.warning("an event cannot be written and is lost: %s", error)
 
 
 def read_events(file: str | Path) -> list[dict[str, Any]]:
@@ -75,8 +68,3 @@ def read_events(file: str | Path) -> list[dict[str, Any]]:
                 if isinstance(event, dict) and isinstance(event.get("what"), str):
                     events.append(event)
     return events
-
-
-def count_events(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Count the events of each kind, the most frequent first."""
-    return dict(Counter(str(event["what"]) for event in events).most_common())

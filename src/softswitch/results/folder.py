@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import platform
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,11 +22,11 @@ from safetensors.numpy import load_file, save
 from softswitch.problem.parameters import Params
 from softswitch.results.certificate import Certificate
 from softswitch.results.events import EVENTS, read_events
-from softswitch.results.frontier import NUMBERS, Frontier
+from softswitch.results.frontier import Frontier
 from softswitch.results.history import History
 from softswitch.results.json_numbers import replace_non_finite
-from softswitch.results.restart import Restart
 from softswitch.results.result import Result
+from softswitch.results.status import Restart
 from softswitch.support import files
 from softswitch.support.arrays import flatten_by_path, unflatten_by_path
 from softswitch.support.checks import ANY, MapOf, check_schema
@@ -47,30 +47,27 @@ def _all(kind: Any, names: str) -> dict[str, Any]:
 
 
 _NUMBER = (float, None)
-_STATUS = _all(str, "code message")
+_MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
 _RUN = {  # of every run
     **_all(str, "format started? finished? base? command? engine? requirement?"),
     "description?": {**_all(str, "constraint objective"), **_all(bool, "is_share is_nonnegative"), "cost": (str, None)},
     "data?": _all(str, "file sha256"),
-    "status?": _STATUS,
+    "status?": _all(str, "code message"),
     "versions?": MapOf(str),
     "certification?": (None, {"certified": bool, "message": str}),
 }
-_LISTED = {"status": _STATUS, "tolerance": float, "rounds": int, **_all(_NUMBER, "worst_objective worst_constraint")}
-_MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
-_FINISHED = {  # of a finished run, in addition to those that a list of runs needs
+_FINISHED = {  # of a finished run, in addition
     **_all(str, "answer method"),
+    **_all(int, "rounds clients"),
+    **_all(float, "tolerance seconds"),
+    **_all(_NUMBER, "worst_objective worst_constraint switch_share price? worst_loss?"),
+    "status": _all(str, "code message"),
     "seed": ANY,
-    "seconds": float,
-    "switch_share": _NUMBER,
     "violating": [str],
-    "clients": int,
     "diagnostics": [_all(str, "code evidence advice")],
     "versions": MapOf(str),
     "restarts?": [MapOf((bool, str, float, None))],
     "lower_bound?": (None, {"certified": bool, "value": _NUMBER, "description": str}),
-    "oldest_report?": (int, None),
-    **_all(_NUMBER, "price? worst_loss?"),
     "privacy?": (None, {"description": str, "epsilon": [_NUMBER], "delta": float}),
     "auto_settings?": MapOf(ANY),
     "constraints?": [str],
@@ -80,24 +77,6 @@ _FINISHED = {  # of a finished run, in addition to those that a list of runs nee
 _LIMITS = [_all(_NUMBER, "estimate lower upper")]
 _CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
 _CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CLIENT]}
-_POINT = _all(str, "outcome model") | _all(_NUMBER, " ".join(NUMBERS))
-_FRONTIER = {
-    **_all(int, "clients planned_tests"),
-    **_all(bool, "shares approximate"),
-    "confidence": float,
-    "certifiability": str,
-    "requested": _NUMBER,
-    "tested": [[ANY]],
-    "smallest": MapOf(_NUMBER),
-    "points": [{**_POINT, "bound": float, "failing_clients": [str], "measures": MapOf(_NUMBER)}],
-}
-
-
-def check_run(about: dict[str, Any], *, for_report: bool = False) -> None:
-    """Check the content of run.json; ``for_report``: also that it has everything that a report needs."""
-    optional = {f"{name.removesuffix('?')}?": schema for name, schema in _FINISHED.items()}
-    further = _LISTED | (_FINISHED if for_report else optional) if "finished" in about else {}
-    check_schema(about, _RUN | further, "run")
 
 
 def read_versions() -> dict[str, str]:
@@ -111,17 +90,17 @@ def read_versions() -> dict[str, str]:
 
 def create_folder(parent: Path, stem: str) -> Path:
     """Create a new folder below ``parent``, named after the stem and the time."""
-    base = f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    for attempt in range(1, 1000):
-        folder = parent / (base if attempt == 1 else f"{base}-{attempt}")
+    base = parent / f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    for attempt in itertools.count(1):
+        folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
-            return folder
-    raise FileExistsError(f"{parent / base} and 999 variants of it already exist")
+            break
+    return folder
 
 
 def write_result(
-    folder: Path,
+    folder: str | Path,
     result: Result,
     *,
     about: Mapping[str, Any] | None = None,
@@ -131,12 +110,13 @@ def write_result(
     """Write a result to a run's folder; run.json is last.
 
     Args:
-        folder: The folder.
+        folder: The folder. It is created if it does not exist; a run that it holds is overwritten.
         result: The output of ``solve``.
         about: Further entries of run.json.
         clients: Further columns of the table of clients.
         certificate: The certificate of the answer.
     """
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     result.history.save(folder / HISTORY)
     write_atomically(folder / CLIENTS, _clients_csv(result, clients or {}), durable=False)
@@ -164,7 +144,6 @@ def write_result(
         "lower_bound": result.lower_bound and result.lower_bound.to_dict(),
         "violating": [str(name) for name in result.violating],
         "clients": len(result.names),
-        "oldest_report": None if history.oldest is None else int(history.oldest.max()),
         "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
         "auto_settings": result.auto_settings,
         "models": [model.to_dict() for model in (result.as_baseline, *result.baselines)],
@@ -222,8 +201,8 @@ class Run:
         file = self.folder / CONFIG
         if not file.exists():
             return {"seed": self.about.get("seed")}
+        sections = files.read_toml(file)
         with wrap_read_errors(file):
-            sections = tomllib.loads(files.read_text(file, files.MAX_SETTINGS_BYTES))
             settings = {f"{section}.{name}": v for section, part in sections.items() for name, v in part.items()}
             for name, value in settings.items():
                 if isinstance(value, dict) or (name in TEXT_SETTINGS and not isinstance(value, str)):
@@ -310,7 +289,7 @@ def open_run(folder: str | Path) -> Run:
         raise ValueError(f"{str(path)!r} must be the folder of a run, but has no {ABOUT}")
     about = read_format(file, FORMAT)
     with wrap_read_errors(file):
-        check_run(about)
+        check_schema(about, _RUN | _FINISHED if "finished" in about else _RUN, "run")
     return Run(path, about)
 
 
@@ -350,13 +329,10 @@ def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
 
 
 def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -> None:
-    """Write frontier.csv, .png and .svg, and finally frontier.json."""
-    write_atomically(folder / "frontier.csv", frontier.to_csv().encode(), durable=False)
-    figure = frontier.figure()
-    for kind in ("png", "svg"):
-        stream = io.BytesIO()
-        figure.savefig(stream, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-        write_atomically(folder / f"frontier.{kind}", stream.getvalue(), durable=False)
+    """Write frontier.png, and then frontier.json."""
+    stream = io.BytesIO()
+    frontier.figure().savefig(stream, format="png", dpi=150)
+    write_atomically(folder / "frontier.png", stream.getvalue(), durable=False)
     write_json(folder / FRONTIER, {"format": FRONTIER_FORMAT, "about": dict(about), **frontier.to_dict()})
 
 
@@ -370,7 +346,7 @@ def read_frontier(folder: str | Path) -> Frontier:
     file = Path(folder) / FRONTIER
     content = read_format(file, FRONTIER_FORMAT)
     with wrap_read_errors(file):
-        check_schema(content, _FRONTIER, "frontier")
-        if not content["points"]:
-            raise ValueError("frontier.points is empty")
-        return Frontier.from_dict(content)
+        frontier = Frontier.from_dict(content)
+        if not frontier.points:
+            raise ValueError("points is empty")
+        return frontier

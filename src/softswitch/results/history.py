@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from softswitch.methods.compressors import join_byte_counts
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.support.files import read_npz, wrap_read_errors, write_atomically
 
-_REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
+REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
 
 
 class ClientOutcome(IntEnum):
@@ -43,15 +43,25 @@ class ClientOutcome(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-class RecordedClients(NamedTuple):
-    """The reports of the participants of a round; see ``ClientHistory``."""
+class ClientHistory(NamedTuple):
+    """The reports of the participants of one round, or of all rounds: arrays then begin with the rounds.
 
-    clients: Int[Array, " m"]
-    objective: Float[Array, " m"]
-    constraint: Float[Array, "m c"]
-    metrics: dict[str, Float[Array, " m"]]
-    outcomes: Int[Array, " m"] | None = None
-    epsilon: Float[Array, " m"] | None = None
+    Attributes:
+        clients: Indices of the participants I_k; m. −1 is an empty place.
+        objective: f_i of each; m. NaN if it did not report.
+        constraint: g_i of each; m × constraints.
+        metrics: Further reported numbers, by name; m.
+        outcomes: The ``ClientOutcome`` of each; None if clients cannot be lost.
+        epsilon: ε spent by each after the round, without the evaluation of the answer; m. Over Flower as reported by
+            the client, including earlier runs; NaN if it reported none. None if rows are not private.
+    """
+
+    clients: Any
+    objective: Any
+    constraint: Any
+    metrics: dict[str, Any]
+    outcomes: Any = None
+    epsilon: Any = None
 
 
 class Record(NamedTuple):
@@ -71,7 +81,7 @@ class Record(NamedTuple):
     held_out: ClientSummary | None
     absent: Int[Array, ""]
     rows: Int[Array, ""] | None
-    clients: RecordedClients | None
+    clients: ClientHistory | None
     unheard: Int[Array, ""] | None = None
     oldest: Int[Array, ""] | None = None
     values: Int[Array, ""] | None = None
@@ -82,28 +92,6 @@ def join(records: Sequence[Record], rounds: int) -> Record:
     """Concatenate chunks of records on the host and keep the first ``rounds`` rounds."""
     joined: Record = jax.tree.map(lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:rounds], *records)
     return joined
-
-
-@dataclass(frozen=True)
-class ClientHistory:
-    """The reports of each participant, round by round.
-
-    Attributes:
-        clients: Indices of the participants I_k; rounds × m. −1 is an empty place.
-        objective: f_i of each; rounds × m. NaN if it did not report.
-        constraint: g_i of each; rounds × m × constraints.
-        metrics: Further reported numbers, by name; rounds × m.
-        outcomes: The ``ClientOutcome`` of each; None if clients cannot be lost.
-        epsilon: ε spent by each after the round, without the evaluation of the answer; rounds × m. Over Flower as
-            reported by the client, including earlier runs; NaN if it reported none. None if rows are not private.
-    """
-
-    clients: np.ndarray
-    objective: np.ndarray
-    constraint: np.ndarray
-    metrics: dict[str, np.ndarray]
-    outcomes: np.ndarray | None = None
-    epsilon: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -193,11 +181,11 @@ class History:
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
         full, held_out = (s and ClientSummary(*(part[evaluated] for part in s)) for s in (joined.full, joined.held_out))
         up, down = (None, None) if joined.traffic is None else (join_byte_counts(joined.traffic[:, i]) for i in (0, 1))
-        clients = joined.clients and ClientHistory(*joined.clients)
+        clients = joined.clients
         if clients is not None and clients.epsilon is not None and np.isnan(clients.epsilon).all():
-            clients = replace(clients, epsilon=None)
+            clients = clients._replace(epsilon=None)
         return cls(
-            **{name: getattr(joined, name) for name in (*_REPORTED, "unheard", "oldest")},
+            **{name: getattr(joined, name) for name in (*REPORTED, "unheard", "oldest")},
             value_evaluations=values,
             gradient_evaluations=gradients,
             full_rounds=first + evaluated,
@@ -210,7 +198,7 @@ class History:
 
     def since(self, first: int) -> History:
         """Return the reports, criterion and switch of the rounds from ``first`` on, without evaluations."""
-        names = (*_REPORTED, "value_evaluations", "gradient_evaluations")
+        names = (*REPORTED, "value_evaluations", "gradient_evaluations")
         kept = {name: getattr(self, name)[first:] for name in names}
         return History(**kept, full_rounds=self.full_rounds[:0], full=ClientSummary(*(part[:0] for part in self.full)))
 
@@ -219,7 +207,7 @@ class History:
 
         def flatten(name: str, value: Any) -> dict[str, np.ndarray]:
             if isinstance(value, ClientSummary | ClientHistory):
-                value = value._asdict() if isinstance(value, ClientSummary) else vars(value)
+                value = value._asdict()
             if isinstance(value, dict):
                 return {key: part for n, v in value.items() for key, part in flatten(f"{name}.{n}", v).items()}
             return {} if value is None else {name: np.asarray(value)}
@@ -234,7 +222,7 @@ class History:
 
     @classmethod
     def load(cls, file: Path) -> History:
-        """Read a file that ``save`` wrote, and check that its arrays have consistent shapes."""
+        """Read a file that ``save`` wrote, and check that its arrays have consistent lengths."""
         arrays = read_npz(file)
         with wrap_read_errors(file):
             parts: dict[str, Any] = {}
@@ -249,23 +237,8 @@ class History:
             if "per_client" in known:
                 known["per_client"] = ClientHistory(**{"metrics": {}, **known["per_client"]})
             history = cls(**known)
-            history._check_shapes()
+            for name, array in arrays.items():
+                length = len(history.full_rounds if name.startswith(("full", "held_out")) else history.objective)
+                if array.shape[:1] != (length,):
+                    raise ValueError(f"{name} must have {length:,} entries, but has the shape {array.shape}")
             return history
-
-    def _check_shapes(self) -> None:
-        rounds, evaluations, reports = self.objective.shape, self.full_rounds.shape, self.per_client
-        places = () if reports is None else reports.clients.shape
-
-        def fits(name: str, shape: tuple[int, ...]) -> bool:
-            if name.startswith("per_client."):
-                return shape[:2] == places
-            return shape == (evaluations if name.startswith(("full", "held_out")) else rounds)
-
-        wrong = [name for name, array in self.to_arrays().items() if not fits(name, array.shape)]
-        if reports is not None and (len(places) != 2 or places[:1] != rounds or reports.constraint.ndim != 3):
-            wrong.append("per_client")
-        if wrong or len(rounds) != 1 or len(evaluations) != 1:
-            raise ValueError(f"its arrays have inconsistent shapes: {', '.join(wrong)}")
-        integers = [self.full_rounds, *([] if reports is None else [reports.clients])]
-        if any(array.dtype.kind not in "iu" for array in integers) or self.feasible.dtype.kind != "b":
-            raise ValueError("full_rounds and clients must be integers and feasible must be booleans")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from softswitch.results import status as run_status
 from softswitch.results.baseline import Baseline, LowerBound, find_baseline
 from softswitch.results.diagnostics import diagnose
 from softswitch.results.history import History
-from softswitch.results.restart import Restart
-from softswitch.results.status import Diagnostic, RunEnd, Status, StatusCode
+from softswitch.results.status import Diagnostic, Restart, RunEnd, Status, StatusCode
 from softswitch.support.text import format_number, format_value
 
 _ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")  # first an evaluation's
@@ -150,13 +148,9 @@ class Result:
         """Describe how the run ended, the answer and its quality, automatic settings and diagnostics."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
         if self.client_optimum is not None:
-            (regret, r), (loss, f) = (
-                (format_number(float(values[i])), self.names[i])
-                for values in (self.client_objective, self.client_loss)
-                for i in [int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
-            )
-            largest = f"f is largest at client {f!r}, {loss}"
-            lines.append(f"F is the largest regret, f_i − f_i*: {regret}, at client {r!r}; {largest}.")
+            values = (self.client_objective, self.client_loss)
+            regret, loss = (self.names[int(np.argmax(np.nan_to_num(one, nan=-np.inf)))] for one in values)
+            lines.append(f"F is the largest regret, f_i − f_i*, of client {regret!r}; f is largest at client {loss!r}.")
         if self.lower_bound is not None:
             lines.append(f"Optimality: {self.lower_bound}.")
         if self.status.code is not StatusCode.DIVERGED:
@@ -177,27 +171,10 @@ class Result:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        objective = (
-            f"worst {'objective' if self.client_optimum is None else 'regret'} {format_value(self.worst_objective)}"
-        )
-        constraint = f"worst constraint {format_value(self.worst_constraint)}, tolerance {self.method.tolerance:g}"
-        return f"Result({self.status.code}; {objective}, {constraint}; {self.selected})"
-
-    def save(self, folder: str | Path) -> None:
-        """Write the result to a new run folder, which ``open_run`` reads and reports are written from.
-
-        The folder has the answer, the history, the clients and the status, but not the state of the server: use
-        ``Checkpoints`` to continue a run.
-
-        Args:
-            folder: The folder. It is created if it does not exist, and must not hold a run.
-        """
-        from softswitch.results.folder import ABOUT, write_result  # imports this module
-
-        path = Path(folder)
-        if (path / ABOUT).exists():
-            raise ValueError(f"folder must not hold a run, but {str(path)!r} does; use another folder")
-        write_result(path, self)
+        kind = "objective" if self.client_optimum is None else "regret"
+        objective, constraint = map(format_value, (self.worst_objective, self.worst_constraint))
+        values = f"worst {kind} {objective}, worst constraint {constraint}, tolerance {self.method.tolerance:g}"
+        return f"Result({self.status.code}; {values}; {self.selected})"
 
 
 def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,7 +16,7 @@ from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
-from softswitch.results.restart import Restart
+from softswitch.results.json_numbers import JsonRecord
 from softswitch.support.text import format_value, join_first
 
 
@@ -112,6 +113,38 @@ class Diagnostic:
         return f"{self.code}: {self.evidence}. {self.advice}."
 
 
+@dataclass(frozen=True)
+class Restart(JsonRecord):
+    """A stretch of rounds, from ``begin`` to before ``end``, over which the step size decays to 0.
+
+    It starts from the best answer so far. ``objective`` and ``constraint`` are F and G of the best answer after it on
+    all training data, and ``aim`` is the value there that the method minimises: F, or the clients' mean. ``better``:
+    whether this restart found that answer. ``diverged``: whether a value in the last round was not finite. ``judged``:
+    the number of answers evaluated at its end.
+    """
+
+    begin: int
+    end: int
+    step_size: float
+    momentum: float
+    threshold: float
+    objective: float
+    constraint: float
+    answer: str
+    better: bool
+    diverged: bool = False
+    aim: float = math.nan
+    judged: int = 0
+
+    def __str__(self) -> str:
+        step, level = f"{self.step_size:.3g}", format_value(self.threshold)
+        settings = f"rounds {self.begin} to {self.end - 1}, step {step} decaying to 0, λ = {level}"
+        if self.diverged:
+            return f"{settings}: not finite"
+        outcome = f"F {format_value(self.objective)}, G {format_value(self.constraint)}"
+        return f"{settings}: {outcome}{'' if self.better else ', no improvement'}"
+
+
 @dataclass(frozen=True, eq=False)
 class RunEnd:
     """A run after its last round.
@@ -187,76 +220,60 @@ def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
             advice = "Check objective and constraint at the start"
         message = f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
         return Status(StatusCode.DIVERGED, message, end.diverged_at, end.culprit, smallest)
-    answer = _Answer(end.names, end.method, evaluation)
+    is_feasible, client, message = _judge(end.names, end.method, evaluation, pooled=end.method.switches_on == "pooled")
     if end.stopped:
-        message = f"stopped after {len(history)} rounds, {history.feasible_rounds} of them feasible; {answer}"
-        return Status(StatusCode.STOPPED, message, len(history), answer.client, smallest)
+        message = f"stopped after {len(history)} rounds, {history.feasible_rounds} of them feasible; {message}"
+        return Status(StatusCode.STOPPED, message, len(history), client, smallest)
     if history.void.all():
         return Status(StatusCode.NO_FEASIBLE_ROUND, _describe_void_rounds(end), None, None, smallest)
-    is_feasible, message = answer.check(pooled=evaluation.pooled if end.method.switches_on == "pooled" else None)
     # The answer of an auto-tuned run was evaluated on all data. Any other answer needs a feasible round.
     if not history.feasible_rounds and not (end.restarts and is_feasible):
-        reason = f"client {answer.client!r} has the largest constraint, {format_value(answer.largest)}"
-        if answer.is_feasible:
-            largest = f"(the largest is {format_value(answer.largest)}, at {answer.client!r})"
-            reason = f"{answer.within} on their data {largest}, which no round's reports showed"
         level, when = format_value(float(end.method.switch_at)), end.smallest_criterion_round
-        criterion = f"the smallest was {format_value(smallest)} in round {when}, where {reason}"
-        message = f"none of {len(history)} rounds had a criterion <= {level}; {criterion}"
-        return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, answer.client, smallest)
+        criterion = f"none of {len(history)} rounds had a criterion <= {level}"
+        message = f"{criterion}; the smallest was {format_value(smallest)} in round {when}, where {message}"
+        return Status(StatusCode.NO_FEASIBLE_ROUND, message, when, client, smallest)
     message = f"{message}. {history.feasible_rounds} of {len(history)} rounds were feasible"
-    return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, answer.client, smallest)
+    return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, client, smallest)
 
 
 def model_status(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Status:
     """Return the status of a model that was selected after its run, given its values at every client."""
-    answer = _Answer(names, method, evaluation)
-    is_feasible, message = answer.check(" on training rows")
-    return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, answer.client)
+    is_feasible, client, message = _judge(names, method, evaluation, " on training rows")
+    return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, client)
 
 
-class _Answer:
-    """The constraint of an answer at the clients."""
+def _judge(
+    names: Sequence[Any], method: Method, evaluation: Evaluation, where: str = "", *, pooled: bool = False
+) -> tuple[bool, Any, str]:
+    """Return whether a model is feasible, the client with the largest constraint, and a message.
 
-    def __init__(self, names: Sequence[Any], method: Method, evaluation: Evaluation) -> None:
-        worst, tolerance = evaluation.constraint.max(axis=1), method.tolerance
-        self.client = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
-        self.largest = float("nan") if np.isnan(worst).all() else float(np.nanmax(worst))
-        self.unknown = [names[int(i)] for i in np.flatnonzero(np.isnan(worst))]
-        self.is_feasible = bool(trimmed_max(evaluation.constraint, method.robust) <= tolerance)
-        self.clients, self.tolerance, violating = len(worst), tolerance, int((worst > tolerance).sum())
-        self.above = f"{violating} of {self.clients} clients {'is' if violating == 1 else 'are'} above"
-        trimmed = violating + len(self.unknown)
-        but = f" but {trimmed} of {self.clients}, trimmed as robust={method.robust} allows,"
-        everyone = f"all clients{but}" if trimmed else f"all {self.clients} clients"
-        self.within = f"{everyone} are within the tolerance {tolerance:g}"
-
-    def check(self, where: str = "", pooled: np.ndarray | None = None) -> tuple[bool, str]:
-        """Return whether the clients, or their pooled data, meet the tolerance, and a message."""
-        if pooled is None:
-            counts = self.within if self.is_feasible else f"{self.above} the tolerance {self.tolerance:g}"
-            return self.is_feasible, f"{counts}{where}; {self}"
-        level = float(pooled.max())
-        limit = f"{'within' if level <= self.tolerance else 'above'} the tolerance {self.tolerance:g}"
-        message = f"the constraint on the pooled data is {format_value(level)}, {limit}; individually, {self.above} it"
-        return level <= self.tolerance and not self.unknown, f"{message}; {self}"
-
-    def __str__(self) -> str:
-        largest = f"the largest constraint is {format_value(self.largest)}, at client {self.client!r}"
-        if not self.unknown:
-            return largest
-        unknown = f"nothing is known of {join_first(list(map(repr, self.unknown)))}, which counts as a violation"
-        return unknown if len(self.unknown) == self.clients else f"{largest}; {unknown}"
+    ``pooled``: whether the tolerance applies to the pooled data instead of every client.
+    """
+    worst, tolerance = evaluation.constraint.max(axis=1), f"the tolerance {method.tolerance:g}"
+    count, above = len(worst), int((~(worst <= method.tolerance)).sum())
+    unknown = [repr(names[int(i)]) for i in np.flatnonzero(np.isnan(worst))]
+    client = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
+    is_feasible = bool(trimmed_max(evaluation.constraint, method.robust) <= method.tolerance)
+    parts = [f"{above} of {count} clients {'is' if above == 1 else 'are'} above {tolerance}{where}"]
+    if not above:
+        parts = [f"all {count} clients are within {tolerance}{where}"]
+    elif is_feasible:
+        parts[0] += f", trimmed as robust={method.robust} allows"
+    if pooled and evaluation.pooled is not None:
+        level = float(evaluation.pooled.max())
+        is_feasible = level <= method.tolerance and not unknown
+        side = "within" if level <= method.tolerance else "above"
+        parts.insert(0, f"the constraint on the pooled data is {format_value(level)}, {side} {tolerance}")
+    if len(unknown) < count:
+        parts.append(f"the largest constraint is {format_value(float(np.nanmax(worst)))}, at client {client!r}")
+    if unknown:
+        parts.append(f"nothing is known of {join_first(unknown)}, which counts as a violation")
+    return is_feasible, client, "; ".join(parts)
 
 
 def _describe_void_rounds(end: RunEnd) -> str:
-    history, robust, none = end.history, end.method.robust, f"in none of {len(end.history)} rounds"
-    message = (
-        f"{none} did the participants have an objective and a constraint; raise participation, or sample by strata"
-    )
-    if history.per_client is not None and not (history.per_client.clients >= 0).any():
-        message = f"{none} was any client connected"
-    elif history.lost_share:
-        lost = f"{history.lost_share:.0%} of the participants were lost or rejected; the log names them"
-        message = f"{none} did enough clients complete the round: {lost}"
-    return message if robust is None else f"{message}; robust={robust} needs {2 * robust + 1} clients in every round"
+    lost, robust = end.history.lost_share, end.method.robust
+    message = f"in none of {len(end.history)} rounds did enough participants have an objective and a constraint"
+    message += f"; {lost:.0%} of the participants were lost or rejected, and the log names them" if lost else ""
+    message += "" if robust is None else f"; robust={robust} needs {2 * robust + 1} clients in every round"
+    return f"{message}. Raise participation, or sample by strata"

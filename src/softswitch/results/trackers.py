@@ -20,21 +20,6 @@ SAMPLED = ("objective", "constraint", "criterion", "feasible")
 SUMMARY = ("objective", "constraint", "mean_objective", "mean_constraint")
 MAX_BATCH = 1000  # MLflow's limit
 SUFFIX = ".prom"  # the suffix of the files that Prometheus's textfile collector reads
-METRICS = {  # descriptions of Prometheus's metrics, whose names begin with softswitch_
-    "round": "Number of completed rounds.",
-    "rounds": "Maximum number of rounds.",
-    "objective": "Objective of the worst participant in the last round, as reported.",
-    "constraint": "Constraint of the worst participant in the last round, as reported.",
-    "feasible_share": "Share of feasible rounds among those that are not void.",
-    "void_rounds_total": "Number of rounds that changed nothing because too few clients completed them.",
-    "clients_counted": "Number of clients that completed the last round.",
-    "clients_lost": "Number of participants that did not complete the last round.",
-    "clients_lost_total": "Number of participants that did not complete their round, over all rounds.",
-    "epsilon": "Largest epsilon that any client reports to have spent.",
-    "run_seconds": "Seconds since the run began.",
-    "updated_timestamp_seconds": "Time of this file in seconds since 1970.",
-    "running": "1 during the run, 0 after its end.",
-}
 
 
 class Tracker(AbstractContextManager["Tracker"]):
@@ -52,10 +37,10 @@ class Tracker(AbstractContextManager["Tracker"]):
         self.close()
 
 
-def _read_chunk(chunk: Chunk, every: int = 1) -> Iterator[tuple[int, str, dict[str, float]]]:
-    """Yield the number and values of rounds: "sampled" of one in ``every``, "train" and "held_out" if evaluated."""
+def _read_chunk(chunk: Chunk) -> Iterator[tuple[int, str, dict[str, float]]]:
+    """Yield the number and values of rounds: "sampled" of each, "train" and "held_out" if evaluated."""
     history, first = chunk.history, chunk.round - len(chunk.history)
-    for k in range(-first % every, len(history), every):
+    for k in range(len(history)):
         yield first + k, "sampled", {name: float(getattr(history, name)[k]) for name in SAMPLED}
     for part, summary in (("train", history.full), ("held_out", history.held_out)):
         for i, k in enumerate(history.full_rounds.tolist() if summary is not None else ()):
@@ -99,20 +84,19 @@ class TensorBoardTracker(Tracker):
 
     Args:
         folder: TensorBoard's log directory.
-        every: Number of rounds from one written round to the next.
     """
 
-    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
+    def __init__(self, folder: str | Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer, self._every = EventFileWriter(str(folder)), every
+        self._writer = EventFileWriter(str(folder))
 
     def __call__(self, chunk: Chunk) -> None:
         """Write a chunk of rounds."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        for k, part, values in _read_chunk(chunk, self._every):
+        for k, part, values in _read_chunk(chunk):
             scalars: list[Any] = [Summary.Value(tag=f"{part}/{n}", simple_value=value) for n, value in values.items()]
             self._writer.add_event(Event(step=k, summary=Summary(value=scalars)))
         self._writer.flush()
@@ -129,21 +113,15 @@ class MLflowTracker(Tracker):
         experiment: Name of the experiment. It is created if it does not exist.
         settings: Parameters to log.
         tracking_uri: Tracking URI. Default: MLflow's setting.
-        every: Number of rounds from one logged round to the next.
     """
 
     def __init__(
-        self,
-        experiment: str = "softswitch",
-        *,
-        settings: dict[str, Any] | None = None,
-        tracking_uri: str | None = None,
-        every: int = 1,
+        self, experiment: str = "softswitch", *, settings: dict[str, Any] | None = None, tracking_uri: str | None = None
     ) -> None:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
-        self._client, self._every = MlflowClient(tracking_uri=tracking_uri), every
+        self._client = MlflowClient(tracking_uri=tracking_uri)
         known = self._client.get_experiment_by_name(experiment)
         experiment_id = self._client.create_experiment(experiment) if known is None else known.experiment_id
         self.run_id: str = self._client.create_run(experiment_id).info.run_id
@@ -154,7 +132,7 @@ class MLflowTracker(Tracker):
         """Log a chunk of rounds."""
         from mlflow.entities import Metric
 
-        now, parts = int(time.time() * 1000), _read_chunk(chunk, self._every)
+        now, parts = int(time.time() * 1000), _read_chunk(chunk)
         points = [(k, f"{part}_{name}", value) for k, part, values in parts for name, value in values.items()]
         metrics = [Metric(name, value, now, k) for k, name, value in points if math.isfinite(value)]
         for first in range(0, len(metrics), MAX_BATCH):
@@ -221,15 +199,14 @@ class PrometheusTracker(Tracker):
         self._write()
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metrics with a value, for the registry."""
+        """Yield the metrics, for the registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for name, description in METRICS.items():
-            if name in self._values:
-                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                metric = family(f"softswitch_{name}", description, labels=["run"])
-                metric.add_metric([self._run], self._values[name])
-                yield metric
+        for name, value in self._values.items():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            metric = family(f"softswitch_{name}", name.replace("_", " "), labels=["run"])
+            metric.add_metric([self._run], value)
+            yield metric
 
     def _write(self) -> None:
         from prometheus_client import write_to_textfile

@@ -38,7 +38,6 @@ CSS_VARIABLES = {  # of the page, by the colour of a figure
 VERDICT_COLOURS = {Verdict.VIOLATES: VERMILLION, Verdict.UNDECIDED: AMBER, Verdict.MEETS: DEEP_GREEN}
 GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')  # matplotlib's ids, which are the same in every figure
 MAX_POINTS = 500  # longer curves are thinned to about this many points
-MAX_COLUMNS = 100  # rounds are grouped into at most this many columns
 MAX_NAME = 24  # characters
 WIDTH = 5.6  # inches
 
@@ -73,13 +72,11 @@ def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
             _plot_curve(axes, evaluated, getattr(history.held_out, value), GREEN, "worst client, held-out rows")
         axes.set_title(name, loc="left", fontsize="medium")
     _format_axis(constraints.yaxis, read_description(run.about).write)
-    _plot_bound(constraints, run.about["tolerance"])
-    parts = np.array_split(history.feasible.astype(float), min(MAX_COLUMNS, max(1, len(history))))
-    edges = np.cumsum([0, *map(len, parts)])
-    switch.stairs([float(part.mean()) if len(part) else 0.0 for part in parts], edges, fill=True, color=FAINT)
-    switch.set(ylim=(0, 1), xlabel="round")
-    switch.set_title("share of feasible rounds", loc="left", fontsize="medium")
-    _format_axis(switch.xaxis, format_number)
+    constraints.axhline(run.about["tolerance"], color=BLACK, linestyle="--", linewidth=1, label="bound")
+    count = np.arange(len(history))
+    _plot_curve(switch, count, np.cumsum(history.feasible) / (count + 1), BLUE, "share")
+    switch.set_ylim(0, 1)
+    switch.set_title("share of feasible rounds so far", loc="left", fontsize="medium")
     _format_axis(switch.yaxis, "{:.0%}".format)
     add_legend(figure, [objectives, constraints])
     return render_svg(figure, key)
@@ -107,22 +104,6 @@ def plot_clients(run: Run, clients: Sequence[ClientResult], key: str) -> str:
     return render_svg(figure, key)
 
 
-def plot_comparison(runs: Sequence[Run], key: str = "comparison") -> str:
-    """Plot F and G of several runs on all training rows, one colour per run."""
-    colours = (BLUE, VERMILLION, GREEN, PURPLE, GREY, AMBER)
-    figure, panels = _make_panels(2)
-    for axes, value in zip(panels, ("objective", "constraint"), strict=True):
-        for i, run in enumerate(runs):
-            style, colour = ("-", "--", ":")[i // len(colours) % 3], colours[i % len(colours)]
-            values = getattr(run.history.full, value)
-            _plot_curve(axes, run.history.full_rounds, values, colour, _shorten(run.name), linestyle=style)
-        axes.set_title(f"worst client's {value}", loc="left", fontsize="medium")
-    for level in sorted({run.about["tolerance"] for run in runs}):
-        _plot_bound(panels[1], level)
-    add_legend(figure, panels)
-    return render_svg(figure, key)
-
-
 def _make_panels(count: int, height: float = 2.2) -> tuple[Figure, list[Axes]]:
     figure, axes = make_panels(count, 1, width=WIDTH, height=height)
     for panel in axes[:, 0]:
@@ -142,10 +123,6 @@ def _plot_curve(axes: Axes, x: Any, y: Any, colour: str, label: str, **style: An
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     _format_axis(axes.xaxis, format_number)
     axes.set_xlabel("round")
-
-
-def _plot_bound(axes: Axes, level: float) -> None:
-    axes.axhline(level, color=BLACK, linestyle="--", linewidth=1, label="bound")
 
 
 def _shorten(name: str) -> str:

@@ -14,7 +14,6 @@ from softswitch.results.folder import Run
 from softswitch.results.json_numbers import nan_if_none
 from softswitch.support.text import MISSING, format_number, format_percent, join_first
 
-MARKS = {"good": "✔", "unsure": "?", "bad": "✘"}
 CLIENT_MARKS = {Verdict.VIOLATES: "✘", Verdict.UNDECIDED: "?", Verdict.MEETS: "✔"}  # in the order of importance
 MAX_NAMES = 3  # number of clients that a summary names
 Write = Callable[[float | None], str]
@@ -55,11 +54,6 @@ class RunVerdict(NamedTuple):
     headline: str
     counts: str
     details: str
-
-    @property
-    def mark(self) -> str:
-        """A sign shown in addition to the colour."""
-        return MARKS[self.level]
 
 
 def summarise_clients(run: Run) -> list[ClientResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from softswitch.results import folder as run_folder
 from softswitch.results.baseline import CONSTANT
 from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
-from softswitch.results.events import count_events
 from softswitch.results.folder import Run, has_frontier, write_result
 from softswitch.results.report import charts
 from softswitch.results.report.clients import METRICS, build_columns, judge_run, sort_worst_first, summarise_clients
@@ -29,12 +29,7 @@ FILTERS = {"number": format_number, "percent": format_percent, "duration": forma
 
 
 def report(
-    result: Result,
-    out: str | Path = REPORT,
-    *,
-    certificate: Certificate | None = None,
-    rows: Sequence[int] | None = None,
-    title: str | None = None,
+    result: Result, out: str | Path = REPORT, *, certificate: Certificate | None = None, title: str | None = None
 ) -> Path:
     """Write the report of a run as one HTML file: verdict, clients, rounds and diagnostics.
 
@@ -42,21 +37,14 @@ def report(
         result: The result of any engine.
         out: The HTML file to write.
         certificate: The certificate of the result. Default: none.
-        rows: Number of training rows of each client, in the order of ``result.names``. Default: not shown.
         title: Title of the report. Default: the name of the file.
-
-    Returns:
-        The file.
     """
     checks.check_instance("result", result, Result)
     if certificate is not None:
         checks.check_instance("certificate", certificate, Certificate)
-    if rows is not None and len(rows) != len(result.names):
-        raise ValueError(f"rows must have one number for each of {len(result.names)} clients, but has {len(rows)}")
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / (title or Path(out).stem).replace("/", " ")
-        columns = None if rows is None else {"rows": list(rows)}
-        write_result(folder, result, clients=columns, certificate=certificate)
+        write_result(folder, result, certificate=certificate)
         return write_report([folder], out)
 
 
@@ -71,16 +59,12 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
         raise ValueError("folders must have at least one run, but is empty")
     paths = [Path(folder) for folder in folders]
     frontiers = [folder for folder in paths if has_frontier(folder) and not (folder / run_folder.ABOUT).exists()]
-    runs = [
-        run
-        for folder in paths
-        for run in (run_folder.find_runs(folder) if folder in frontiers else [run_folder.open_run(folder)])
-    ]
+    runs: list[Run] = []
+    for folder in paths:
+        runs += run_folder.find_runs(folder) if folder in frontiers else [run_folder.open_run(folder)]
     for run in runs:
         if not run.finished:
             raise ValueError(f"{run.folder} is not finished; resume it: softswitch resume {run.folder}")
-        with wrap_read_errors(run.folder / run_folder.ABOUT):
-            run_folder.check_run(run.about, for_report=True)
     file = paths[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
     with wrap_read_errors(" and ".join(str(folder) for folder in paths[:3])):
@@ -100,8 +84,6 @@ def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
     environment.filters |= FILTERS
     return environment.get_template("page.html").render(
         runs=[_describe_run(run, i) for i, run in enumerate(runs)],
-        comparison=_compare_runs(runs),
-        compared=charts.plot_comparison(runs) if len(runs) > 1 else None,
         first=[_describe_frontier(folder, f"first-{i}") for i, folder in enumerate(frontiers)],
     )
 
@@ -132,7 +114,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "verdict": judge_run(run, clients),
         "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
         "usefulness": describe_usefulness(run, regret),
-        "events": count_events(run.events),
+        "events": Counter(str(event["what"]) for event in run.events),
         "restarts": [str(restart) for restart in run.restarts],
         "columns": list(columns),
         "rows": [(clients[k].verdict, [column[k] for column in columns.values()]) for k in shown],
@@ -168,17 +150,3 @@ def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
 
 def _rate(value: float, constant: float) -> str:
     return "Useful" if value < constant else "Not useful"
-
-
-def _compare_runs(runs: list[Run]) -> dict[str, list[Any]]:
-    differing = run_folder.compare_settings(runs)
-    head = ["run", "certificate", "meeting", "worst constraint", "bound", "worst objective", "rounds", *differing]
-    rows = []
-    for i, run in enumerate(runs):
-        write, clients = read_description(run.about).write, summarise_clients(run)
-        meeting = sum(client.verdict is Verdict.MEETS for client in clients)
-        cells = [run.name, judge_run(run, clients).headline, f"{meeting:,} of {len(clients):,}"]
-        cells += [write(run.about["worst_constraint"]), write(run.about["tolerance"])]
-        cells += [format_number(run.about["worst_objective"]), f"{run.about['rounds']:,}"]
-        rows.append([*cells, *(values[i] for values in differing.values())])
-    return {"head": head, "rows": rows}
