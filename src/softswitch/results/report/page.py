@@ -28,22 +28,19 @@ MAX_CLIENTS, WORST_CLIENTS = 50, 20  # of more clients than the first number, on
 FILTERS = {"number": format_number, "percent": format_percent, "duration": format_duration, "first_few": join_first}
 
 
-def report(
-    result: Result, out: str | Path = REPORT, *, certificate: Certificate | None = None, title: str | None = None
-) -> Path:
+def report(result: Result, out: str | Path = REPORT, *, certificate: Certificate | None = None) -> Path:
     """Write the report of a run as one HTML file: verdict, clients, rounds and diagnostics.
 
     Args:
         result: The result of any engine.
         out: The HTML file to write.
         certificate: The certificate of the result. Default: none.
-        title: Title of the report. Default: the name of the file.
     """
     checks.check_instance("result", result, Result)
     if certificate is not None:
         checks.check_instance("certificate", certificate, Certificate)
     with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / (title or Path(out).stem).replace("/", " ")
+        folder = Path(parent) / Path(out).stem
         write_result(folder, result, certificate=certificate)
         return write_report([folder], out)
 
