@@ -15,7 +15,7 @@ import softswitch.flower as fl
 from softswitch import SoftmaxSGM, solve
 from softswitch.flower import secure_aggregation
 from softswitch.flower.secure_aggregation import SHARES, AggregationTerms
-from softswitch.methods.weight_cap import cap_weights
+from softswitch.methods.robust import cap_weights
 from softswitch.oracles.options import Output
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 

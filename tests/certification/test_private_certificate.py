@@ -98,9 +98,3 @@ def test_the_noise_of_a_certificate_is_that_of_one_release():
     delta = norm.cdf(mean / 2 - 2 / mean) - math.exp(2) * norm.cdf(-mean / 2 - 2 / mean)
     assert delta <= 1e-5
     assert delta == pytest.approx(1e-5, rel=0.05)
-
-
-def test_noise_that_spends_more_than_the_budget_is_refused():
-    with pytest.raises(ValueError, match=r"noise = 0.3 spends ε = 19.1 on one certificate, more than epsilon = 1"):
-        certificate_noise(ss.RecordPrivacy(epsilon=1, noise=0.3))
-    assert certificate_noise(ss.RecordPrivacy(epsilon=20, noise=0.3)).multiplier == 0.3

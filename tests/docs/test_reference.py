@@ -24,8 +24,6 @@ EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient
 ANYTHING = {
     "Method.init return": "a method's memory is any tree of arrays",
     "Method.decide state": "the same",
-    "Direction.init return": "what a way to make directions remembers is its own affair",
-    "Direction.transform state": "the same",
     "AtClients.init return": "what clients keep is a method's own affair",
     "AtClients.shift state": "the same",
     "AtClients.after state": "the same",

@@ -202,20 +202,6 @@ def test_a_sweep_tells_what_all_of_its_runs_cost_together(result):
         flat.sweep(PROBLEM, CLIENTS, methods, privacy=PRIVACY, batch_size=8)
 
 
-def test_the_budget_ends_a_run_whose_noise_is_given():
-    privacy = ss.RecordPrivacy(epsilon=4, noise=6.0, delta=1e-4)
-    found = flat.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=400, progress=False)
-    rounds = len(found.history)
-    assert 1 < rounds < 400
-    assert found.privacy.worst_epsilon <= 4
-    spent = found.privacy.releases[0]
-    more = spent._replace(reports=spent.reports + 1, steps=spent.steps + 1)
-    assert compute_epsilon(more, found.privacy.noise, 1.0, 1e-4) > 4
-    assert f"spent after {rounds} of 400 rounds" in found.status.message
-    with pytest.raises(ValueError, match="does not allow a single round"):
-        flat.solve(PROBLEM, CLIENTS, RULE, privacy=dataclasses.replace(privacy, noise=0.01), rounds=10, progress=False)
-
-
 def test_clients_that_are_asked_less_often_spend_less():
     """By who took part; and nothing is gained from chance having chosen them."""
     found = flat.solve(PROBLEM, CLIENTS, RULE, privacy=PRIVACY, rounds=12, participation=0.4, progress=False)

@@ -244,7 +244,7 @@ def test_every_number_on_the_wire_was_counted(tmp_path, monkeypatch):
 
 
 def test_a_spent_budget_ends_participation_and_a_restart_does_not_renew_it(tmp_path):
-    privacy = ss.RecordPrivacy(epsilon=3, noise=8.0, delta=1e-3)
+    privacy = ss.RecordPrivacy(epsilon=3, delta=1e-3)
 
     def client():
         return fl.PrivateClient(numpy_client(0), privacy, budget_file=tmp_path / "spent.json", rounds=50)

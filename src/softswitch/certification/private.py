@@ -102,11 +102,6 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
         budget = RecordPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, evaluation_share=1e-6)
         multiplier = calibrate_noise(budget, Releases(steps=1)).step
     spent = compute_epsilon(Releases(evaluations=1), NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)
-    if privacy.noise is not None and privacy.epsilon is not None and spent > privacy.epsilon:
-        raise ValueError(
-            f"noise = {privacy.noise:g} spends ε = {spent:.3g} on one certificate, more than epsilon = "
-            f"{privacy.epsilon:g}; increase noise, or omit it to choose it from epsilon"
-        )
     return CertificateNoise(multiplier, spent, privacy.delta)
 
 

@@ -25,7 +25,7 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Federation
 from softswitch.oracles.evaluation import Losses, slice_size
 from softswitch.oracles.options import Logging, Sampling
-from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon, count_affordable_rounds
+from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon
 from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.jax_rows import poisson_capacity
 from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
@@ -59,15 +59,11 @@ NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full 
 
 
 class PrivatePlan(NamedTuple):
-    """The noise, and the settings of a run with the rounds that the budget allows.
-
-    ``planned_rounds`` is the number of rounds for which the noise was calibrated.
-    """
+    """The privacy settings of a run, the noise, and its other settings."""
 
     privacy: RecordPrivacy
     levels: NoiseLevels
     settings: RunSettings
-    planned_rounds: int
 
     @property
     def noise(self) -> NoiseDeviations:
@@ -77,22 +73,18 @@ class PrivatePlan(NamedTuple):
 
 
 def make_plan(privacy: RecordPrivacy, settings: RunSettings, local_steps: int) -> PrivatePlan:
-    """Calibrate the noise, and count the rounds that the budget allows to a client that takes part in all of them."""
+    """Calibrate the noise for a client that takes part in all rounds, and fill in the other settings."""
     memory, rounds = settings.memory, ROUNDS if settings.rounds is None else settings.rounds
     levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps))
-    affordable = count_affordable_rounds(privacy, levels, rounds, local_steps)
-    if not affordable:
-        given = f"epsilon = {privacy.epsilon:g} does not allow a single round with noise = {levels.step:.3g}"
-        raise ValueError(f"{given}: raise the noise, or omit it to calibrate it")
     filled = RunSettings(
-        rounds=affordable,
+        rounds=rounds,
         average_last=0.5 if settings.average_last is None else settings.average_last,
         answer="average" if settings.answer == "auto" else settings.answer,
         eval_every=0,
         record_clients=True,
         memory=Memory(smoothing=SMOOTHING) if isinstance(memory, str) else memory,
     )
-    return PrivatePlan(privacy, levels, filled, rounds)
+    return PrivatePlan(privacy, levels, filled)
 
 
 def solve_privately(
@@ -156,7 +148,7 @@ def make_private_request(federation: Federation, plan: PrivatePlan, method: Meth
     if isinstance(method, SoftmaxSGM) and method.alpha is None:
         filled["alpha"] = default_alpha(oracle.client_count, method.tolerance)
     method = replace(method, **filled)
-    identity = f"{plan.privacy} for {plan.planned_rounds} rounds"
+    identity = f"{plan.privacy} for {settings.rounds} rounds"
     return request_of(federation, (method,), settings, privacy=identity), method
 
 
@@ -242,9 +234,6 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     )
     note = account.value_note if evaluated else "the answer is evaluated once, at the end; resume from the checkpoints"
     message = f"{result.status.message}; {note}"
-    if plan.planned_rounds > plan.settings.rounds:
-        rounds_run = f"{plan.settings.rounds} of {plan.planned_rounds} rounds"
-        message = f"{message}. The budget ε = {privacy.epsilon:g} was spent after {rounds_run}"
     diagnostics = [
         replace(one, advice=f"{one.advice}. {NEW_RUN}") if one.suggests_more_rounds else one
         for one in result.diagnostics

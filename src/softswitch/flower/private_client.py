@@ -18,7 +18,7 @@ from softswitch.certification.private import ATTEMPTS, NO_MEAN, count_rows_from_
 from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges, refuse_unless
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
-from softswitch.privacy.accounting import calibrate_noise, compute_epsilon, count_affordable_rounds
+from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.clipping import average_steps, mix_row_losses, sum_clipped_values
 from softswitch.privacy.noise import secret_draw, secret_normals
 from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
@@ -237,23 +237,18 @@ class PrivateClient:
 class SpentBudget:
     """Counts releases in a file that all runs share, and refuses those that exceed the budget.
 
-    The noise is calibrated for the ``planned`` releases, which are also the maximum. If both noise and ε are given,
-    rounds are allowed until only the planned evaluations fit in the budget. ``levels`` is the noise on each kind of
-    release. It is computed once and kept in the file.
+    The noise is calibrated for the ``planned`` releases, which are also the maximum. ``levels`` is the noise on each
+    kind of release. It is computed once and kept in the file.
     """
 
     def __init__(self, file: str | Path, privacy: RecordPrivacy, planned: Releases) -> None:
         self._file = Path(file).expanduser()
         self._privacy, self._planned = privacy, planned
-        self._local_steps = planned.steps // planned.reports
         self._file.parent.mkdir(parents=True, exist_ok=True)
         settings = json.loads(json.dumps([asdict(privacy), list(planned)]))
         with self._lock():
             if not self._file.exists():
                 levels = calibrate_noise(privacy, planned)
-                if not count_affordable_rounds(privacy, levels, 1, self._local_steps, planned.evaluations):
-                    problem = f"epsilon = {privacy.epsilon:g} does not allow a single round with noise"
-                    raise ValueError(f"{problem} = {levels.step:.3g}: raise the noise, or omit it to have it computed")
                 releases = list(Releases())
                 self._write({"releases": releases, "sizes": None, "levels": list(levels), "settings": settings})
             state = self._read()
@@ -278,7 +273,7 @@ class SpentBudget:
             state = self._read()
             before = Releases(*state["releases"])
             after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
-            if not self._allows(after, has_report=after.reports > before.reports):
+            if not self._allows(after):
                 raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
             self._write({**state, "releases": list(after)})
 
@@ -292,18 +287,10 @@ class SpentBudget:
                 self._write(state)
             return [float(size) for size in state["sizes"]]
 
-    def _allows(self, after: Releases, *, has_report: bool) -> bool:
-        if self._privacy.epsilon is None:
-            return True
-        planned = self._planned
-        if self._privacy.noise is None:  # the noise is calibrated for these numbers of each kind
-            return all(count <= maximum for count, maximum in zip(after, planned, strict=True))
-        reserved = after._replace(  # keep enough for the update after a report, and for the evaluations
-            steps=after.steps + self._local_steps * has_report,
-            evaluations=max(after.evaluations, planned.evaluations),
-            sizes=planned.sizes,
-        )
-        return self._epsilon(reserved) <= self._privacy.epsilon
+    def _allows(self, after: Releases) -> bool:
+        # The noise is calibrated for the planned number of each kind.
+        pairs = zip(after, self._planned, strict=True)
+        return self._privacy.epsilon is None or all(count <= maximum for count, maximum in pairs)
 
     def _epsilon(self, releases: Releases) -> float:
         return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)

@@ -13,7 +13,7 @@ from array_api_compat import array_namespace
 
 from softswitch.methods.client_state import AtClients
 from softswitch.methods.compression import Compression
-from softswitch.methods.directions import Direction
+from softswitch.methods.directions import Optimistic
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
@@ -70,7 +70,7 @@ class Method(TracedSettings, ABC):
         robust: b, the number of clients that may be Byzantine: the b largest and smallest reports are trimmed, weights
             are at most 1/(2b+1), and distant directions are clipped. The b worst-off honest clients lose the
             protection of the maximum. At least 2b + 1 clients must take part in a round. None: all are trusted.
-        direction: Transformation of the weighted direction before the optimizer, such as ``Optimistic``. None: none.
+        direction: ``Optimistic`` extrapolates the weighted direction before the optimizer. None: no extrapolation.
         at_clients: State that clients keep between rounds: ``ControlVariates``, or ``Compression`` of messages.
     """
 
@@ -82,7 +82,7 @@ class Method(TracedSettings, ABC):
     criterion: str | None = None
     optimizer: Callable[[Any], optax.GradientTransformation] | None = None
     robust: int | None = None
-    direction: Direction | None = None
+    direction: Optimistic | None = None
     at_clients: AtClients | None = None
 
     own_criterion: ClassVar[str] = "mean"
@@ -125,7 +125,7 @@ class Method(TracedSettings, ABC):
                 object.__setattr__(self, setting.name, number)
         if self.criterion is not None:
             checks.check_choice("criterion", self.criterion, CRITERIA)
-        for name, kind in (("direction", Direction), ("at_clients", AtClients)):
+        for name, kind in (("direction", Optimistic), ("at_clients", AtClients)):
             if getattr(self, name) is not None:
                 checks.check_instance(name, getattr(self, name), kind)
         if self.robust is not None and not checks.is_array(self.robust):  # a traced value was checked before

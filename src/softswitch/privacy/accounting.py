@@ -8,7 +8,6 @@ does not amplify privacy: the server knows the participants.
 from __future__ import annotations
 
 import math
-from bisect import bisect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -145,20 +144,3 @@ def _smallest(is_enough: Callable[[float], bool], guess: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
-
-
-def count_affordable_rounds(
-    privacy: RecordPrivacy, levels: NoiseLevels, rounds: int, local_steps: int, evaluations: int = 1
-) -> int:
-    """Return in how many of ``rounds`` rounds a client can take part within its budget, evaluations included."""
-    if privacy.epsilon is None:
-        return rounds
-    budget = privacy.epsilon
-
-    def exceeds_budget(count: int) -> bool:
-        releases = Releases.planned(privacy, count, local_steps, evaluations)
-        return compute_epsilon(releases, levels, privacy.rate, privacy.delta) > budget
-
-    if not exceeds_budget(rounds):
-        return rounds
-    return max(0, bisect(range(rounds), False, key=exceeds_budget) - 1)

@@ -23,8 +23,8 @@ _LIMITS: dict[str, dict[str, float]] = {
 class RecordPrivacy:
     """Record-level differential privacy: clients release only sums of clipped rows with Gaussian noise.
 
-    Set ``epsilon`` to calibrate the noise for the planned number of rounds, or ``noise`` to compute ε from it. With
-    both, a client stops taking part when its budget is spent. Needs ``pip install 'softswitch[privacy]'``.
+    Set ``epsilon`` to calibrate the noise for the planned number of rounds, or ``noise`` to compute ε from it. Needs
+    ``pip install 'softswitch[privacy]'``.
 
     Attributes:
         epsilon: Budget ε of each client for the whole run. Default: ``noise`` determines it.
@@ -54,8 +54,9 @@ class RecordPrivacy:
     sizes_share: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.epsilon is None and self.noise is None:
-            raise ValueError("RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier)")
+        if (self.epsilon is None) == (self.noise is None):
+            given = f"epsilon is {self.epsilon!r} and noise is {self.noise!r}"
+            raise ValueError(f"RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier), but {given}")
         for name, limits in _LIMITS.items():
             if name not in ("epsilon", "noise") or getattr(self, name) is not None:
                 object.__setattr__(self, name, checks.check_real(name, getattr(self, name), **limits))
