@@ -72,7 +72,7 @@ def test_engine_follows_a_plain_loop(monkeypatch, x64, apart):
     np.testing.assert_array_equal(result.history.bytes_up, np.full(ROUNDS, 3 * (8 + 1)))
 
 
-def test_a_history_keeps_its_bytes():
+def test_a_history_counts_bytes_only_if_messages_are_compressed():
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(D))
     how = {"rounds": 40, "seed": 2, "eval_every": 0, "answer": "last", **HOW}
@@ -80,8 +80,7 @@ def test_a_history_keeps_its_bytes():
     same = flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=Compression(up=TopK(0.5)), **SETTINGS), **how)
     assert plain.history.bytes_up is None
     assert "bytes_up" not in plain.history.to_arrays()
-    again = type(same.history).from_arrays(same.history.to_arrays())
-    np.testing.assert_array_equal(again.bytes_down, same.history.bytes_down)
+    assert "bytes_up" in same.history.to_arrays()
 
 
 def test_counts_of_bytes_do_not_run_over():

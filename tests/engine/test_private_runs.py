@@ -46,7 +46,7 @@ def result():
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
     how = Sampling(local_steps=local_steps, participation=participation)
-    plan = make_plan(privacy, data.sizes, RunSettings(rounds=rounds), local_steps)
+    plan = make_plan(privacy, RunSettings(rounds=rounds), local_steps)
     return make_private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
 
 
@@ -215,7 +215,7 @@ def test_clients_that_are_asked_less_often_spend_less():
 
 def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     privacy = dataclasses.replace(PRIVACY, public_sizes=False)
-    plan = make_plan(privacy, CLIENTS.sizes, RunSettings(rounds=10), 1)
+    plan = make_plan(privacy, RunSettings(rounds=10), 1)
     truth = count_applicable_rows(PROBLEM, CLIENTS)
     told = np.stack(
         [make_private_oracle(PROBLEM, CLIENTS, plan, Sampling(), truth, seed).counts - truth for seed in range(40)]
