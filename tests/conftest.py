@@ -47,7 +47,7 @@ INNER = (
     "softswitch.engine.compiled",
     "softswitch_experiments.tasks.neyman_pearson",
 )
-install_import_hook(INNER, "beartype.beartype")
+install_import_hook(INNER, "typechecking.check_outer")
 
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=200)

@@ -35,7 +35,17 @@ RUN_ELSEWHERE = {
     "docs/own-data.md": "test_tutorial.py",
 }
 """Pages whose programs are run by another test file."""
-SLOW = ("beyond-memory", "federated/privacy-accounting", "frontier", "networks", "regression")
+SLOW = (
+    "beyond-memory",
+    "federated/privacy-accounting",
+    "federated/when-clients-lie",
+    "frontier",
+    "how-good",
+    "many-devices",
+    "networks",
+    "regression",
+    "regret",
+)
 """Pages in docs whose programs take more than five seconds."""
 FENCED = re.compile(
     r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE

@@ -109,6 +109,7 @@ def test_cooper(capsys):
     assert max(numbers("objective", ours[0])) == pytest.approx(max(numbers("objective", theirs[0])), rel=0.05)
 
 
+@pytest.mark.slow
 def test_flower(capsys, flower_quiet):
     (_, _), theirs, ours = printed_as("coming-from/flower.md", capsys)
     assert same(*theirs)

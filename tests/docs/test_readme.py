@@ -50,6 +50,7 @@ def test_choosing_plans_as_printed():
     assert " ".join(refused.output.split()) in " ".join(page.split())
 
 
+@pytest.mark.slow
 def test_fairness_runs_as_printed(capsys):
     assert run_programs("docs/fairness.md") == 1
     printed = capsys.readouterr().out
@@ -73,6 +74,7 @@ def test_rates_run_as_printed(capsys):
     assert (first.startswith("feasible"), kept, second.startswith("feasible")) == (True, "True", True)
 
 
+@pytest.mark.slow
 def test_memory_runs_as_printed(capsys):
     assert run_programs("docs/memory.md") == 1
     plain, remembers = map(int, capsys.readouterr().out.splitlines()[0].split())

@@ -236,7 +236,7 @@ def test_with_a_step_size_the_rest_is_as_in_the_paper(clients):
     assert method.switch_at == pytest.approx(0.1 / 1.1)
 
 
-@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_with_a_step_size_equal_bits_to_naming_all_of_the_papers_settings(clients, local_steps):
     """γ = η/E too."""
     options = {"local_steps": local_steps, "eval_every": 0, "seed": 3}

@@ -49,7 +49,7 @@ def affine(w, batch):
     return jnp.average(batch["h"] @ w, weights=batch["weight"]) - 0.1
 
 
-@pytest.mark.parametrize(("E", "K"), [(1, 40_000), (5, 40_000)])
+@pytest.mark.parametrize(("E", "K"), [pytest.param(1, 40_000, marks=pytest.mark.slow), (5, 40_000)])
 def test_minimax_quadratic_program(x64, E, K):
     generator = np.random.default_rng(4)
     n, d, rows, radius = 5, 3, 12, 1.5
@@ -89,6 +89,7 @@ def misses(w, batch):
     return class_loss(w, batch, 1) - BOUND
 
 
+@pytest.mark.slow
 def test_neyman_pearson_in_a_ball(optimised):
     task = breast_cancer(20, seed=0, domain=ss.Ball(1.0))
     x, y = (np.asarray(task.train.rows.columns[key]) for key in "xy")

@@ -467,6 +467,7 @@ def test_over_flower_remembered_sums_outlive_a_kill_and_a_new_client(tmp_path):
     np.testing.assert_allclose(again.state.parts["memory"].sums[:, 1], pooled_task()[1].sizes, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_over_flower_the_remembered_sums_are_those_of_accepted_reports():
     """Clients lost before or after their report: the criterion is the value of all that was heard of everyone."""
     app, first, value = pooled_clients()

@@ -91,8 +91,16 @@ def case(x64, table):
 
 BOTH_SCHEMES = ("νPI",)
 """Methods that run with both schemes in the quick tests. The others run with the first one only in the slow tests."""
+VARIANTS = ("νPI, worst client", "hinge penalty, worst client")
+"""Variants of methods that run only in the slow tests."""
+
+
+def is_quick(name, scheme):
+    return name not in VARIANTS and (scheme == "half, E = 3" or name in BOTH_SCHEMES)
+
+
 CASES = [
-    pytest.param(name, scheme, marks=() if name in BOTH_SCHEMES or scheme == "half, E = 3" else pytest.mark.slow)
+    pytest.param(name, scheme, marks=() if is_quick(name, scheme) else pytest.mark.slow)
     for name in METHODS
     for scheme in SCHEMES
 ]

@@ -99,6 +99,7 @@ def test_devices_that_cannot_be_are_refused(on_eight, case, words):
         raise AssertionError(on_eight["refusals"][case])
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_course_of_one_device(by_two):
     first, second = by_two
     assert first["params"] == second["params"]
@@ -106,6 +107,7 @@ def test_two_processes_take_the_course_of_one_device(by_two):
     assert second["apart"] <= 1e-12
 
 
+@pytest.mark.slow
 def test_the_first_process_speaks_for_both(by_two):
     first, second = by_two
     assert first["rounds"] == second["rounds"] == [12, 24, 6]
@@ -113,12 +115,14 @@ def test_the_first_process_speaks_for_both(by_two):
     assert second["heard"] == []
 
 
+@pytest.mark.slow
 def test_the_first_process_alone_writes(by_two):
     first, second = by_two
     assert first["written"][:3] == [6, 12, 12]
     assert second["written"] == []
 
 
+@pytest.mark.slow
 def test_processes_that_were_told_different_things_end(by_two):
     for one in by_two:
         assert one["other folder"].startswith("checkpoints must be in a folder that all processes share")
@@ -126,12 +130,14 @@ def test_processes_that_were_told_different_things_end(by_two):
         assert one["half"].startswith("devices must include some of each of 2 processes")
 
 
+@pytest.mark.slow
 def test_a_folder_that_the_first_process_cannot_have_is_refused_in_both(by_two):
     first, second = by_two
     assert "is in use by another run" in first["taken"]
     assert second["taken"].startswith("the first process failed")
 
 
+@pytest.mark.slow
 def test_one_device_by_name(x64):
     data, owner = regression()
     problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
@@ -149,6 +155,7 @@ def test_one_device_by_name(x64):
     np.testing.assert_allclose(on[1].params, on[0].params, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_other_generators_draw_alike(x64_isolated):
     """Where words of a stretch cannot be made one by one, all are made."""
     data, owner = regression()

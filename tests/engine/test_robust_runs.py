@@ -48,7 +48,14 @@ def run_attack(federation, attack, liars):
     return result, hostile.oracle.evaluate_honest(result.params)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+QUICK = ("inflate-objective", "block-constraint", "sign-flip", "adaptive-inner-product")
+
+
+def mark_slow(attacks):
+    return [pytest.param(attack, marks=[] if attack in QUICK else pytest.mark.slow) for attack in attacks]
+
+
+@pytest.mark.parametrize("attack", mark_slow(ATTACKS))
 def test_one_liar_does_not_ruin_the_others(solved, attack):
     """The honest end about where they are without a liar, F = 0.17 and G = 0.11: one of them may be above the bound."""
     if attack in RUINED:
@@ -71,7 +78,7 @@ CAUGHT = {
 }
 
 
-@pytest.mark.parametrize("attack", CAUGHT)
+@pytest.mark.parametrize("attack", mark_slow(CAUGHT))
 def test_the_liar_is_named(federation, solved, attack):
     result, _ = solved(attack, 1)
     findings = [finding for finding in result.diagnostics if finding.code == CAUGHT[attack]]
@@ -79,7 +86,7 @@ def test_the_liar_is_named(federation, solved, attack):
     assert str(federation.names[LIAR]) in findings[0].evidence
 
 
-@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_honest_are_not_suspected(batch_size):
     data = breast_cancer(10, seed=1)
     method = ss.SoftmaxSGM(**OF_ALL, robust=1)
@@ -179,6 +186,7 @@ def test_a_liar_who_claims_to_be_the_worst_where_all_are_trusted(liar_among_few)
     assert (trusting.history.per_client.clients == LIAR).sum() > 0.95 * ROUNDS
 
 
+@pytest.mark.slow
 def test_two_liars_of_seven_and_cycles_that_choose():
     data = breast_cancer(9, seed=2)
     hostile = with_attack(flat.federation_of(data.problem, data.train, batch_size=None), [1, 5], "inflate-objective")

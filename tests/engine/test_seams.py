@@ -167,6 +167,7 @@ def test_a_pooled_constraint_may_take_a_key(clients):
     assert np.isfinite(result.worst_constraint)
 
 
+@pytest.mark.slow
 def test_a_key_over_flower_too():
     pytest.importorskip("flwr")
     few = client_data(*regression(clients=3))
@@ -198,6 +199,7 @@ def test_equinox_models_are_parameters(clients, tmp_path):
     assert equinox.tree_equal(jax.tree.map(jnp.asarray, loaded), result.params)
 
 
+@pytest.mark.slow
 def test_flax_models_are_parameters(clients):
     class Network(flax.linen.Module):
         @flax.linen.compact
@@ -327,6 +329,7 @@ def test_what_a_warm_start_says_of_its_answer(clients, tmp_path):
     np.testing.assert_array_equal(longer.params, solve(clients, rounds=40, **options).params)
 
 
+@pytest.mark.slow
 def test_a_domain_of_ones_own_over_flower_sees_the_parameters_as_they_are():
     class Nested:
         def project(self, params):

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_it_runs_on_virtual_devices():
     command = [sys.executable, str(ROOT / "examples" / "many_devices.py"), "--virtual", "4", "--rounds", "60"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

@@ -357,6 +357,7 @@ def test_pytorch_clients_take_the_course_of_numpy_clients():
     np.testing.assert_array_equal(theirs.history.bytes_up, ours.history.bytes_up)
 
 
+@pytest.mark.slow
 def test_a_run_that_chooses_its_steps_begins_every_cycle_with_nothing_owed():
     grid = WatchedGrid(quadratics(MANY), MANY)
     method = ss.Automatic(tolerance=0.1, at_clients=BOTH)

@@ -108,6 +108,7 @@ def test_pickle_and_clone(cases, fitted):
     assert clone(fitted).get_params() == fitted.get_params()
 
 
+@pytest.mark.slow
 def test_a_grid_search_over_alpha_in_a_pipeline(cases):
     frame, malignant, hospital = cases
     names = np.where(malignant == 1, "malignant", "benign")
