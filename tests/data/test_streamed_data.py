@@ -50,7 +50,7 @@ def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata
     assert streamed.strata == in_memory.strata
     outline = DataOutline(streamed)
     assert outline.rows.row_bytes == in_memory.rows.row_bytes == streamed.row_bytes
-    assert outline.batch_shapes(7, np.float32) == in_memory.batch_shapes(7, np.float32)
+    assert outline.rows.batch_shapes(7, np.float32) == in_memory.rows.batch_shapes(7, np.float32)
 
 
 def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):

@@ -10,13 +10,11 @@ from torch.utils.data import TensorDataset
 import softswitch as ss
 from benchmarks import flat
 from softswitch.certification.client_optimum import client_optimum
-from softswitch.data.sampling import all_rows
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.methods import QFedAvg
 from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
 from softswitch.results.folder import open_run, write_result
-from softswitch.support.row_blocks import apply_in_blocks
 
 N, ROWS = 4, 30
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.05)
@@ -164,16 +162,6 @@ def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
     for replace in (True, None):
         told = flat.solve(problem, clients, RULE, replace=replace, **how).history.per_client
         np.testing.assert_allclose(told.objective[0][np.argsort(told.clients[0])], [-9.0, -19.0, -29.0])
-
-
-def test_a_client_whose_rows_are_looked_at_in_blocks(case):
-    problem, clients = case
-    task = to_regret_task(problem, clients, np.array([0.1, 0.2, 0.3, 5.0]))
-    rows = task.clients.rows
-    batch = rows.take(*all_rows(rows, jnp.int32(3), ROWS, jnp.float64))
-    params = jnp.array([0.3, -0.2])
-    cut = apply_in_blocks(lambda b: task.problem.objective(params, b), batch, 7)
-    np.testing.assert_allclose(cut, squares(params, batch) - 5.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def certifiability(
     """
     error = 1 - checks.check_probability("confidence", confidence)
     levels = ErrorLevels(error / len(calibration), error, checks.check_real("tolerance", tolerance))
-    constraints = problem.trace(calibration.batch_shapes(1, float_dtype(problem.start))).constraints
+    constraints = problem.trace(calibration.rows.batch_shapes(1, float_dtype(problem.start))).constraints
     ranges = list(enumerate(resolve_ranges(problem, None, None, constraints)))[1:]
     values = RowValues(problem, calibration, problem.start)
     counts, bounds = [], []

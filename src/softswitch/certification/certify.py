@@ -87,7 +87,7 @@ def certify(
     error = 1 - checks.check_probability("confidence", confidence)
     levels = ErrorLevels(error / len(held_out.names), error, checks.check_real("tolerance", tolerance))
     params = check_params("params", params)
-    constraints = problem.trace(held_out.batch_shapes(1, float_dtype(params)), params).constraints
+    constraints = problem.trace(held_out.rows.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
     noise = None if privacy is None else certificate_noise(privacy)
     if noise is None:

@@ -111,7 +111,7 @@ class Lagrangian:
     ) -> None:
         flat, self._rebuild = ravel_pytree(params)
         dtype = float_dtype(params)
-        traced = problem.trace(clients.batch_shapes(int(clients.sizes.max()), dtype), params)
+        traced = problem.trace(clients.rows.batch_shapes(int(clients.sizes.max()), dtype), params)
         self._clients, self._losses, self._pooled = clients, Losses.of(problem), pooled
         self._plan = plan_evaluation(clients, traced.ignore_weight)
         self._flat_dtype = flat.dtype

@@ -140,15 +140,6 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.names)
 
-    def batch_shapes(self, width: int, dtype: DTypeLike) -> dict[str, Any]:
-        """Return the shapes of a batch.
-
-        Args:
-            width: Number of rows.
-            dtype: Dtype of the row weights.
-        """
-        return self.rows.batch_shapes(width, dtype)
-
     def __repr__(self) -> str:
         columns = self.rows.columns.items()
         return describe_data(self, {key: (column.dtype, column.shape[1:]) for key, column in columns})

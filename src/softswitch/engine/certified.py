@@ -226,7 +226,7 @@ def _make_generator(
     problem: Problem, split: DataSplit, first: Result, tolerance: float, confidence: float, move: Move | None
 ) -> CandidateGenerator:
     calibration, error = split.calibration, 1 - confidence
-    shapes = calibration.batch_shapes(1, float_dtype(problem.start))
+    shapes = calibration.rows.batch_shapes(1, float_dtype(problem.start))
     return CandidateGenerator(
         problem=problem,
         training=subsample(split.train, MAX_SAMPLE),

@@ -201,7 +201,7 @@ class _Curve:
         self._on_train, self._on_validation = (
             make_evaluator(problem, data) for data in (split.train, split.validation)
         )
-        count = problem.trace(split.calibration.batch_shapes(1, float_dtype(problem.start))).constraints
+        count = problem.trace(split.calibration.rows.batch_shapes(1, float_dtype(problem.start))).constraints
         self.ranges = resolve_ranges(problem, None, None, count)[1:]
         self._recorded: list[tuple[float, float]] = []
 

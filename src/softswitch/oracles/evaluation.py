@@ -20,8 +20,8 @@ from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.problem.losses import mean_over
 from softswitch.problem.parameters import Batch, Params, call_with_key, float_dtype, takes_key
 from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.support.activations import estimate_activation_bytes
 from softswitch.support.function_equality import ComparableFunction
-from softswitch.support.row_blocks import apply_in_blocks, estimate_activation_bytes
 
 SLICE_BYTES = 256 * 2**20
 """Memory for the batches, activations and local iterates of the clients that are computed together."""
@@ -214,19 +214,17 @@ class EvaluationPlan:
     ) -> Any:
         """Apply a function to the whole data of every client, in the clients' order.
 
-        If the intermediate results do not fit into memory, fewer clients are computed together, and the rows of a
-        large client are computed in blocks.
+        If the intermediate results do not fit into memory, fewer clients are computed together.
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
-            count, block = together(len(clients), width * self.row_bytes), width
+            count = together(len(clients), width * self.row_bytes)
             if count * width > FEW_ROWS:
                 computed = estimate_activation_bytes(function, rows.batch_shapes(width, dtype))
                 count = min(count, slice_size(len(clients), computed))
-                block = slice_size(width, computed // width)
 
-            def one(client: Array, width: int = width, block: int = block) -> Any:
-                return apply_in_blocks(function, rows.take(*all_rows(rows, client, width, dtype)), block)
+            def one(client: Array, width: int = width) -> Any:
+                return function(rows.take(*all_rows(rows, client, width, dtype)))
 
             parts.append(map_slices(one, clients, count))
         return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
@@ -279,7 +277,7 @@ def make_evaluator(problem: Problem, clients: ClientData, params: Params | None 
 def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Params | None = None) -> tuple[str, ...]:
     """Return the names of the problem's functions that do not read the row weights."""
     params = problem.start if params is None else params
-    return problem.trace(clients.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params).ignore_weight
+    return problem.trace(clients.rows.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params).ignore_weight
 
 
 def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> EvaluationPlan:

@@ -31,8 +31,8 @@ from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.parameters import Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
+from softswitch.support.activations import estimate_activation_bytes
 from softswitch.support.arrays import take_clients, weighted_sum
-from softswitch.support.row_blocks import estimate_activation_bytes
 
 FUNCTION_STREAM = 1
 """Folded into a round's key for functions that take a random key."""
@@ -282,7 +282,7 @@ def make_gradient_oracle(
     checks.check_instance("clients", clients, ClientData)
     dtype, losses = float_dtype(problem.start), Losses.of(problem)
     report, update = _make_batchings(sampling, clients, sampling.replace)
-    traced = problem.trace(clients.batch_shapes(report.width, dtype))
+    traced = problem.trace(clients.rows.batch_shapes(report.width, dtype))
     ignoring = traced.ignore_weight
     if ignoring and sampling.replace is None and not (report.equal and update.equal):
         report, update = _make_batchings(sampling, clients, True)  # with replacement, all drawn rows weigh the same
@@ -302,7 +302,7 @@ def make_gradient_oracle(
         width = max(report.width, update.width)
         activations = estimate_activation_bytes(
             lambda batch: losses.objective(problem.start, batch) + losses.constraints(problem.start, batch),
-            clients.batch_shapes(width, dtype),
+            clients.rows.batch_shapes(width, dtype),
         )
         batch = width * clients.rows.row_bytes
         together = slice_size(participants, batch + max(3 * batch, activations) + 3 * iterate)

@@ -164,7 +164,7 @@ def _check_config(config: Config) -> Config:
 
 def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable, split: DataSplit) -> list[float]:
     """Return the bounds or the default ones, from the loosest to the tightest."""
-    shapes = split.train.batch_shapes(1, float_dtype(table.problem.start))
+    shapes = split.train.rows.batch_shapes(1, float_dtype(table.problem.start))
     ranges = resolve_ranges(table.problem, None, None, table.problem.trace(shapes).constraints)[1:]
     largest = max(math.inf if row_range is None else endpoints(row_range)[1] for row_range in ranges)
     if bounds:

@@ -69,7 +69,7 @@ def estimate_constants(
     pilots = checks.check_integer("pilots", pilots, minimum=2)
     size = checks.check_integer("batch_size", batch_size, minimum=1)
     how, whole = (make_batching(rows, True, clients.stratum_sizes) for rows in (size, None))
-    ignoring = problem.trace(clients.batch_shapes(size, float_dtype(problem.start))).ignore_weight
+    ignoring = problem.trace(clients.rows.batch_shapes(size, float_dtype(problem.start))).ignore_weight
     if ignoring and not (how.equal and whole.equal):
         names = " and ".join(ignoring)
         raise ValueError(f"{names} must read batch['weight'] to be measured on clients of different sizes")
