@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from softswitch.oracles.options import Output as Output
     from softswitch.oracles.options import Sampling as Sampling
     from softswitch.oracles.options import TorchData as TorchData
-    from softswitch.oracles.out_of_core_evaluation import evaluate as evaluate
+    from softswitch.oracles.out_of_core import evaluate as evaluate
     from softswitch.privacy.settings import RecordPrivacy as RecordPrivacy
     from softswitch.problem.domains import Ball as Ball
     from softswitch.problem.domains import Box as Box

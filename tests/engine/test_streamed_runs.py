@@ -15,7 +15,7 @@ from problems import least_squares, mean, regression, two_constraints
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.engine import compiled
 from softswitch.engine import out_of_core as streamed_rounds
-from softswitch.oracles import out_of_core_evaluation as block_values
+from softswitch.oracles import out_of_core as block_values
 from softswitch.oracles.gradient import make_federation, make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.oracles.sharding import place_clients
+from softswitch.oracles.sharded import place_clients
 
 
 @st.composite

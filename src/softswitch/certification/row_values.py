@@ -21,7 +21,7 @@ from softswitch.certification import intervals
 from softswitch.certification.intervals import RESAMPLES, ErrorLevels, applicable, find_means
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.evaluation import Losses, map_slices
-from softswitch.oracles.out_of_core_evaluation import evaluate
+from softswitch.oracles.out_of_core import evaluate
 from softswitch.problem.parameters import WEIGHT, Params, float_dtype
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range

@@ -124,17 +124,14 @@ class ClientData:
             raise ValueError(f"names must have one label for each of {len(clients)} clients, but has {len(names)}")
         if names is not None and len(set(names)) < len(names):
             raise ValueError(f"names must be different for all clients, but is {list(names)!r}")
-        keys, sizes = list(clients[0]), []
-        for label, columns in zip(range(len(clients)) if names is None else names, clients, strict=True):
-            if set(columns) != set(keys):
-                raise ValueError(f"client {label!r} has columns {list(columns)}, but the first client has {keys}")
-            checked = check_columns(columns, label)
-            sizes.append(len(checked[keys[0]]))
-            for key in keys:
-                shape, first = checked[key].shape[1:], np.shape(clients[0][key])[1:]
-                if shape != first:
-                    raise ValueError(f"{key!r} of client {label!r} has rows of shape {shape}, the first {first}")
-        data = {key: np.concatenate([np.asarray(columns[key]) for columns in clients]) for key in keys}
+        labels = range(len(clients)) if names is None else names
+        checked = [check_columns(columns, label) for label, columns in zip(labels, clients, strict=True)]
+        shapes = [{key: column.shape[1:] for key, column in columns.items()} for columns in checked]
+        for label, shape in zip(labels, shapes, strict=True):
+            if shape != shapes[0]:
+                raise ValueError(f"client {label!r} has rows of shapes {shape}, but the first client has {shapes[0]}")
+        data = {key: np.concatenate([np.asarray(columns[key]) for columns in checked]) for key in checked[0]}
+        sizes = [len(next(iter(columns.values()))) for columns in checked]
         return cls(data, np.repeat(np.arange(len(clients)), sizes), strata, names)
 
     def __len__(self) -> int:

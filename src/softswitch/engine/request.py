@@ -26,7 +26,7 @@ from softswitch.oracles.base import Federation, Oracle
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.sharding import shard_oracle
+from softswitch.oracles.sharded import shard_oracle
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count, islice
@@ -79,14 +78,12 @@ class TorchRows:
 
     def digest(self) -> str:
         """Return a digest of all rows if they are tensors, else of some rows."""
-        digest = hashlib.sha256(f"{type(self._rows).__name__} {len(self)}".encode())
-        if self.loader is not None:
-            sampler = type(self.loader.sampler).__name__
-            digest.update(f"{self.loader.batch_size} {self.loader.drop_last} {sampler}".encode())
         some = np.unique(np.linspace(0, len(self) - 1, ROWS_IN_DIGEST).astype(int))
         batch = self._rows.tensors if isinstance(self._rows, TensorDataset) else self.take(some)
-        digest.update(function_digest(batch).encode())
-        return digest.hexdigest()
+        parts: list[Any] = [type(self._rows).__name__, len(self), batch]
+        if self.loader is not None:
+            parts += [self.loader.batch_size, self.loader.drop_last, type(self.loader.sampler).__name__]
+        return function_digest(*parts)
 
 
 def to_device(batch: Any, device: str | torch.device) -> Any:
@@ -307,27 +304,16 @@ class BatchNormStatistics:
         return bool(self._layers)
 
     def check_batches(self, rows: TorchRows, batch_size: int | None, client: str | None = None) -> None:
-        """Raise if some batch of a client has a single row and a layer needs more; ``client`` names it in the error."""
-        module, rest = self._functions.module, 0
-        layers = [name for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
-        if rows.loader is not None and rows.loader.batch_size is not None and not rows.loader.drop_last:
-            rest = len(rows) % rows.loader.batch_size
-        if not layers or (len(rows) > 1 and batch_size != 1 and rest != 1):
-            return
-        before, batch = self.read(), rows.take(np.arange(1))
-        try:
-            self._functions.pass_forward([batch])
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
+        """Raise if a module with batch normalisation gets a batch of one row; ``client`` names it in the error."""
+        layers = [name for name, layer in self._functions.module.named_modules() if isinstance(layer, _BatchNorm)]
+        loader = rows.loader
+        rest = 0 if loader is None or loader.drop_last else len(rows) % (loader.batch_size or len(rows))
+        if layers and (len(rows) == 1 or batch_size == 1 or rest == 1):
             cause = f"has {len(rows)} rows, and a batch of 1" if len(rows) > 1 else "has 1 row"
             raise ValueError(
                 f"{client or rows.argument} {cause}, but batch normalisation ({', '.join(layers)}) needs at least "
                 "2 rows in every batch; use GroupNorm or LayerNorm, raise batch_size, or remove the client"
-            ) from error
-        finally:
-            self.write(before)
-            module.eval()
+            )
 
     def read(self) -> dict[str, np.ndarray]:
         """Return the statistics by name."""

@@ -14,7 +14,7 @@ from scipy import optimize
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, make_batching
 from softswitch.oracles.evaluation import Losses
-from softswitch.oracles.out_of_core_evaluation import evaluate
+from softswitch.oracles.out_of_core import evaluate
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

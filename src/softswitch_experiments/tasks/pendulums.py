@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from softswitch.oracles.base import Federation
-from softswitch.oracles.gym.task import make_gym_federation
+from softswitch.oracles.gym.oracle import make_gym_federation
 from softswitch.support import checks
 
 FAST = 3.0
