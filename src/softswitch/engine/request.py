@@ -267,7 +267,7 @@ def request(
         in_memory = cast(ClientData | None, held_out)
         oracle = make_gradient_oracle(problem, clients, sampling, compute, in_memory)
         if compute.devices is not None and compute.engine == "compiled":
-            sharded = shard_oracle(oracle, clients, in_memory, compute.devices, compute.client_batch_size)
+            sharded = shard_oracle(oracle, clients, compute.devices, compute.client_batch_size)
             on_one_device = oracle
     every = settings.eval_every
     if every is None:

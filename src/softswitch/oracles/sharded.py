@@ -124,13 +124,13 @@ def static_settings(oracle: GradientOracle) -> dict[str, Any]:
 class ShardedOracle(GradientOracle):
     """Clients sharded over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
 
-    The columns of ``rows``, the members and the dummies are sharded; offsets count from a device's first row.
+    The columns of ``rows``, the members and the dummies are sharded; offsets count from a device's first row. Every
+    device has all held-out rows.
     """
 
     owner: Int[Array, " n"] = field(kw_only=True)  # device index of each client
     members: Int[Array, " places"] = field(kw_only=True)  # clients of each device, padded with n
     dummy: tuple[Array, Array] = field(kw_only=True)  # offsets and counts of each device's dummy client
-    held_out_dummy: tuple[Array, Array] | None = field(kw_only=True)
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
     is_sharded: ClassVar[bool] = True
     processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
@@ -153,38 +153,27 @@ class ShardedOracle(GradientOracle):
         """Compute f_i and g_i of every client on all of its rows."""
         return self._sum_devices(DeviceOracle.evaluate, params)
 
-    def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """Compute f_i and g_i on held-out rows; None if there are none."""
-        return None if self.held_out is None else self._sum_devices(DeviceOracle.evaluate_held_out, params)
-
     def evaluate_params(self, params: Params) -> Evaluation:
         """Evaluate parameters on all rows of every client."""
         return jax.tree.map(np.asarray, Evaluation(*_evaluate(self, params)))
 
     def _sum_devices(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Sum ``function(device_oracle, *arguments)`` over the devices. They communicate only at the end."""
-        stores = [(self.evaluation_plan, self.rows, self.dummy)]
-        if self.held_out is not None:
-            stores.append((*self.held_out, self.held_out_dummy))  # type: ignore[arg-type]
-        shards = [(rows.columns, () if plan is None else plan.groups, dummy) for plan, rows, dummy in stores]
-        counts = [(rows.offsets, rows.counts) for _, rows, _ in stores]
+        plan, rows = self.evaluation_plan, self.rows
+        sharded = (rows.columns, () if plan is None else plan.groups, self.members, self.dummy)
+        replicated = ((rows.offsets, rows.counts), self.owner)
 
         def on_device(sharded: Any, replicated: Any, arguments: Any) -> Any:
-            (shards, members), (counts, owner) = sharded, replicated
-            parts = []
-            for (columns, groups, dummy), counted, (plan, _, _) in zip(shards, counts, stores, strict=True):
-                rows = Rows(columns, *(jnp.concatenate(pair) for pair in zip(counted, dummy, strict=True)))
-                order = jnp.zeros(0, jnp.int32)
-                parts.append((None if plan is None else replace(plan, groups=groups, order=order), rows))
-            (plan, rows), *held_out = parts
+            (columns, groups, members, dummy), (counts, owner) = sharded, replicated
+            rows = Rows(columns, *(jnp.concatenate(pair) for pair in zip(counts, dummy, strict=True)))
+            device_plan = None if plan is None else replace(plan, groups=groups, order=jnp.zeros(0, jnp.int32))
             clients = {"is_local": owner == lax.axis_index(AXIS), "members": members, **static_settings(self)}
-            oracle = DeviceOracle(rows, plan, held_out=held_out[0] if held_out else None, **clients)
-            return lax.psum(function(oracle, *arguments), AXIS)
+            return lax.psum(function(DeviceOracle(rows, device_plan, **clients), *arguments), AXIS)
 
         specs = (SHARDED, REPLICATED, REPLICATED)
         # Without check_vma, a gradient inside is that of one device, and is not summed over devices.
         run = jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=REPLICATED, check_vma=False)
-        return run((shards, self.members), (counts, self.owner), arguments)
+        return run(sharded, replicated, arguments)
 
 
 @jax.jit
@@ -285,11 +274,7 @@ def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
 
 
 def shard_oracle(
-    oracle: GradientOracle,
-    clients: ClientData,
-    held_out: ClientData | None,
-    devices: Any,
-    client_batch_size: int | None,
+    oracle: GradientOracle, clients: ClientData, devices: Any, client_batch_size: int | None
 ) -> ShardedOracle:
     """Return the same clients sharded over devices.
 
@@ -298,23 +283,18 @@ def shard_oracle(
     """
     chosen = check_devices(devices, len(clients))
     mesh = Mesh(np.array(chosen), (AXIS,))
-    processes.check_equal("clients", *(data.stratum_sizes for data in (clients, held_out) if data is not None))
+    held_out_sizes = [] if oracle.held_out is None else [np.asarray(oracle.held_out[1].counts)]
+    processes.check_equal("clients", clients.stratum_sizes, *held_out_sizes)
     placement = place_clients(clients.stratum_sizes, len(chosen))
     (plan, rows), dummy = _put_data(clients, oracle.evaluation_plan, placement, mesh)
-    held_out_part, held_out_dummy = None, None
-    if held_out is not None and oracle.held_out is not None:
-        held_out_placement = place_clients(held_out.stratum_sizes, len(chosen))
-        held_out_part, held_out_dummy = _put_data(held_out, oracle.held_out[0], held_out_placement, mesh)
-    slice_size = _slice_size(oracle, len(clients), placement, client_batch_size)
     return ShardedOracle(
-        **static_settings(oracle) | {"slice_size": slice_size},
+        **static_settings(oracle) | {"slice_size": _slice_size(oracle, len(clients), placement, client_batch_size)},
         rows=rows,
         evaluation_plan=plan,
-        held_out=held_out_part,
+        held_out=jax.tree.map(lambda leaf: _put(np.asarray(leaf), mesh, REPLICATED), oracle.held_out),
         owner=_put(placement.owner, mesh, REPLICATED),
         members=_put(placement.members.reshape(-1), mesh, SHARDED),
         dummy=dummy,
-        held_out_dummy=held_out_dummy,
         mesh=mesh,
     )
 
