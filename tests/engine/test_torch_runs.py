@@ -128,41 +128,13 @@ def test_pytorch_takes_the_compiled_engines_course(x64, name):
     assert not module.training
 
 
-@pytest.mark.parametrize(
-    "memory",
-    [
-        pytest.param(None, marks=pytest.mark.slow),
-        ss.Memory(),
-        pytest.param(ss.Memory(corrected=True), marks=pytest.mark.slow),
-    ],
-)
-def test_a_pooled_constraint_takes_the_same_course(x64, memory):
+def test_a_pooled_constraint_is_refused():
     x, y = rows()
-
-    def statistics(params, batch):
-        score, weight = jax.nn.sigmoid(batch["x"] @ params["weight"][0]), batch["weight"]
-        high = batch["x"][:, 0] > 0
-        return jnp.stack([(weight * group * part).sum() for group in (high, ~high) for part in (score, 1.0)])
-
-    def torch_statistics(module, batch):
-        score, high = torch.sigmoid(module(batch[0])[:, 0]), batch[0][:, 0] > 0
-        return torch.stack(
-            [(group * part).mean() for group in (high, ~high) for part in (score, torch.ones_like(score))]
+    pooled = ss.PooledConstraint(lambda module, batch: batch[0].mean(axis=0), lambda sums: sums[0])
+    with pytest.raises(TypeError, match="constraint must be a function of module and batch, not a PooledConstraint"):
+        flat.solve_torch(
+            line(), objective, pooled, for_torch(x, y), ss.SoftmaxSGM(alpha=1, step_size=0.2, tolerance=0.1)
         )
-
-    def gap(sums):
-        return abs(sums[0] / sums[1] - sums[2] / sums[3])
-
-    method = ss.SoftmaxSGM(alpha=10, step_size=0.2, tolerance=0.1, criterion="pooled")
-    options = {"rounds": 60, "batch_size": None, "participation": 0.6, "memory": memory}
-    problem = ss.Problem(jax_objective, ss.PooledConstraint(statistics, gap), START)
-    wanted = flat.solve(problem, for_jax(x, y), method, **options)
-    pooled = ss.PooledConstraint(torch_statistics, gap)
-    found = flat.solve_torch(line(), objective, pooled, for_torch(x, y), method, **options)
-    assert np.array_equal(found.history.feasible, wanted.history.feasible)
-    np.testing.assert_allclose(found.history.criterion, wanted.history.criterion, atol=1e-9)
-    np.testing.assert_allclose(found.last["weight"], wanted.last["weight"], atol=1e-9)
-    np.testing.assert_allclose(found.pooled_constraint, wanted.pooled_constraint, atol=1e-9)
 
 
 def test_a_run_that_chooses_for_itself_finds_the_same_answer():

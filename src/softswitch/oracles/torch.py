@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from softswitch.methods.messages import Decision, Reports
-from softswitch.oracles.base import Evaluation, HostDraws, HostOracle
+from softswitch.oracles.base import HostDraws, HostOracle
 from softswitch.oracles.batch_sizes import Batches
 from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions, TorchRows, seeded
-from softswitch.problem.problem import PooledConstraint
 from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2
@@ -52,10 +51,7 @@ class TorchOracle(HostOracle):
         for rows in clients:
             self._statistics.check_batches(rows, batches.update)
         self._dtype = np.float64 if any(w.dtype == torch.float64 for w in functions.trained.values()) else np.float32
-        row = clients[0].take(np.arange(1))
-        self.constraints = functions.constraints(row)
-        self.has_pooled_constraint = isinstance(functions.constraint, PooledConstraint)
-        self.statistics = len(functions.statistics(row)) if self.has_pooled_constraint else None
+        self.constraints = functions.constraints(clients[0].take(np.arange(1)))
         self.has_surrogate = functions.surrogate is not None
         # Batch-norm statistics belong to the current iterate: a report at an earlier one would use others.
         self.can_repeat_reports = not self._statistics
@@ -65,10 +61,6 @@ class TorchOracle(HostOracle):
     def evaluation_row_count(self) -> int:
         """Number of rows of an evaluation, held-out rows included."""
         return sum(len(rows) for rows in (*self._clients, *(self._held_out or ())) if rows is not None)
-
-    def pool(self, sums: Any) -> Any:
-        """Compute a pooled constraint from summed statistics."""
-        return self.functions.pooled(np.asarray(sums)).astype(self._dtype)
 
     def load_buffers(self, params: Arrays, buffers: Any) -> None:
         """Restore batch-norm statistics, or recompute them at these parameters."""
@@ -84,19 +76,13 @@ class TorchOracle(HostOracle):
         """Compute f_i and g_i on a batch of each participant."""
         self.functions.load(params)
         reported: list[Any] = []
-        sums: list[Any] = []
         for client in draws.clients:
             with closing(self._batches_of(client, draws, REPORT)) as batches:
                 batch = next(batches)
             reported.append(self._subtract_optimum(client, self.functions.values(batch)))
-            if self.has_pooled_constraint:
-                sums.append(len(self._clients[client]) * self.functions.statistics(batch))
         values: Any = np.asarray(reported, self._dtype)
         mask: Any = np.ones(len(draws.clients), bool)
-        if not self.has_pooled_constraint:
-            return Reports(values[:, 0], values[:, 1:], None, mask), None
-        summed: Any = np.asarray(sums, self._dtype)
-        return Reports(values[:, 0], values[:, 1:], self.pool(summed.sum(axis=0)), mask, sums=summed), None
+        return Reports(values[:, 0], values[:, 1:], None, mask), None
 
     def direction(
         self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
@@ -148,15 +134,6 @@ class TorchOracle(HostOracle):
             return None
         with self._at(params):
             return self._values(self._held_out)
-
-    def evaluate_params(self, params: Arrays) -> Evaluation:
-        """Evaluate parameters on all rows of every client."""
-        with self._at(params):
-            values = self._values(self._clients)
-            if not self.has_pooled_constraint:
-                return Evaluation(*values)
-            statistics = [len(rows) * self.functions.statistics(rows.all_rows()) for rows in self._clients]
-            return Evaluation(*values, self.pool(np.sum(statistics, axis=0)))
 
     def load_answer(self, params: Arrays) -> None:
         """Load these parameters and their batch-norm statistics into the module, and set ``eval`` mode."""

@@ -134,6 +134,10 @@ class ModuleFunctions:
             raise TypeError(f"module must be a torch.nn.Module, but is {module!r}")
         checks.check_callable("objective", objective, "(module, batch) -> scalar")
         checks.check_callable("constraint", constraint, "(module, batch) -> scalar or vector")
+        if isinstance(constraint, PooledConstraint):
+            raise TypeError(
+                "constraint must be a function of module and batch, not a PooledConstraint, which needs JAX"
+            )
         if surrogate is not None:
             checks.check_callable("constraint_surrogate", surrogate, "(module, batch) -> scalar or vector")
         if optimizer is not None:
@@ -190,20 +194,6 @@ class ModuleFunctions:
             name: np.zeros(weight.shape) if slope is None else slope.cpu().numpy()
             for (name, weight), slope in zip(weights.items(), slopes, strict=True)
         }
-
-    def statistics(self, batch: Any) -> np.ndarray:
-        """Return the additive statistics of a pooled constraint."""
-        assert isinstance(self.constraint, PooledConstraint)
-        self.module.eval()
-        with torch.no_grad():
-            return np.asarray(self.constraint.statistics(self.module, batch).cpu().numpy(), float)
-
-    def pooled(self, sums: np.ndarray) -> np.ndarray:
-        """Compute a pooled constraint from summed statistics."""
-        assert isinstance(self.constraint, PooledConstraint)
-        with torch.no_grad():
-            value = self.constraint.value(torch.from_numpy(np.array(sums, float)))
-        return np.atleast_1d(torch.as_tensor(value).cpu().numpy())
 
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
         """Return u_i after E steps of size γ from the module's parameters, which are left undefined.
@@ -264,7 +254,7 @@ class ModuleFunctions:
             above = self._vector(self.constraint, batch) > tolerance
         return torch.where(above, constraints, torch.zeros_like(constraints)).sum()
 
-    def _vector(self, function: Function | PooledConstraint, batch: Any) -> torch.Tensor:
+    def _vector(self, function: Function, batch: Any) -> torch.Tensor:
         return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))
 
     def pass_forward(self, batches: Iterable[Any]) -> None:
