@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 
@@ -253,7 +253,7 @@ def request(
     settings: RunSettings,
     *,
     compute: Compute | None = None,
-    held_out: ClientData | StreamedData | None = None,
+    held_out: ClientData | None = None,
     warm_start: WarmStart | None = None,
     choice: Choice | None = None,
 ) -> Request:
@@ -264,8 +264,7 @@ def request(
     if isinstance(clients, StreamedData):
         oracle = OutOfCoreOracle(problem, clients, sampling, compute, held_out)
     else:
-        in_memory = cast(ClientData | None, held_out)
-        oracle = make_gradient_oracle(problem, clients, sampling, compute, in_memory)
+        oracle = make_gradient_oracle(problem, clients, sampling, compute, held_out)
         if compute.devices is not None and compute.engine == "compiled":
             sharded = shard_oracle(oracle, clients, compute.devices, compute.client_batch_size)
             on_one_device = oracle

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Dataset
 
     from softswitch.data.client_data import ClientData
-    from softswitch.data.streamed_data import StreamedData
 
 BatchSize = int | None | Literal["auto"]
 ValueBatchSize = int | None | Literal["same", "auto"]
@@ -134,7 +133,7 @@ class Logging:
     callbacks: Sequence[Callable[..., Any]] = ()
     progress: bool | None = None
     eval_every: int | None = None
-    held_out: ClientData | StreamedData | TorchData | Mapping[Any, Any] | Sequence[Any] | None = None
+    held_out: ClientData | TorchData | Mapping[Any, Any] | Sequence[Any] | None = None
     record_clients: bool = False
 
     def __post_init__(self) -> None:

@@ -260,7 +260,11 @@ class OutOfCoreOracle(Oracle):
         self.feed = RowFeed(data, self.drawing)
         self.fingerprint = data.fingerprint
         self._evaluator: Evaluator = BlockEvaluator(problem, data, problem.start).evaluate
-        self._held_out = None if held_out is None else _held_out_evaluator(problem, held_out, data)
+        self._held_out: Evaluator | None = None
+        if held_out is not None:
+            checks.check_instance("held_out", held_out, ClientData)
+            check_columns(held_out, DataOutline(data))
+            self._held_out = make_evaluator(problem, held_out)
 
     def with_rows(self, read: RoundRows) -> GradientOracle:
         """Return the clients with the rows of some rounds instead of all rows."""
@@ -293,12 +297,3 @@ class OutOfCoreOracle(Oracle):
     def evaluate_params(self, params: Params) -> Evaluation:
         """Evaluate parameters at every client."""
         return self._evaluator(params)
-
-
-def _held_out_evaluator(problem: Problem, held_out: Any, data: StreamedData) -> Evaluator:
-    if not isinstance(held_out, StreamedData):
-        checks.check_instance("held_out", held_out, ClientData)
-    check_columns(DataOutline(held_out) if isinstance(held_out, StreamedData) else held_out, DataOutline(data))
-    if isinstance(held_out, ClientData):
-        return make_evaluator(problem, held_out)
-    return BlockEvaluator(problem, held_out, problem.start).evaluate
