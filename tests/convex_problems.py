@@ -103,6 +103,7 @@ def draw(seed):
             generator.uniform(0.2, 2, size=(n, ROWS, 3)) * np.array([[1, 0, 0], [0, 1, 0], [0.3, 1, 0.1]])[kinds[own]]
         )
         data[f"part{own}"] = parts
+    data = {name: column.astype(jnp.asarray(column).dtype).astype(float) for name, column in data.items()}  # as stored
     domain = (
         None,
         None,

@@ -4,47 +4,36 @@ For weights p >= 0 with Σp = 1 and multipliers μ >= 0, every w within the tole
 
     F(w) >= Σ_i p_i f_i(w) + Σ_ic μ_ic (g_ic(w) − ε) >= min over all parameters of that sum.
 
-The minimum is therefore a lower bound on F*. For convex f and g, ``minimise.py`` finds it and bounds the error of the
-minimisation.
-
-The search is for weights whose bound is close to F*. At the optimum Σ p_i ∇f_i + Σ μ_ic ∇g_ic = 0 over the active
-functions. The first weights bring that sum nearest to 0 over the functions that are nearly active at the solution. At
-a minimiser of the Lagrangian, the dual is about cᵀy − ½ yᵀAH⁻¹Aᵀy, with the values c and gradients A of the relevant
-functions. The next weights maximise it, with a damping term. Both are non-negative least-squares problems.
+The minimum is therefore a lower bound on F*. ``SQP`` finds the weights, and minimises the sum for them. For convex f and
+g the error of that minimisation is bounded and subtracted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from scipy import linalg, optimize
 
-from softswitch.certification import minimise
-from softswitch.certification.lagrangian import Lagrangian, PointValues, RowBudgetExceeded, Weights
-from softswitch.certification.minimise import Minimum
 from softswitch.data.client_data import ClientData
+from softswitch.methods import sqp
+from softswitch.methods.sqp import SQP, Derivatives, Query, SQPState
+from softswitch.oracles.derivatives import RowDerivatives
 from softswitch.oracles.regret import to_regret_task
-from softswitch.problem.parameters import Params, check_params
+from softswitch.problem.domains import Ball, Box
+from softswitch.problem.parameters import Params, check_params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import LowerBound
 from softswitch.results.result import Result
 from softswitch.support import checks
 
 RANDOM_SEGMENTS = 6  # through the solution, on which convexity is tested
-ACTIVE_SHARES = (1e-2, 1e-1, math.inf)  # a nearly active function lies less than this share below the largest
-MAX_LINEARISED_STEPS, MAX_DUAL_STEPS = 30, 40
-DEFAULT_PASSES, MIN_ROW_BUDGET = 300, 20_000_000  # default row budget: passes over all rows, or the minimum
-RESERVED_SHARE = 0.2  # of the row budget, for the final checks
-POOR_GAP = 1e-3  # relative gap above which the search continues from the best weights found
-TARGET_GAP = 1e-7  # default relative gap at which the search stops
-MINIMUM_ACCURACY = 1e-2  # of minima, as a share of the target gap
-MAX_FUNCTIONS, MAX_GRADIENT_ENTRIES = 400, 1 << 25  # functions considered together, and their gradients' entries
-SUM_WEIGHT = 1e3  # of the equation Σp = 1 relative to the remaining equations
+MAX_SEARCH, MAX_MINIMISATION = 80, 40  # exchanges for the weights, and for the minimum of their Lagrangian
+UNBOUNDED_FACTOR = 1e6  # a function has no minimum if it or its argument grows by this multiple of its size
+MINIMUM_PRECISION = 1e-14  # relative, of the minimum
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # divergence is detected from the values
@@ -56,7 +45,6 @@ def lower_bound(
     *,
     pooled: bool = False,
     budget_rows: int | None = None,
-    enough: float = TARGET_GAP,
 ) -> LowerBound:
     """Return a lower bound on the objective of any parameters within the tolerance, on all training data.
 
@@ -70,61 +58,50 @@ def lower_bound(
         params: The solution.
         tolerance: ε, the tolerance at which F* is defined.
         pooled: Whether the constraint is evaluated on all clients' data together, as with ``criterion="pooled"``.
-        budget_rows: Maximum number of rows to evaluate; a Hessian counts as d evaluations. Default: 300 times all rows,
-            at least 20 million.
-        enough: Relative gap at which the search stops.
+        budget_rows: Number of evaluated rows after which the search for weights ends; a Hessian counts as d
+            evaluations. Default: none.
     """
     checks.check_instance("problem", problem, Problem)
     checks.check_instance("clients", clients, ClientData)
-    params = check_params("params", params)
-    limit = checks.check_real("tolerance", tolerance)
-    default = max(MIN_ROW_BUDGET, DEFAULT_PASSES * int(clients.sizes.sum()))
-    budget = checks.check_integer("budget_rows", default if budget_rows is None else budget_rows, minimum=1)
-    search_budget = int((1 - RESERVED_SHARE) * budget)
-    lagrangian = Lagrangian(problem, clients, params, limit, pooled=pooled, row_budget=search_budget)
+    params, limit = check_params("params", params), checks.check_real("tolerance", tolerance)
+    budget = math.inf if budget_rows is None else checks.check_integer("budget_rows", budget_rows, minimum=1)
+    derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)
-    trees = (params, problem.start, projected)
-    solution, start, inside = (np.asarray(ravel_pytree(tree)[0], float) for tree in trees)
+    solution, start, inside = map(_flatten, (params, problem.start, projected))
+    search = _search(problem, derivatives, solution, inside, limit, budget)
+    values, eps = search.first, float(np.finfo(np.dtype(float_dtype(params))).eps)
+    excess = float((values.constraint - limit).max(initial=-math.inf))
     is_inside = np.linalg.norm(inside - solution) <= 1e-6 * (1e-3 + np.linalg.norm(solution))  # up to rounding
-    objective, meets = math.nan, True
-    no_weights = Weights(np.zeros(len(clients)), np.zeros(lagrangian.shape))
+    meets = bool(is_inside) and excess <= 8 * eps * (abs(limit) + 1)
 
     def report(
-        reason: str,
-        value: float = -math.inf,
-        certified: bool = False,
-        assumed: str = "",
-        weights: Weights = no_weights,
-        subtracted: float = 0.0,
+        reason: str, value: float = -math.inf, certified: bool = False, assumed: str = "", subtracted: float = 0.0
     ) -> LowerBound:
-        p, mu, rows = weights.objective, weights.constraint, lagrangian.rows
-        return LowerBound(value, objective, limit, meets, certified, reason, assumed, p, mu, subtracted, rows)
+        query, rows = search.state.query, derivatives.rows
+        weights = (query.weights, query.multipliers) if math.isfinite(value) else (0 * query.weights, 0 * query.multipliers)
+        return LowerBound(value, values.worst, limit, meets, certified, reason, assumed, *weights, subtracted, rows)
 
-    try:
-        values = lagrangian.values(solution)
-    except RowBudgetExceeded:
-        return report("budget_rows is smaller than the number of rows")
-    objective, meets = values.worst, not values.excess > 0 and bool(is_inside)
-    if not math.isfinite(objective) or np.isnan(values.constraint).any():
+    if not values.is_finite:
         return report("the values at the solution are not finite")
     if problem.constraint_surrogate is not None:
         return report("the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised")
-    search = _DualSearch(lagrangian, solution, start, values, meets, enough)
-    search.run()
-    lagrangian.row_budget = budget
-    if search.best is None:
-        return report("no weights for the clients were found")
-    minimum = search.best
-    if not math.isfinite(minimum.floor.value):
-        return report("the Lagrangian has no minimum for any of the weights tried; add a domain (Ball, Box)")
-    floor = minimise.bound_minimum_checked(minimum, search.radius(minimum))
-    value = floor.value - lagrangian.rounding * minimum.size
-    refutation = refute_convexity(lagrangian, solution, (start, minimum.point), clients.names)
-    if refutation is None and minimise.has_negative_curvature(minimum):
+    lagrangian = _Lagrangian(problem, derivatives, limit, search.state.query)
+    minimum = lagrangian.minimise(search.state.point, UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(solution))))
+    if minimum is None:
+        return report("the Lagrangian has no minimum for the weights found; add a domain (Ball, Box)")
+    length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
+    radius = max(length, 10 * float(np.linalg.norm(minimum.point - solution)))
+    floor = _bound_minimum(lagrangian, minimum, radius)
+    value = floor.value - derivatives.rounding * minimum.size
+    if not math.isfinite(value):
+        return report("the Lagrangian's curvature is not finite")
+    scale = max(abs(values.worst), float(values.objective[np.isfinite(values.objective)].std())) or 1.0
+    refutation = _refute_convexity(derivatives, solution, (start, minimum.point), clients.names, limit)
+    if refutation is None and _has_negative_curvature(minimum, derivatives.rounding):
         refutation = "the Lagrangian has negative curvature at its minimum"
-    if meets and value > objective + max(1e-9, 100 * lagrangian.rounding) * search.scale:
+    if meets and value > values.worst + max(1e-9, 100 * eps) * scale:
         return report(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
-    value = min(value, objective) if meets else value
+    value = min(value, values.worst) if meets else value
     if refutation is not None:
         why = f"the problem is {'declared convex, but is ' if problem.convex else ''}not convex: {refutation}"
     elif problem.convex:
@@ -132,11 +109,11 @@ def lower_bound(
     else:
         why = "convexity is not known" if problem.convex is None else "the problem is declared not convex"
     certified = refutation is None and bool(problem.convex)
-    return report(why, value, certified, floor.assumed, minimum.weights, minimum.value - value)
+    return report(why, value, certified, floor.assumed, minimum.value - value)
 
 
 def with_lower_bound(
-    result: Result, problem: Problem, clients: ClientData, *, budget_rows: int | None = None, enough: float = TARGET_GAP
+    result: Result, problem: Problem, clients: ClientData, *, budget_rows: int | None = None
 ) -> Result:
     """Return the result with a lower bound on the optimum at its method's tolerance; see ``lower_bound``.
 
@@ -146,20 +123,198 @@ def with_lower_bound(
         result: Result of ``solve``.
         problem: The problem that was solved.
         clients: Training rows.
-        budget_rows: Maximum number of rows to evaluate.
-        enough: Relative gap at which the search stops.
+        budget_rows: Number of evaluated rows after which the search for weights ends.
     """
     if result.client_optimum is not None:
         problem, clients, _ = to_regret_task(problem, clients, result.client_optimum)
     tolerance, pooled = float(result.method.tolerance), result.method.switches_on == "pooled"
-    bound = lower_bound(
-        problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows, enough=enough
-    )
+    bound = lower_bound(problem, clients, result.params, tolerance, pooled=pooled, budget_rows=budget_rows)
     return replace(result, lower_bound=bound)
 
 
-def refute_convexity(
-    lagrangian: Lagrangian, solution: np.ndarray, ends: Sequence[np.ndarray], names: Sequence[object]
+def _flatten(params: Params) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(params)])
+
+
+class _Search(NamedTuple):
+    """The values at the solution, and the state of ``SQP`` after its exchanges from there."""
+
+    first: Derivatives
+    state: SQPState
+
+
+def _search(
+    problem: Problem,
+    derivatives: RowDerivatives,
+    solution: np.ndarray,
+    inside: np.ndarray,
+    tolerance: float,
+    budget: float,
+) -> _Search:
+    """Run ``SQP`` from the solution, or the nearest point of the domain: its multipliers are the weights of the bound."""
+    method, domain = SQP(tolerance=max(0.0, tolerance)), problem.domain
+    state = sqp.start(method, inside, len(derivatives.sizes), derivatives.shape)
+    reply = first = derivatives.reply(state.query)
+    if not np.array_equal(inside, solution):
+        first = derivatives.reply(state.query._replace(point=solution))
+    limit = UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(solution)))
+    for _ in range(MAX_SEARCH):
+        state = sqp.advance(method, tolerance, domain, state, reply)
+        if state.is_over or derivatives.rows > budget or np.linalg.norm(state.point) > limit:
+            break
+        reply = derivatives.reply(state.query)
+    return _Search(first, state)
+
+
+@dataclass(frozen=True)
+class _Minimum:
+    """A minimum of the Lagrangian; ``size`` is the sum of its terms' absolute values, ``noise`` bounds the gradient's error."""
+
+    point: np.ndarray
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+    size: float
+    noise: float
+
+
+class _Floor(NamedTuple):
+    """A lower bound on a minimum, and what it assumes besides convexity."""
+
+    value: float
+    assumed: str = ""
+
+
+class _Lagrangian:
+    """Σ p_i f_i + Σ μ_ic (g_ic − ε) for fixed weights. A domain that is neither ball nor box is ignored.
+
+    The minimum over a larger set is smaller, and still gives a valid bound.
+    """
+
+    def __init__(self, problem: Problem, derivatives: RowDerivatives, tolerance: float, weights: Query) -> None:
+        self.domain = problem.domain if isinstance(problem.domain, Ball | Box) else None
+        self._derivatives, self._tolerance, self._weights = derivatives, tolerance, weights
+        self._needed = (weights.weights > 0) | (weights.multipliers > 0).any(axis=1)
+        self.rounding = derivatives.rounding
+
+    def evaluate(self, point: np.ndarray) -> _Minimum:
+        """Return value, gradient and Hessian at a point."""
+        p, mu = self._weights.weights, self._weights.multipliers
+        found = self._derivatives.reply(self._weights._replace(point=point), self._needed)
+        terms = np.r_[
+            p[p > 0] * found.objective[p > 0], mu[mu > 0] * found.constraint[mu > 0], -self._tolerance * mu[mu > 0]
+        ]
+        gradients = np.vstack([found.objective_gradient[p > 0], found.constraint_gradient[mu > 0]])
+        entries = np.r_[p[p > 0], mu[mu > 0]]
+        noise = self.rounding * float(entries @ np.linalg.norm(gradients, axis=1))
+        size = float(np.abs(terms).sum())
+        return _Minimum(point, float(terms.sum()), entries @ gradients, found.hessian, size, noise)
+
+    def minimise(self, start: np.ndarray, limit: float) -> _Minimum | None:
+        """Return the minimum over the domain; None if there is none with a norm below ``limit``."""
+        method = SQP(tolerance=0.0, precision=MINIMUM_PRECISION)
+        state, found = sqp.start(method, start, 1, (1, 0)), self.evaluate(start)
+        best, first = found, found
+        for _ in range(MAX_MINIMISATION):
+            reply = Derivatives(
+                np.array([found.value]),
+                np.zeros((1, 0)),
+                found.gradient[None],
+                np.zeros((1, 0, len(start))),
+                found.hessian,
+            )
+            state = sqp.advance(method, 0.0, self.domain, state, reply)
+            far = float(np.linalg.norm(best.point)) > limit
+            if far or best.value < first.value - UNBOUNDED_FACTOR * (1 + first.size):
+                return None
+            if state.is_over:
+                break
+            found = self.evaluate(state.query.point)
+            best = found if found.value < best.value else best
+        is_finite = np.isfinite(best.value) and np.isfinite(best.gradient).all() and np.isfinite(best.hessian).all()
+        return best if is_finite else None
+
+
+def _bound_minimum(lagrangian: _Lagrangian, minimum: _Minimum, radius: float) -> _Floor:
+    """Return a lower bound over the domain; without one the optimum is assumed within R = ``radius`` of the minimum."""
+    point, value, gradient, noise = minimum.point, minimum.value, minimum.gradient, minimum.noise
+    if isinstance(domain := lagrangian.domain, Box):
+        down, up = point - domain.lower, point - domain.upper
+        decrease = np.maximum(gradient * down, gradient * up).sum() + noise * np.linalg.norm(np.maximum(down, -up))
+        return _Floor(value - float(decrease))
+    if isinstance(domain, Ball):  # the largest <gradient, point − s> over s in the ball
+        decrease = gradient @ point + domain.radius * np.linalg.norm(gradient)
+        return _Floor(value - float(decrease) - noise * (domain.radius + float(np.linalg.norm(point))))
+    distance = f"the best parameters lie within {radius:.3g} of the Lagrangian's minimum"
+    floor = _Floor(value - (float(np.linalg.norm(gradient)) + noise) * radius, distance)
+    smallest = 0.0
+    while (by_curvature := _bound_by_curvature(minimum, radius, smallest, lagrangian.rounding)) is not None:
+        shift, curved = by_curvature
+        if curved <= floor.value:
+            break
+        if _keeps_curvature(lagrangian, minimum, shift):
+            assumed = "the Lagrangian's curvature does not halve near its minimum"
+            return _Floor(curved, assumed if shift == 0 else f"{assumed}, and {distance}")
+        smallest = max(10 * shift, 1e-6 * float(np.abs(minimum.hessian).max()))
+    return floor
+
+
+def _bound_by_curvature(
+    minimum: _Minimum, radius: float, smallest: float, rounding: float
+) -> tuple[float, float] | None:
+    """Return the best curvature δ >= ``smallest`` to add to the Hessian, and its bound; None without one."""
+    eigenvalues, directions = np.linalg.eigh(minimum.hessian)
+    largest = float(np.abs(eigenvalues).max())
+    if largest == 0:
+        return None
+    error = 10 * rounding * largest
+    components = directions.T @ minimum.gradient
+    shifts = error * np.geomspace(1, max(10.0, 1e4 * largest / error), 60)
+    if eigenvalues[0] > error:
+        shifts = np.r_[0.0, shifts]
+    best: tuple[float, float] | None = None
+    for shift in shifts[shifts >= smallest]:
+        # Rounding may have increased the Hessian by ``error``.
+        curvature = np.maximum(eigenvalues - (error if shift == 0 else 0), 0) + max(2 * shift - error, 0.0)
+        if curvature[0] <= 0:
+            continue
+        decrement = np.sqrt((components**2 / curvature).sum()) + minimum.noise / np.sqrt(curvature[0])
+        value = minimum.value - float(decrement**2 + shift * radius**2 / 2)
+        if best is None or value > best[1]:
+            best = float(shift), value
+    return best
+
+
+def _keeps_curvature(lagrangian: _Lagrangian, minimum: _Minimum, shift: float) -> bool:
+    """Return whether the Hessian stays above half its value along Newton's and the flattest direction."""
+    identity = np.eye(len(minimum.point))
+    eigenvalues, directions = np.linalg.eigh(minimum.hessian + 2 * shift * identity)
+    root = directions / np.sqrt(np.maximum(eigenvalues, 1e-300))
+    components = root.T @ minimum.gradient
+    decrement = float(np.linalg.norm(components))
+    size = float(np.linalg.norm(minimum.point)) + 1e-3
+    for direction in (-(root @ components) / max(decrement, 1e-300), root[:, 0], -root[:, 0]):
+        step = 4 * decrement * direction
+        if np.linalg.norm(step) <= 1e-6 * size:
+            continue  # the curvature does not change within a millionth of the parameters' norm
+        hessian = lagrangian.evaluate(minimum.point + step).hessian + shift * identity
+        curvature = root.T @ hessian @ root
+        if not np.isfinite(curvature).all() or np.linalg.eigvalsh(curvature)[0] < 0.5:
+            return False
+    return True
+
+
+def _has_negative_curvature(minimum: _Minimum, rounding: float) -> bool:
+    eigenvalues = np.linalg.eigvalsh(minimum.hessian)
+    return bool(eigenvalues[0] < -100 * rounding * np.abs(eigenvalues).max())
+
+
+def _refute_convexity(
+    derivatives: RowDerivatives,
+    solution: np.ndarray,
+    ends: Sequence[np.ndarray],
+    names: Sequence[object],
+    tolerance: float,
 ) -> str | None:
     """Return a description of a function that lies above a chord through the solution; None if none was found."""
     generator = np.random.default_rng(0)
@@ -167,249 +322,19 @@ def refute_convexity(
     length = max((float(np.linalg.norm(step)) for step in steps), default=1.0)
     segments = [(solution, solution + step) for step in steps]
     for i in range(RANDOM_SEGMENTS):
-        direction = generator.normal(size=lagrangian.size)
+        direction = generator.normal(size=derivatives.size)
         step = length * (0.1, 1.0)[i % 2] * direction / np.linalg.norm(direction)
         segments.append((solution - step, solution + step))
-    try:
-        for start, stop in segments:
-            at_ends = [lagrangian.values(point) for point in (start, stop)]
-            between = lagrangian.values(lagrangian.round_point((start + stop) / 2))
-            for name, middle, first, last in zip(("objective", "constraint"), between, *at_ends, strict=True):
-                largest = np.maximum.reduce([np.abs(value) for value in (middle, first, last)])
-                slack = 64 * lagrangian.rounding * (largest + abs(lagrangian.tolerance))
-                with np.errstate(invalid="ignore"):
-                    above = middle - (first + last) / 2 > slack
-                above &= np.isfinite(first) & np.isfinite(last)
-                if above.any():
-                    is_pooled = len(middle) != len(names)
-                    owner = "all clients together" if is_pooled else f"client {names[np.argwhere(above)[0][0]]!r}"
-                    return f"the {name} of {owner} lies above a chord"
-    except RowBudgetExceeded:
-        pass
+    for start, stop in segments:
+        found = [derivatives.values(point) for point in ((start + stop) / 2, start, stop)]
+        for name, (middle, first, last) in zip(("objective", "constraint"), zip(*found, strict=True), strict=True):
+            largest = np.maximum.reduce([np.abs(value) for value in (middle, first, last)])
+            slack = 64 * derivatives.rounding * (largest + abs(tolerance))
+            with np.errstate(invalid="ignore"):
+                above = middle - (first + last) / 2 > slack
+            above &= np.isfinite(first) & np.isfinite(last)
+            if above.any():
+                is_pooled = len(middle) != len(names)
+                owner = "all clients together" if is_pooled else f"client {names[np.argwhere(above)[0][0]]!r}"
+                return f"the {name} of {owner} lies above a chord"
     return None
-
-
-class _Proposal(NamedTuple):
-    """Weights to try, an estimate of their Lagrangian's minimiser, and the sum of the weighted gradients' norms."""
-
-    weights: Weights
-    point: np.ndarray
-    gradient_size: float
-
-
-class _DualSearch:
-    """Search for weights with a large lower bound; ``best`` is the minimum with the best bound so far."""
-
-    def __init__(
-        self,
-        lagrangian: Lagrangian,
-        solution: np.ndarray,
-        start: np.ndarray,
-        values: PointValues,
-        meets: bool,
-        enough: float,
-    ) -> None:
-        self.lagrangian, self.solution, self.values = lagrangian, solution, values
-        finite = values.objective[np.isfinite(values.objective)]
-        self.scale = max(abs(values.worst), float(finite.std())) or 1.0
-        known = np.abs(values.constraint[np.isfinite(values.constraint)])
-        self.constraint_scale = max(abs(lagrangian.tolerance), float(known.min()) if known.size else 0.0)
-        self.length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
-        self.upper, self.enough = values.worst if meets else math.inf, enough
-        self.best: Minimum | None = None
-
-    def radius(self, minimum: Minimum) -> float:
-        """Return R: at least 10, and ten times the solution's distance from the origin, the start and the minimum."""
-        return max(self.length, 10 * float(np.linalg.norm(minimum.point - self.solution)))
-
-    def run(self) -> None:
-        """Try weights from the gradients at the solution, then take steps on the dual."""
-        try:
-            tried: list[np.ndarray] = []
-            for share in ACTIVE_SHARES:
-                proposal = self._initial_weights(share)
-                if proposal is None:
-                    continue
-                vector = np.r_[proposal.weights.objective, proposal.weights.constraint.ravel(), proposal.weights.ball]
-                if any(np.allclose(vector, other, rtol=1e-3, atol=1e-6) for other in tried):
-                    continue
-                tried.append(vector)
-                self._try(proposal)
-                if self._has_converged(self.enough):
-                    return
-            minimum = self._solve_linearised()
-            self._ascend(minimum)
-            if self.best is not minimum and not self._has_converged(max(POOR_GAP, self.enough)):
-                self._ascend(self.best)
-        except RowBudgetExceeded:
-            return
-
-    def _solve_linearised(self) -> Minimum | None:
-        """Take steps on the linearised problem, for a solution far from the optimum, and try the final weights."""
-        lagrangian, point, values = self.lagrangian, self.solution, self.values
-        objective, constraint = (np.isfinite(value).astype(float) for value in values)
-        weights = Weights(objective / objective.sum(), constraint / max(1.0, constraint.sum()))
-        proposal, penalty = None, 0.0
-        for _ in range(MAX_LINEARISED_STEPS):
-            minimum = Minimum(lagrangian, weights, point, self.scale, self.length, steps=0)
-            proposal = _next_weights(minimum, values, 1e-6)
-            if proposal is None:
-                return None
-            weights, step = proposal.weights, proposal.point - point
-            penalty = max(penalty, 2 * float(weights.constraint.sum()), 2 * weights.ball)
-            step = step * min(1.0, self.length / max(float(np.linalg.norm(step)), 1e-300))
-            merit = self._merit(point, values, penalty)
-            for share in (1.0, 0.25, 0.05):
-                new_point = minimum.project(point + share * step)
-                new_values = lagrangian.values(new_point)
-                if self._merit(new_point, new_values, penalty) < merit:
-                    break
-            else:
-                break
-            distance = float(np.linalg.norm(new_point - point))
-            point, values = new_point, new_values
-            if distance <= 1e-6 * self.length:
-                break
-        return None if proposal is None else self._try(proposal._replace(point=point))
-
-    def _merit(self, point: np.ndarray, values: PointValues, penalty: float) -> float:
-        """Return F plus a penalty on the constraint violation and the distance outside the ball."""
-        return values.worst + penalty * (max(values.excess, 0.0) + max(self.lagrangian.ball_excess(point), 0.0))
-
-    def _ascend(self, minimum: Minimum | None) -> None:
-        """Take steps on the dual, each damped until the bound increases."""
-        damping = 1e-8
-        for _ in range(MAX_DUAL_STEPS):
-            if minimum is None or not minimum.bounded:
-                return
-            values = self.lagrangian.values(minimum.point)
-            slack = max(TARGET_GAP, 8 * self.lagrangian.rounding)
-            excess = self.lagrangian.ball_excess(minimum.point)
-            is_inside = excess <= slack * (self.lagrangian.radius or 0.0) ** 2
-            if values.excess <= slack * self.constraint_scale and is_inside:
-                self.upper = min(self.upper, values.worst)
-            if self._has_converged(self.enough):
-                return
-            while damping < 1e4:
-                proposal = _next_weights(minimum, values, damping)
-                new = None if proposal is None else self._try(proposal)
-                if new is not None and new.floor.value > minimum.floor.value:
-                    break
-                damping *= 30
-            else:
-                return
-            minimum, damping = new, max(1e-10, damping / 30)
-
-    def _try(self, proposal: _Proposal) -> Minimum:
-        """Minimise the Lagrangian with the proposed weights, and keep the minimum if its bound is the best so far."""
-        weights, noise = proposal.weights, self.lagrangian.rounding * proposal.gradient_size
-        sizes = self.scale, self.length, MINIMUM_ACCURACY * self.enough, noise
-        minimum = Minimum(self.lagrangian, weights, proposal.point, *sizes)
-        radius = self.lagrangian.radius
-        while not minimum.bounded and radius is not None and weights.ball < 1e6 * self.scale:
-            multiplier = float(np.linalg.norm(minimum.gradient)) / radius
-            weights = weights._replace(ball=max(multiplier, 10 * weights.ball, 1e-6 * self.scale))
-            minimum = Minimum(self.lagrangian, weights, self.solution, *sizes)
-        minimum.floor = minimise.bound_minimum(minimum, self.radius(minimum))
-        if self.best is None or minimum.floor.value > self.best.floor.value:
-            self.best = minimum
-        return minimum
-
-    def _has_converged(self, share: float) -> bool:
-        """Return whether the bound is close to the smallest known F of a feasible point."""
-        share = max(share, 8 * self.lagrangian.rounding)
-        return self.best is not None and self.upper - self.best.floor.value <= share * self.scale
-
-    def _initial_weights(self, share: float) -> _Proposal | None:
-        """Return the weights that bring the gradients' sum nearest to 0 over the nearly active functions."""
-        lagrangian, point, values = self.lagrangian, self.solution, self.values
-        active = (
-            values.objective >= values.worst - share * self.scale,
-            values.constraint >= -share * self.constraint_scale,
-        )
-        chosen = _choose_functions(lagrangian, values, active)
-        gradients = lagrangian.gradients(point, chosen)
-        inner = (1 - min(share, 0.5)) * (lagrangian.radius or 0.0)
-        ball = lagrangian.radius is not None and float(np.linalg.norm(point)) >= inner
-        if ball:
-            gradients = np.concatenate([gradients, point[None]])
-        if not np.isfinite(gradients).all():
-            return None
-        matrix: np.ndarray = gradients.T
-        if lagrangian.size > len(gradients):
-            matrix = np.asarray(np.linalg.qr(matrix, mode="r"))
-        return _propose(matrix, np.zeros(len(matrix)), chosen, gradients, point, ball=ball)
-
-
-def _next_weights(minimum: Minimum, values: PointValues, damping: float) -> _Proposal | None:
-    """Return the weights after a Newton step on the dual, and an estimate of their Lagrangian's minimiser."""
-    lagrangian, weights = minimum.lagrangian, minimum.weights
-    positive = weights.objective > 0
-    chosen = _choose_functions(lagrangian, values, (positive, weights.constraint > 0), extend=True)
-    gradients = lagrangian.gradients(minimum.point, chosen)
-    mean = float(weights.objective[positive] @ values.objective[positive])
-    slope = np.r_[values.objective[chosen.objective] - mean, values.constraint[chosen.constraint]]
-    current = np.r_[weights.objective[chosen.objective], weights.constraint[chosen.constraint]]
-    ball = lagrangian.radius is not None
-    if ball:
-        gradients = np.concatenate([gradients, minimum.point[None]])
-        slope, current = np.r_[slope, lagrangian.ball_excess(minimum.point)], np.r_[current, weights.ball]
-    solution = minimum.solve_hessian(gradients.T)
-    curvature = gradients @ solution
-    curvature = (curvature + curvature.T) / 2
-    if not np.isfinite(curvature).all():
-        return None
-    diagonal = damping * max(float(np.diag(curvature).mean()), float(np.abs(slope).max()), 1e-300)
-    try:
-        upper = linalg.cholesky(curvature + diagonal * np.eye(len(curvature)))
-        right = linalg.solve_triangular(upper, slope + diagonal * current, trans="T")
-    except linalg.LinAlgError:
-        return None
-    return _propose(upper, right, chosen, gradients, minimum.point, solution, ball=ball)
-
-
-def _choose_functions(
-    lagrangian: Lagrangian, values: PointValues, wanted: Sequence[np.ndarray], *, extend: bool = False
-) -> Weights:
-    """Return a mask of the largest wanted functions; with ``extend`` of all wanted and the largest functions."""
-    most = max(1, min(MAX_FUNCTIONS, MAX_GRADIENT_ENTRIES // lagrangian.size))
-    extension = min(most, 2 * lagrangian.size + 10)
-    masks = []
-    for value, chosen in zip(values, wanted, strict=True):
-        finite = np.isfinite(value)
-        order = np.argsort(np.where(finite, -value, np.inf), axis=None, kind="stable")
-        rank = np.argsort(order, kind="stable").reshape(value.shape)
-        masks.append(finite & (chosen | (rank < extension) if extend else chosen & (rank < most)))
-    if not masks[0].any():
-        masks[0][np.argmax(values.objective)] = True
-    return Weights(*masks)
-
-
-def _propose(
-    matrix: np.ndarray,
-    right: np.ndarray,
-    chosen: Weights,
-    gradients: np.ndarray,
-    point: np.ndarray,
-    solution: np.ndarray | None = None,
-    *,
-    ball: bool,
-) -> _Proposal | None:
-    """Minimise ‖matrix·y − right‖ over weights y >= 0 of the chosen functions and the ball."""
-    count = int(chosen.objective.sum())
-    weight = SUM_WEIGHT * max(float(np.linalg.norm(matrix, axis=0).max()), float(np.abs(right).max()), 1e-300)
-    row = np.r_[np.full(count, weight), np.zeros(matrix.shape[1] - count)]
-    try:
-        entries, _ = optimize.nnls(np.vstack([matrix, row]), np.r_[right, weight])
-    except (RuntimeError, ValueError):
-        return None
-    total = float(entries[:count].sum())
-    if not np.isfinite(entries).all() or not total > 0.1:
-        return None
-    entries = entries / total
-    objective, constraint = np.zeros(chosen.objective.shape), np.zeros(chosen.constraint.shape)
-    objective[chosen.objective] = entries[:count]
-    constraint[chosen.constraint] = entries[count : len(entries) - ball]
-    new_point = point if solution is None else point - solution @ entries
-    weights = Weights(objective / objective.sum(), constraint, float(entries[-1]) if ball else 0.0)
-    return _Proposal(weights, new_point, float(entries @ np.linalg.norm(gradients, axis=1)))

@@ -30,7 +30,6 @@ from softswitch.support import checks
 
 FLOWER_ROUNDS = 300  # default of an automatic run over Flower
 FLOWER_ENGINE, TORCH_ENGINE = "softswitch.flower.simulation", "softswitch.engine.torch"  # imported on first use
-SMALL_GAP = 2e-3  # relative gap at which the search for a better lower bound stops
 MAX_PARAMETERS = 500  # largest model for which automatic runs compute a lower bound
 
 
@@ -194,6 +193,6 @@ def _add_lower_bound(
         return result
     spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
     try:
-        return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8), enough=SMALL_GAP)
+        return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8))
     except KeyboardInterrupt:  # the run itself is complete
         return result

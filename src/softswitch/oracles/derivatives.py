@@ -1,0 +1,265 @@
+"""Values, gradients and Hessians of all clients' functions on all of their rows, in float64.
+
+The user's precision does not change: rows and parameters are cast inside the compiled programs, which run under a local
+``enable_x64``. A gap |a − b| between groups is given as its two smooth pieces, a − b and b − a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from softswitch.data.client_data import ClientData, Rows
+from softswitch.data.sampling import all_rows
+from softswitch.methods.sqp import Derivatives, Query
+from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights
+from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.problem import PooledConstraint, Problem
+
+MAX_WIDTHS = 3
+"""Number of batch widths among which clients are divided: each is compiled separately."""
+WIDTH_CANDIDATES = 48
+"""Number of client sizes that are considered as widths."""
+WORTH_A_WIDTH = 6_000_000
+"""Padded rows times parameters that another width must save: its compilation costs about as much in ten exchanges."""
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Functions:
+    """The functions of a client as functions of a flat float64 vector; equal ones are compiled once."""
+
+    losses: Losses
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    pooled: bool
+
+    @property
+    def has_gaps(self) -> bool:
+        constraint = self.losses.constraint_function
+        return isinstance(constraint, PooledConstraint) and constraint.gaps
+
+    def rebuild(self, point: Array) -> Params:
+        """Return the parameters, in float64."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])
+        leaves = [part.reshape(shape) for part, shape in zip(jnp.split(point, ends[:-1]), self.shapes, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def values(self, point: Array, batch: Batch) -> Array:
+        """Return f and the pieces of g; with a pooled constraint, f and the client's statistics."""
+        params = self.rebuild(point)
+        objective = jnp.atleast_1d(self.losses.objective(params, batch))
+        if self.pooled:
+            second = self.losses.statistics(params, batch)
+        elif self.has_gaps:
+            second = self.pieces(self.losses.statistics(params, batch))
+        else:
+            second = self.losses.constraints(params, batch)
+        return jnp.concatenate([objective, jnp.asarray(second)]).astype(point.dtype)
+
+    def pieces(self, statistics: Any) -> Array:
+        """Return the pieces of a constraint of statistics: of a gap between two means, both differences."""
+        if not self.has_gaps:
+            return self.losses.pool(statistics)
+        sums, counts = statistics.reshape(-1, 2, 2)[..., 0], statistics.reshape(-1, 2, 2)[..., 1]
+        means = sums / jnp.where(counts > 0, counts, 1)
+        gap = jnp.where((counts > 0).all(axis=1), means[:, 0] - means[:, 1], -jnp.inf)
+        return jnp.concatenate([gap, jnp.where(jnp.isneginf(gap), gap, -gap)])
+
+
+class RowDerivatives:
+    """The derivatives that ``ClientData`` return.
+
+    Attributes:
+        size: Number of parameters d.
+        shape: Shape of the constraints: clients × pieces, or 1 × pieces if they are pooled.
+        rows: Number of rows evaluated so far; a Hessian counts d times.
+        rounding: Relative rounding error allowed for a mean over a client's rows.
+        is_exact: Whether everything is computed in float64: False if a function casts to float32.
+    """
+
+    def __init__(self, problem: Problem, clients: ClientData, *, pooled: bool = False) -> None:
+        leaves, structure = jax.tree.flatten(problem.start)
+        shapes = tuple(np.shape(leaf) for leaf in leaves)
+        self._functions = _Functions(Losses.of(problem), structure, shapes, pooled)
+        self._clients, self._rows = clients, clients.rows
+        self.size = sum(int(np.prod(shape)) for shape in shapes)
+        ignoring = functions_ignoring_weights(problem, clients)
+        self._groups = _group_by_width(clients.sizes, self.size, exactly=bool(ignoring))
+        self.rows = 0
+        widest = self._groups[0][1]
+        with jax.enable_x64(True):
+            point = jnp.zeros(self.size)
+            batch = jax.eval_shape(partial(_batch, width=widest), self._rows, jnp.int32(0))
+            program = jax.make_jaxpr(self._functions.values)(point, batch)
+        self.is_exact = not _computes_in_float32(program.jaxpr)
+        (self._outputs,) = program.out_avals[0].shape
+        self.shape = (len(clients), self._outputs - 1)
+        if pooled:
+            with jax.enable_x64(True):
+                statistics = jax.ShapeDtypeStruct((self._outputs - 1,), float)
+                self.shape = (1, *jax.eval_shape(self._functions.pieces, statistics).shape)
+        eps = np.finfo(float).eps if self.is_exact else np.finfo(np.float32).eps
+        self.rounding = float(eps) * (4 + float(np.sqrt(clients.sizes.max())) / 4)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of rows of each client."""
+        return self._clients.sizes
+
+    def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return f_i and g_ic, without a Hessian."""
+        found = self.reply(Query(point, np.zeros(len(self._clients)), np.zeros(self.shape)))
+        return found.objective, found.constraint
+
+    def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
+        """Return values, gradients and the Hessian at a point: one exchange.
+
+        Clients that are not ``needed`` return 0.
+        """
+        size, count = self.size, len(self._clients)
+        needed = np.ones(count, bool) if needed is None else needed
+        if not self._functions.pooled:
+            found = self._derive(query.point, np.c_[query.weights, query.multipliers], needed)
+            values, jacobian, hessian = found
+            return Derivatives(values[:, 0], values[:, 1:], jacobian[:, 0], jacobian[:, 1:], hessian)
+        # The chain rule: a pooled constraint is a function of the clients' summed statistics.
+        statistics, sizes = self._statistics(query.point), self._clients.sizes.astype(float)
+        sums = sizes @ statistics
+        pieces, slopes, curvature = self._pool(sums, query.multipliers[0])
+        weights = np.c_[query.weights, np.outer(sizes, query.multipliers[0] @ slopes)]
+        values, jacobian, hessian = self._derive(query.point, weights, needed)
+        summed = np.einsum("n,nsd->sd", sizes, jacobian[:, 1:])
+        gradient = (slopes @ summed).reshape(1, -1, size)
+        return Derivatives(values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed)
+
+    def _statistics(self, point: np.ndarray) -> np.ndarray:
+        """Return the clients' statistics of a pooled constraint."""
+        outputs = self._outputs
+        values, _, _ = self._derive(point, np.zeros((len(self._clients), outputs)), np.ones(len(self._clients), bool))
+        return np.asarray(values[:, 1:])
+
+    def _pool(self, sums: np.ndarray, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the pieces of a pooled constraint, their gradients, and the Hessian of their weighted sum."""
+        pieces = self._functions.pieces
+        with jax.enable_x64(True):
+            at = jnp.asarray(sums)
+            curvature = jax.hessian(lambda sums: jnp.dot(multipliers, jnp.where(multipliers > 0, pieces(sums), 0)))(at)
+            return np.asarray(pieces(at)), np.asarray(jax.jacrev(pieces)(at)), np.asarray(curvature)
+
+    def _derive(
+        self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the values and gradients of all clients, in their order, and the Hessian of the weighted sum."""
+        sizes, is_weighted = self._clients.sizes, weights.any(axis=1) & needed
+        self.rows += int(3 * sizes[needed].sum() + self.size * sizes[is_weighted].sum())
+        values, jacobian = np.zeros(weights.shape), np.zeros((*weights.shape, self.size))
+        hessian = np.zeros((self.size, self.size))
+        with jax.enable_x64(True):
+            for clients, width in self._groups:
+                if not needed[clients].any():
+                    continue
+                columns = max(1, min(self.size, SLICE_BYTES // (64 * width)))
+                found = _derive(
+                    jnp.asarray(point, float),
+                    self._rows,
+                    jnp.asarray(clients, jnp.int32),
+                    jnp.asarray(weights[clients], float),
+                    jnp.asarray(needed[clients]),
+                    functions=self._functions,
+                    width=width,
+                    columns=columns,
+                )
+                values[clients], jacobian[clients], part = map(np.asarray, found)
+                hessian += part
+        return values, jacobian, (hessian + hessian.T) / 2
+
+
+def _group_by_width(sizes: np.ndarray, parameters: int, *, exactly: bool) -> list[tuple[np.ndarray, int]]:
+    """Divide the clients among few widths, the widest first; ``exactly``: each client has the width of its size."""
+    widths = np.unique(sizes) if exactly else _few_widths(sizes, WORTH_A_WIDTH // parameters)
+    width_of = widths[np.searchsorted(widths, sizes)]
+    return [(np.flatnonzero(width_of == width), int(width)) for width in widths[::-1]]
+
+
+def _few_widths(sizes: np.ndarray, worth: int) -> np.ndarray:
+    """Return widths with few padded rows, by dynamic programming; another width must save ``worth`` rows."""
+    ordered = np.sort(sizes)
+    places = np.unique(np.linspace(0, len(ordered) - 1, WIDTH_CANDIDATES).round().astype(int))
+    candidates, filled = ordered[places], places + 1
+    # cost[j]: rows with padding if the clients up to candidate j have widths up to that candidate's
+    cost, widths = filled * candidates, [[width] for width in candidates]
+    for _ in range(MAX_WIDTHS - 1):
+        options = cost[:, None] + np.maximum(filled[None] - filled[:, None], 0) * candidates[None]
+        best = options.argmin(axis=0)
+        if cost[-1] - options[best[-1], -1] < worth:
+            break
+        cost, widths = options.min(axis=0), [[*widths[i], candidates[j]] for j, i in enumerate(best)]
+    return np.unique(widths[-1])
+
+
+def _computes_in_float32(program: Any) -> bool:
+    """Return whether a traced program computes anything in float32 that depends on more than one number."""
+    for equation in program.eqns:
+        inner = [p for p in equation.params.values() if hasattr(p, "jaxpr") or hasattr(p, "eqns")]
+        if any(_computes_in_float32(getattr(p, "jaxpr", p)) for p in inner):
+            return True
+        outputs = [v.aval for v in equation.outvars if hasattr(v.aval, "dtype")]
+        if any(o.dtype == jnp.float32 and o.size > 1 or o.dtype in (jnp.float16, jnp.bfloat16) for o in outputs):
+            return True
+    return False
+
+
+def _batch(rows: Rows, client: Array, width: int) -> Batch:
+    batch = rows.take(*all_rows(rows, client, width, jnp.float64))
+    return {k: v.astype(jnp.float64) if jnp.issubdtype(v.dtype, jnp.floating) else v for k, v in batch.items()}
+
+
+@partial(jax.jit, static_argnames=("functions", "width", "columns"))
+def _derive(
+    point: Array,
+    rows: Rows,
+    clients: Array,
+    weights: Array,
+    needed: Array,
+    *,
+    functions: _Functions,
+    width: int,
+    columns: int,
+) -> tuple[Array, Array, Array]:
+    """Return the values and gradients of clients, one after another, and the Hessian of their weighted sum."""
+    size, outputs = point.size, weights.shape[1]
+    slices = -(-size // columns)
+    units = jnp.eye(slices * columns, size, dtype=point.dtype).reshape(slices, columns, size)
+
+    def hessian(batch: Batch, weight: Array) -> Array:
+        def total(point: Array) -> Array:
+            return jnp.dot(weight, jnp.where(weight != 0, functions.values(point, batch), 0))
+
+        _, linear = jax.linearize(jax.grad(total), point)
+        return lax.map(jax.vmap(linear), units).reshape(-1, size)[:size]
+
+    def derive(client: Array, weight: Array) -> tuple[Array, Array, Array]:
+        batch = _batch(rows, client, width)
+        values, pullback = jax.vjp(lambda point: functions.values(point, batch), point)
+        jacobian = jax.vmap(lambda unit: pullback(unit)[0])(jnp.eye(outputs, dtype=point.dtype))
+        is_weighted = (weight != 0).any()
+        return values, jacobian, lax.cond(is_weighted, hessian, lambda *_: jnp.zeros((size, size)), batch, weight)
+
+    def skip(client: Array, weight: Array) -> tuple[Array, Array, Array]:
+        return jnp.zeros(outputs), jnp.zeros((outputs, size)), jnp.zeros((size, size))
+
+    def add(total: Array, one: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        client, weight, is_needed = one
+        values, jacobian, part = lax.cond(is_needed, derive, skip, client, weight)
+        return total + part, (values, jacobian)
+
+    total, (values, jacobian) = lax.scan(add, jnp.zeros((size, size)), (clients, weights, needed))
+    return values, jacobian, total
