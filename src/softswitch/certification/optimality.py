@@ -132,6 +132,27 @@ def with_lower_bound(
     return replace(result, lower_bound=bound)
 
 
+def prove_infeasible(
+    problem: Problem, derivatives: RowDerivatives, tolerance: float, multipliers: Query
+) -> tuple[float, str] | None:
+    """Return a positive lower bound on min over w of Σ μ (g − ε), with Σμ = 1, and what it assumes; None without one.
+
+    If it is positive, no parameters meet the tolerance. It is rigorous for convex constraints; others give None.
+    """
+    total = float(multipliers.multipliers.sum())
+    if not problem.convex or total <= 0:
+        return None
+    weights = multipliers._replace(weights=0 * multipliers.weights, multipliers=multipliers.multipliers / total)
+    lagrangian = _Lagrangian(problem, derivatives, tolerance, weights)
+    norm = float(np.linalg.norm(multipliers.point))
+    minimum = lagrangian.minimise(multipliers.point, UNBOUNDED_FACTOR * max(1.0, norm))
+    if minimum is None:
+        return None
+    floor = _bound_minimum(lagrangian, minimum, 10 * max(1.0, norm))
+    least = floor.value - derivatives.rounding * minimum.size
+    return (least, floor.assumed) if least > 0 else None
+
+
 def _flatten(params: Params) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(params)])
 

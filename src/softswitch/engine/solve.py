@@ -14,8 +14,10 @@ from softswitch.engine.defaults import resolve_for_federation, resolve_method, r
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import RunSettings, WarmStart, request, request_of, resolve_warm_start
+from softswitch.engine.second_order import check_second_order, solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
+from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import RegretObjective
@@ -85,6 +87,14 @@ def solve(
         checks.check_instance(name, group, kind)
     if checkpoints is not None:
         checks.check_instance("checkpoints", checkpoints, Checkpoints)
+    if isinstance(method, SQP):
+        check_second_order(problem, clients, sampling, output, compute, privacy)
+        settings = RunSettings.from_options(rounds, seconds, Sampling(), output, logging)
+        rows, start = cast(ClientData, clients), resolve_warm_start(warm_start)
+        result = solve_second_order(cast(Problem, problem), rows, method, settings, seed, logging, checkpoints, start)
+        if isinstance(cast(Problem, problem).objective, RegretObjective):
+            result = replace(result, client_optimum=rows.client_optimum)
+        return _add_lower_bound(result, cast(Problem, problem), rows, output, compute, automatic=True)
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": resolve_warm_start(warm_start), "privacy": privacy}
     if rounds is None and compute.engine != "compiled" and method.step_size is None:

@@ -170,7 +170,7 @@ def advance(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState,
     if phase == Phase.START:
         if not reply.is_finite:
             return state._replace(phase=np.int64(Phase.DIVERGED), found=reply)
-        return _propose(method, tolerance, domain, state._replace(found=reply))
+        return propose(method, tolerance, domain, state._replace(found=reply))
     if phase == Phase.STEP and -np.inf < gain(reply) < 0.1 * predicted:
         corrected = _correct(state, tolerance, domain, reply)
         if corrected is not None:
@@ -189,15 +189,15 @@ def advance(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState,
     state = state._replace(radius=np.float64(radius))
     if ratio > ACCEPT:
         state = state._replace(point=point, found=reply)
-    return _propose(method, tolerance, domain, state)
+    return propose(method, tolerance, domain, state)
 
 
 def _merit(found: Derivatives, tolerance: Any, penalty: float) -> float:
     return found.worst + penalty * found.violation(tolerance)
 
 
-def _propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState) -> SQPState:
-    """Minimise the model at the iterate: the next candidate, or the end of the run."""
+def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState) -> SQPState:
+    """Return the state with the next candidate, which minimises the model at the iterate, or with the end of the run."""
     found, radius, penalty = state.found, float(state.radius), float(state.penalty)
     while radius > 1e-14 * max(1.0, float(np.abs(state.point).max())):
         program = _Program(state.point, found, tolerance, domain, radius)

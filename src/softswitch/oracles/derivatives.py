@@ -22,6 +22,7 @@ from softswitch.methods.sqp import Derivatives, Query
 from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.support.tracing import program_digest
 
 MAX_WIDTHS = 3
 """Number of batch widths among which clients are divided: each is compiled separately."""
@@ -108,6 +109,21 @@ class RowDerivatives:
                 self.shape = (1, *jax.eval_shape(self._functions.pieces, statistics).shape)
         eps = np.finfo(float).eps if self.is_exact else np.finfo(np.float32).eps
         self.rounding = float(eps) * (4 + float(np.sqrt(clients.sizes.max())) / 4)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the constraints are the pieces of gaps."""
+        return self._functions.has_gaps
+
+    def digest(self) -> str:
+        """Return a digest of what the clients compute."""
+        with jax.enable_x64(True):
+            point, client = jnp.zeros(self.size), jnp.int32(0)
+            return program_digest(
+                lambda point, client: self._functions.values(point, _batch(self._rows, client, self._groups[0][1])),
+                point,
+                client,
+            )
 
     @property
     def sizes(self) -> np.ndarray:

@@ -82,6 +82,7 @@ class DiagnosticCode(StrEnum):
     STEP_SIZE_TOO_LARGE = "step-size-too-large"
     FEW_AVERAGED_ROUNDS = "few-averaged-rounds"
     STILL_IMPROVING = "still-improving"
+    LIMITED_PRECISION = "limited-precision"
     NO_BETTER_THAN_START = "no-better-than-start"
     NO_BETTER_THAN_CONSTANT = "no-better-than-constant"
     TRIMMED_VIOLATION = "trimmed-violation"

@@ -1,0 +1,284 @@
+"""Second-order runs: ``SQP`` on clients in memory, one exchange after another."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softswitch.certification.optimality import prove_infeasible
+from softswitch.data.client_data import ClientData
+from softswitch.engine.auto_tuning import count_parameters
+from softswitch.engine.request import RunSettings, WarmStart
+from softswitch.methods import sqp
+from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
+from softswitch.methods.state import State, first_state
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.derivatives import RowDerivatives
+from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.problem.domains import Ball, Box
+from softswitch.problem.parameters import Params
+from softswitch.problem.problem import Problem
+from softswitch.results import baseline
+from softswitch.results.baseline import Baseline
+from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
+from softswitch.results.checkpoints import Checkpoints, Snapshot
+from softswitch.results.history import History, Record, RecordedClients, join
+from softswitch.results.result import Result
+from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
+from softswitch.support import checks
+from softswitch.support.arrays import fingerprint
+from softswitch.support.text import format_value
+from softswitch.support.tracing import strip_addresses
+
+MAX_PARAMETERS = 500
+"""Largest model: the server factorises matrices of d × d numbers."""
+DEFAULT_EXCHANGES = 100
+MAX_MARGINS = 3
+"""How often the tolerance is lowered because the parameters, rounded to their dtype, exceed it."""
+INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
+
+
+def check_second_order(
+    problem: Any, clients: Any, sampling: Sampling | None, output: Output, compute: Compute, privacy: Any
+) -> None:
+    """Raise an error that names the alternative, unless these options can be combined with ``SQP``."""
+    if not isinstance(problem, Problem) or not isinstance(clients, ClientData):
+        raise TypeError(f"clients must be ClientData for SQP, but is {type(clients).__name__}; {INSTEAD}")
+    changed = [] if sampling is None else changed_options(sampling)
+    changed += changed_options(compute) + changed_options(output, "lower_bound")
+    changed += [] if privacy is None else ["privacy"]
+    if changed:
+        raise ValueError(f"{changed[0]} must keep its default for SQP, which uses all rows of all clients; {INSTEAD}")
+    if problem.constraint_surrogate is not None:
+        raise ValueError(f"constraint must be smooth for SQP, but the problem has a constraint_surrogate; {INSTEAD}")
+    if not isinstance(problem.domain, Ball | Box | None):
+        raise ValueError(f"domain must be a Ball, a Box or None for SQP, but is {problem.domain!r}; {INSTEAD}")
+    if (parameters := count_parameters(problem.start)) > MAX_PARAMETERS:
+        raise ValueError(f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}")
+
+
+class _Clients(NamedTuple):
+    """The clients of a run: their derivatives, and evaluations in the user's precision."""
+
+    problem: Problem
+    data: ClientData
+    derivatives: RowDerivatives
+    evaluate: Any
+    evaluate_held_out: Any
+
+    def cost(self, rows: Any) -> tuple[Any, Any]:
+        """Return the rows of values and of gradients in an exchange; a Hessian counts d times."""
+        return int(self.data.sizes.sum()), rows
+
+    def rebuild(self, point: np.ndarray) -> Params:
+        """Return the parameters at a point, in the dtype of the start."""
+        leaves, structure = jax.tree.flatten(self.problem.start)
+        ends = np.cumsum([leaf.size for leaf in leaves])
+        parts = zip(np.split(point, ends[:-1]), leaves, strict=True)
+        return jax.tree.unflatten(structure, [jnp.asarray(p.reshape(leaf.shape), leaf.dtype) for p, leaf in parts])
+
+
+def solve_second_order(
+    problem: Problem,
+    clients: ClientData,
+    method: SQP,
+    settings: RunSettings,
+    seed: int,
+    logging: Logging,
+    checkpoints: Checkpoints | None = None,
+    warm_start: WarmStart | None = None,
+) -> Result:
+    """Run ``SQP`` from the start or from its latest checkpoint."""
+    start = problem.start if warm_start is None else warm_start.result.last
+    rounds = DEFAULT_EXCHANGES if settings.rounds is None else settings.rounds
+    derivatives = RowDerivatives(problem, clients, pooled=method.switches_on == "pooled")
+    held_out = logging.held_out
+    if held_out is not None:
+        checks.check_instance("held_out", held_out, ClientData)
+        held_out = make_evaluator(problem, held_out)
+    have = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), held_out)
+    callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
+    point = np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(start)])
+    state = sqp.start(method, point, len(clients), derivatives.shape)
+    records, done, margin, margins, stopped = list[Record](), 0, 0.0, 0, False
+    identity = {} if checkpoints is None else _identity(have, method, start, logging)
+    with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
+        if checkpoints is not None:
+            like = partial(_record, have, method, state.found, 0, logging.record_clients, held_out is not None)
+            if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
+                saved.check_rounds(rounds)
+                state, records, done = saved.state, [saved.record], saved.done
+                margin, margins = json.loads(saved.journal)
+                began -= saved.seconds
+                share.update(History.from_records(have, records, done))
+        try:
+            while not stopped and done < rounds:
+                if state.is_over:
+                    excess = _rounding_excess(have, method, state, margin)
+                    if excess <= 0 or margins == MAX_MARGINS:
+                        break
+                    margin, margins = margin + 2 * excess, margins + 1
+                    state = sqp.propose(method, method.tolerance - margin, problem.domain, state)
+                    continue
+                before = derivatives.rows
+                reply = derivatives.reply(state.query)
+                query, state = state.query, sqp.advance(method, method.tolerance - margin, problem.domain, state, reply)
+                point, rows = query.point, derivatives.rows - before
+                record = _record(have, method, reply, rows, logging.record_clients, held_out is not None, point)
+                records, done = [*records, record], done + 1
+                seconds = time.perf_counter() - began
+                history = History.from_records(have, [record], 1, first=done - 1)
+                shown = _server_state(have, method, state)
+                chunk = Chunk(done, rounds, history, share.update(history), shown, seconds)
+                stopped = run_callbacks((bar, *callbacks), chunk)
+                stopped |= settings.seconds is not None and seconds >= settings.seconds
+                if checkpoints is not None and checkpoints.is_due():
+                    records = _save(checkpoints, identity, state, records, done, seconds, (margin, margins))
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            stopped = True
+        seconds = time.perf_counter() - began
+        if checkpoints is not None:
+            records = _save(checkpoints, identity, state, records, done, seconds, (margin, margins))
+    return _finish(have, method, state, records, done, seed, seconds, stopped and not state.is_over)
+
+
+def _save(
+    checkpoints: Checkpoints, identity: Any, state: SQPState, records: Any, done: int, seconds: float, margins: Any
+) -> list[Record]:
+    """Save the run, and return its records as one."""
+    joined = join(records, done)
+    checkpoints.save(Snapshot(state, joined, done, seconds, 0, journal=json.dumps(margins)), identity)
+    return [joined]
+
+
+def _identity(have: _Clients, method: SQP, start: Params, logging: Logging) -> dict[str, str]:
+    """Return everything that determines a run, as text."""
+    return {
+        "method": strip_addresses(str(method)),
+        "domain": strip_addresses(repr(have.problem.domain)),
+        "record_clients": str(logging.record_clients),
+        "start": fingerprint(start),
+        "clients": fingerprint(have.data.rows),
+        "program": have.derivatives.digest(),
+        "jax": jax.__version__,
+    }
+
+
+def _rounding_excess(have: _Clients, method: SQP, state: SQPState, margin: float) -> float:
+    """Return by how much the answer exceeds the tolerance only because it is rounded; 0 or less if it does not."""
+    if int(state.phase) == Phase.DIVERGED or state.found.violation(method.tolerance) > 1e-6 * (1 + method.tolerance):
+        return 0.0
+    evaluation = have.evaluate(have.rebuild(state.point))
+    values = evaluation.pooled if method.switches_on == "pooled" else evaluation.constraint
+    return float(values.max()) - method.tolerance
+
+
+def _record(
+    have: _Clients,
+    method: SQP,
+    found: Derivatives,
+    rows: int,
+    record_clients: bool,
+    has_held_out: bool,
+    point: np.ndarray | None = None,
+) -> Record:
+    """Return the record of an exchange, with one round; without a point, one of the same structure."""
+    constraint = found.constraint.max(axis=1, keepdims=True) if have.derivatives.has_gaps else found.constraint
+    worst, held_out = float(constraint.max()), None
+    if has_held_out:
+        values = None if point is None else have.evaluate_held_out(have.rebuild(point))
+        held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
+    clients = None
+    if record_clients:
+        own = constraint if len(constraint) == len(have.data) else np.repeat(constraint, len(have.data), axis=0)
+        clients = RecordedClients(np.arange(len(have.data), dtype=np.int32), found.objective, own, {})
+    no_value = np.isneginf(found.objective)
+    if len(constraint) == len(no_value):
+        no_value = no_value | np.isneginf(constraint).any(axis=1)
+    record = Record(
+        objective=found.worst,
+        constraint=worst,
+        criterion=worst,
+        feasible=worst <= method.tolerance,
+        worst_client=np.int32(np.argmax(found.objective)),
+        full=summarize_clients(jnp.asarray(found.objective), jnp.asarray(constraint)),
+        held_out=held_out,
+        absent=np.int32(no_value.sum()),
+        rows=np.int64(rows),
+        clients=clients,
+    )
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)
+
+
+def _server_state(have: _Clients, method: SQP, state: SQPState) -> State:
+    params = have.rebuild(state.point)
+    return first_state(params, method, (), len(have.data), have.derivatives.shape[1])
+
+
+def _finish(
+    have: _Clients, method: SQP, state: SQPState, records: Any, done: int, seed: int, seconds: float, stopped: bool
+) -> Result:
+    """Return the result: the last iterate, evaluated in the user's precision."""
+    params, history = have.rebuild(state.point), History.from_records(have, records, done)
+    evaluation: Evaluation = have.evaluate(params)
+    status, diagnostics = _describe(have, method, state, evaluation, done, stopped)
+    start: Evaluation = have.evaluate(have.problem.start)
+    return Result(
+        params=params,
+        last=params,
+        best=params if status.ok else None,
+        selected=f"last iterate, after {done} exchanges",
+        status=status,
+        diagnostics=diagnostics,
+        history=history,
+        client_objective=evaluation.objective,
+        client_constraint=evaluation.constraint,
+        pooled_constraint=evaluation.pooled,
+        names=have.data.names,
+        method=method,
+        seed=seed,
+        seconds=seconds,
+        state=_server_state(have, method, state),
+        baselines=(Baseline.of(baseline.START, start, method),),
+    )
+
+
+def _describe(
+    have: _Clients, method: SQP, state: SQPState, evaluation: Evaluation, done: int, stopped: bool
+) -> tuple[Status, tuple[Diagnostic, ...]]:
+    """Return how the run ended, and what to know about it."""
+    status, phase, diagnostics = model_status(have.data.names, method, evaluation), int(state.phase), []
+    if phase == Phase.DIVERGED:
+        values = (state.found.objective, state.found.objective_gradient, state.found.constraint_gradient)
+        culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(have.data))]))
+        message = f"the derivatives of client {have.data.names[culprit]!r} are not finite at the start"
+        return Status(StatusCode.DIVERGED, message, 0, have.data.names[culprit]), ()
+    if stopped:
+        return Status(StatusCode.STOPPED, f"stopped after {done} exchanges; {status.message}", done, status.client), ()
+    if phase == Phase.STALLED or phase < Phase.CONVERGED:
+        reason = "no step within the rounding error improves it" if phase == Phase.STALLED else f"rounds={done} are over"
+        evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
+        advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
+        diagnostics.append(Diagnostic(DiagnosticCode.STILL_IMPROVING, evidence, advice, phase != Phase.STALLED))
+    if not have.derivatives.is_exact:
+        advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
+        diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))
+    if not status.ok and (proof := prove_infeasible(have.problem, have.derivatives, method.tolerance, state.query)):
+        least, assumed = proof
+        blocking = np.flatnonzero((state.query.multipliers > 0).any(axis=1))
+        names = ", ".join(repr(have.data.names[i]) for i in blocking[:5]) if len(blocking) <= len(have.data) else ""
+        evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} at all of {names}"
+        evidence += f", if {assumed}" if assumed else ""
+        advice = f"Raise the tolerance to at least {format_value(float(evaluation.constraint.max()))}"
+        diagnostics.append(Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, advice))
+    return status, tuple(diagnostics)
