@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from softswitch.methods.softmax_sgm import AverageSGM as AverageSGM
     from softswitch.methods.softmax_sgm import HardSGM as HardSGM
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
+    from softswitch.methods.sqp import SQP as SQP
     from softswitch.oracles.base import Federation as Federation
     from softswitch.oracles.base import Oracle as Oracle
     from softswitch.oracles.options import Compute as Compute

@@ -21,7 +21,8 @@ import numpy as np
 from softswitch.data.client_data import ClientData
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Query, SQPState
-from softswitch.oracles.derivatives import RowDerivatives
+from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
+from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, check_params, float_dtype
@@ -50,7 +51,8 @@ def lower_bound(
 
     The bound is certified if the problem is declared convex (``Problem(…, convex=True)``) and no check refutes it.
     Otherwise it is an estimate. Without a ball or a box as the domain, the bound also relies on the assumptions in
-    ``LowerBound.assumptions``. There is no bound for a constraint with a surrogate; ``LowerBound.reason`` says why.
+    ``LowerBound.assumptions``. There is no bound for a constraint with a surrogate, or for more than 500 parameters;
+    ``LowerBound.reason`` says why.
 
     Args:
         problem: Objective, constraint and optional domain.
@@ -65,6 +67,8 @@ def lower_bound(
     checks.check_instance("clients", clients, ClientData)
     params, limit = check_params("params", params), checks.check_real("tolerance", tolerance)
     budget = math.inf if budget_rows is None else checks.check_integer("budget_rows", budget_rows, minimum=1)
+    if problem.constraint_surrogate is not None or _flatten(params).size > MAX_PARAMETERS:
+        return _no_bound(problem, clients, params, limit)
     derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)
     solution, start, inside = map(_flatten, (params, problem.start, projected))
@@ -83,8 +87,6 @@ def lower_bound(
 
     if not values.is_finite:
         return report("the values at the solution are not finite")
-    if problem.constraint_surrogate is not None:
-        return report("the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised")
     lagrangian = _Lagrangian(problem, derivatives, limit, search.state.query)
     minimum = lagrangian.minimise(search.state.point, UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(solution))))
     if minimum is None:
@@ -151,6 +153,18 @@ def prove_infeasible(
     floor = _bound_minimum(lagrangian, minimum, 10 * max(1.0, norm))
     least = floor.value - derivatives.rounding * minimum.size
     return (least, floor.assumed) if least > 0 else None
+
+
+def _no_bound(problem: Problem, clients: ClientData, params: Params, tolerance: float) -> LowerBound:
+    """Return the values of an answer whose Lagrangian cannot be minimised, with the reason."""
+    reason = f"the model has more than {MAX_PARAMETERS} parameters"
+    if problem.constraint_surrogate is not None:
+        reason = "the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised"
+    values = make_evaluator(problem, clients, params)(params)
+    meets = bool(values.constraint.max() <= tolerance)
+    none = np.zeros(len(clients)), np.zeros(values.constraint.shape)
+    worst = float(values.objective.max())
+    return LowerBound(-math.inf, worst, tolerance, meets, False, reason, "", *none, 0.0, int(clients.sizes.sum()))
 
 
 def _flatten(params: Params) -> np.ndarray:

@@ -20,7 +20,7 @@ from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.derivatives import RowDerivatives
+from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.problem.domains import Ball, Box
@@ -38,8 +38,6 @@ from softswitch.support.arrays import fingerprint
 from softswitch.support.text import format_value
 from softswitch.support.tracing import strip_addresses
 
-MAX_PARAMETERS = 500
-"""Largest model: the server factorises matrices of d × d numbers."""
 DEFAULT_EXCHANGES = 100
 MAX_MARGINS = 3
 """How often the tolerance is lowered because the parameters, rounded to their dtype, exceed it."""
@@ -122,10 +120,11 @@ def solve_second_order(
         try:
             while not stopped and done < rounds:
                 if state.is_over:
-                    excess = _rounding_excess(have, method, state, margin)
+                    excess = _rounding_excess(have, method, state)
                     if excess <= 0 or margins == MAX_MARGINS:
                         break
-                    margin, margins = margin + 2 * excess, margins + 1
+                    least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, method.tolerance)
+                    margin, margins = margin + max(2 * excess, least), margins + 1
                     state = sqp.propose(method, method.tolerance - margin, problem.domain, state)
                     continue
                 before = derivatives.rows
@@ -174,7 +173,7 @@ def _identity(have: _Clients, method: SQP, start: Params, logging: Logging) -> d
     }
 
 
-def _rounding_excess(have: _Clients, method: SQP, state: SQPState, margin: float) -> float:
+def _rounding_excess(have: _Clients, method: SQP, state: SQPState) -> float:
     """Return by how much the answer exceeds the tolerance only because it is rounded; 0 or less if it does not."""
     if int(state.phase) == Phase.DIVERGED or state.found.violation(method.tolerance) > 1e-6 * (1 + method.tolerance):
         return 0.0
@@ -193,18 +192,19 @@ def _record(
     point: np.ndarray | None = None,
 ) -> Record:
     """Return the record of an exchange, with one round; without a point, one of the same structure."""
-    constraint = found.constraint.max(axis=1, keepdims=True) if have.derivatives.has_gaps else found.constraint
+    constraint, count = found.constraint, len(have.data)
+    if have.derivatives.has_gaps:
+        constraint = np.maximum(*np.split(constraint, 2, axis=1))
+    if len(constraint) != count:  # pooled
+        constraint = np.repeat(constraint, count, axis=0)
     worst, held_out = float(constraint.max()), None
     if has_held_out:
         values = None if point is None else have.evaluate_held_out(have.rebuild(point))
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None
     if record_clients:
-        own = constraint if len(constraint) == len(have.data) else np.repeat(constraint, len(have.data), axis=0)
-        clients = RecordedClients(np.arange(len(have.data), dtype=np.int32), found.objective, own, {})
-    no_value = np.isneginf(found.objective)
-    if len(constraint) == len(no_value):
-        no_value = no_value | np.isneginf(constraint).any(axis=1)
+        clients = RecordedClients(np.arange(count, dtype=np.int32), found.objective, constraint, {})
+    no_value = np.isneginf(found.objective) | np.isneginf(constraint).any(axis=1)
     record = Record(
         objective=found.worst,
         constraint=worst,

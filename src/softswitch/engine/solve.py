@@ -18,6 +18,7 @@ from softswitch.engine.second_order import check_second_order, solve_second_orde
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
+from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import RegretObjective
@@ -32,7 +33,6 @@ from softswitch.support import checks
 
 FLOWER_ROUNDS = 300  # default of an automatic run over Flower
 FLOWER_ENGINE, TORCH_ENGINE = "softswitch.flower.simulation", "softswitch.engine.torch"  # imported on first use
-MAX_PARAMETERS = 500  # largest model for which automatic runs compute a lower bound
 
 
 def solve(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from softswitch.methods.softmax_sgm import AverageSGM as AverageSGM
     from softswitch.methods.softmax_sgm import HardSGM as HardSGM
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM
+    from softswitch.methods.sqp import SQP as SQP
     from softswitch.methods.unconstrained import TERM as TERM
     from softswitch.methods.unconstrained import Agnostic as Agnostic
     from softswitch.methods.unconstrained import FedAvg as FedAvg

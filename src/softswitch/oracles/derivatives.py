@@ -24,6 +24,8 @@ from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.tracing import program_digest
 
+MAX_PARAMETERS = 500
+"""Largest model: the server factorises matrices of d × d numbers."""
 MAX_WIDTHS = 3
 """Number of batch widths among which clients are divided: each is compiled separately."""
 WIDTH_CANDIDATES = 48

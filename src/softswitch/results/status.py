@@ -239,7 +239,8 @@ def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
 
 def model_status(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Status:
     """Return the status of a model that was selected after its run, given its values at every client."""
-    is_feasible, client, message = _judge(names, method, evaluation, " on training rows")
+    pooled = method.switches_on == "pooled"
+    is_feasible, client, message = _judge(names, method, evaluation, " on training rows", pooled=pooled)
     return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, client)
 
 

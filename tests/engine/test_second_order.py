@@ -1,0 +1,255 @@
+"""SQP against solvers, published optima and automatic differentiation; its checkpoints, messages and limits."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softswitch as ss
+from benchmarks.optima.as_clients import as_clients
+from benchmarks.optima.problems import half
+from benchmarks.optima.scores import TOLERANCE, relaxed_optimum
+from convex_problems import draw
+from softswitch.methods.sqp import Query
+from softswitch.oracles.derivatives import RowDerivatives, _few_widths
+from softswitch.problem.fairness import demographic_parity
+from softswitch.results.status import DiagnosticCode, StatusCode
+from softswitch_experiments.tasks.neyman_pearson import breast_cancer
+
+
+def parity(rows=400, clients=5, dimension=4, seed=0):
+    generator = np.random.default_rng(seed)
+    x = np.c_[generator.normal(size=(rows, dimension - 1)), np.ones(rows)].astype(np.float32)
+    owner = generator.choice(clients, rows, p=generator.dirichlet(np.full(clients, 5.0)))
+    y = (x[:, 0] - x[:, 1] + generator.normal(size=rows) > 0).astype(np.float32)
+    group = (x[:, 0] + generator.normal(size=rows) > 0).astype(int)
+    return ss.ClientData.from_arrays({"x": x, "y": y, "group": group}, client=owner)
+
+
+def cross_entropy(w, batch):
+    score = batch["x"] @ w
+    return (batch["weight"] * (jnp.logaddexp(0, score) - batch["y"] * score)).sum()
+
+
+def probability(w, batch):
+    return jax.nn.sigmoid(batch["x"] @ w)
+
+
+PARITY = ss.Problem(cross_entropy, demographic_parity(probability), jnp.zeros(4))
+
+
+def check_optimum(known, most):
+    problem, clients = as_clients(known)
+    result = ss.solve(problem, clients, ss.SQP(tolerance=TOLERANCE), output=ss.Output(lower_bound=False))
+    best = relaxed_optimum(known)
+    assert abs(result.worst_objective - best) <= 1e-6 * max(1, abs(best)), known.name
+    assert result.worst_constraint <= TOLERANCE, known.name
+    assert len(result.history) <= most, known.name
+    return len(result.history)
+
+
+@pytest.mark.parametrize("name", ["CB2", "Polak 2", "Rosen-Suzuki", "HS 29", "Wong 2 linear", "Pentagon"])
+def test_published_optima(x64, name):
+    (known,) = (one for one in half("all") if one.name == name)
+    check_optimum(known, 25)
+
+
+@pytest.mark.slow
+def test_all_published_optima(x64):
+    exchanges = [check_optimum(known, 80) for known in half("all")]
+    assert len(exchanges) == 54
+    assert sum(count <= 25 for count in exchanges) >= 50
+
+
+def test_random_convex_problems_with_and_without_a_domain(x64):
+    for seed in range(20, 32):
+        drawn = draw(seed)
+        _, (best, _) = drawn.optimum()
+        result = ss.solve(drawn.problem, drawn.clients, ss.SQP(tolerance=max(drawn.tolerance, 0.0)))
+        if drawn.tolerance < 0:
+            continue
+        assert result.status.ok, seed
+        assert result.worst_objective == pytest.approx(best, rel=1e-6, abs=1e-8), seed
+        assert result.lower_bound.certified, seed
+        assert -1e-9 <= result.gap <= 1e-6 * max(1, abs(best)), seed
+
+
+def test_float32_parameters_meet_the_tolerance_and_the_users_precision_stays():
+    clients = parity()
+    result = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
+    assert not jax.config.jax_enable_x64
+    assert result.params.dtype == jnp.float32
+    assert result.status.ok
+    assert 0.0499 < result.worst_constraint <= 0.05
+    first_order = ss.solve(PARITY, clients, tolerance=0.05, output=ss.Output(lower_bound=False))
+    assert result.worst_objective <= first_order.worst_objective + 1e-5
+    assert len(result.history) <= 12
+    assert (result.history.full_rounds == np.arange(len(result.history))).all()
+
+
+def test_derivatives_are_those_of_automatic_differentiation(x64):
+    clients, generator = parity(), np.random.default_rng(1)
+    derivatives = RowDerivatives(PARITY, clients)
+    assert derivatives.shape == (5, 2)
+    assert derivatives.is_exact
+    point, weights, multipliers = generator.normal(size=4), generator.uniform(size=5), generator.uniform(size=(5, 2))
+    found = derivatives.reply(Query(point, weights, multipliers))
+
+    def functions(w, i):
+        begin, size = int(clients.rows.offsets[i, 0]), int(clients.sizes[i])
+        rows = {name: column[begin : begin + size] for name, column in clients.rows.columns.items()}
+        score = rows["x"] @ w
+        gap = probability(w, rows)[rows["group"] == 1].mean() - probability(w, rows)[rows["group"] != 1].mean()
+        return jnp.stack([(jnp.logaddexp(0, score) - rows["y"] * score).mean(), gap, -gap])
+
+    for i in range(5):
+        both = np.r_[found.objective[i], found.constraint[i]]
+        np.testing.assert_allclose(both, functions(point, i), rtol=1e-12)
+        slopes = np.vstack([found.objective_gradient[i], found.constraint_gradient[i]])
+        np.testing.assert_allclose(slopes, jax.jacobian(functions)(point, i), rtol=1e-10, atol=1e-12)
+
+    def total(w):
+        return sum(jnp.r_[weights[i], multipliers[i]] @ functions(w, i) for i in range(5))
+
+    np.testing.assert_allclose(found.hessian, jax.hessian(total)(point), rtol=1e-9, atol=1e-12)
+
+
+def test_a_pooled_constraint_is_differentiated_by_the_chain_rule(x64):
+    clients, generator = parity(), np.random.default_rng(2)
+    derivatives = RowDerivatives(PARITY, clients, pooled=True)
+    point, weights, multipliers = generator.normal(size=4), generator.uniform(size=5), np.array([[0.7, 0.2]])
+    found = derivatives.reply(Query(point, weights, multipliers))
+    x, group = (np.asarray(clients.rows.columns[name]) for name in ("x", "group"))
+
+    def gap(w):
+        mean = jax.nn.sigmoid(x @ w)
+        return mean[group == 1].mean() - mean[group != 1].mean()
+
+    np.testing.assert_allclose(found.constraint, [[gap(point), -gap(point)]], rtol=1e-10)
+    np.testing.assert_allclose(found.constraint_gradient[0, 0], jax.grad(gap)(point), rtol=1e-9, atol=1e-12)
+    without = derivatives.reply(Query(point, weights, 0 * multipliers)).hessian
+    np.testing.assert_allclose(found.hessian - without, 0.5 * jax.hessian(gap)(point), rtol=1e-8, atol=1e-11)
+    result = ss.solve(PARITY, clients, ss.SQP(tolerance=0.02, criterion="pooled"))
+    assert 0.0199 < result.pooled_constraint.max() <= 0.02
+
+
+def test_clients_without_a_value_are_left_out():
+    task = breast_cancer(20, concentration=0.3)
+    problem = dataclasses.replace(task.problem, domain=ss.Ball(3.0))
+    result = ss.solve(problem, task.train, ss.SQP(tolerance=0.3))
+    assert np.isneginf(result.client_objective).any() or np.isneginf(result.client_constraint).any()
+    assert result.status.ok
+    assert result.lower_bound.certified
+    assert result.lower_bound.relative_gap < 1e-5
+    assert result.history.absent[0] > 0
+
+
+def test_more_clients_than_a_program_holds(x64):
+    """Objectives (w − a_i)²/2 + b_i of 700 clients: the best w is found by bisection of two functions beside."""
+    generator = np.random.default_rng(3)
+    a, b = generator.normal(size=700), 0.3 * generator.normal(size=700)
+    problem = ss.Problem(
+        lambda w, batch: (batch["weight"] * ((w - batch["a"]) ** 2 / 2 + batch["b"])).sum(),
+        lambda w, batch: (batch["weight"] * (batch["a"] * 0 - 1 + 0 * w)).sum(),
+        jnp.zeros(()),
+        convex=True,
+    )
+    clients = ss.ClientData.from_arrays({"a": a, "b": b}, client=np.arange(700))
+    result = ss.solve(problem, clients, ss.SQP(tolerance=0.1))
+    fine = np.linspace(-3, 3, 600_001)
+    best = min(((w - a) ** 2 / 2 + b).max() for w in fine[np.abs(fine - float(result.params)) < 0.01])
+    assert result.worst_objective <= best + 1e-9
+    assert result.gap <= 1e-6
+
+
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
+    clients, method = parity(), ss.SQP(tolerance=0.05)
+    whole = ss.solve(PARITY, clients, method, logging=ss.Logging(record_clients=True))
+    logging = ss.Logging(record_clients=True, callbacks=[lambda chunk: chunk.round == 3])
+    stopped = ss.solve(PARITY, clients, method, logging=logging, checkpoints=ss.Checkpoints(tmp_path))
+    assert stopped.status.code is StatusCode.STOPPED
+    assert len(stopped.history) == 3
+    logging = ss.Logging(record_clients=True)
+    resumed = ss.solve(PARITY, clients, method, logging=logging, checkpoints=ss.Checkpoints(tmp_path))
+    np.testing.assert_array_equal(resumed.params, whole.params)
+    np.testing.assert_array_equal(resumed.history.objective, whole.history.objective)
+    np.testing.assert_array_equal(resumed.history.per_client.constraint, whole.history.per_client.constraint)
+    with pytest.raises(ValueError, match="method"):
+        ss.solve(PARITY, clients, ss.SQP(tolerance=0.06), logging=logging, checkpoints=ss.Checkpoints(tmp_path))
+
+
+def test_an_infeasible_problem_gets_a_proof(x64):
+    problem = ss.Problem(
+        lambda w, batch: (batch["weight"] * (w[0] - batch["a"]) ** 2).sum(),
+        lambda w, batch: (batch["weight"] * (w[0] - batch["a"]) ** 2).sum() + 0 * w[1],
+        jnp.array([3.0, 0.0]),
+        domain=ss.Ball(10.0),
+        convex=True,
+    )
+    clients = ss.ClientData.from_arrays({"a": np.array([-1.0, 1.0, 0.2])}, client=["left", "right", "middle"])
+    result = ss.solve(problem, clients, ss.SQP(tolerance=0.5))  # w = 0 has the smallest largest constraint, 1
+    assert result.status.code is StatusCode.VIOLATED
+    (never,) = (one for one in result.diagnostics if one.code is DiagnosticCode.NEVER_FEASIBLE)
+    assert "'left', 'right'" in never.evidence
+    assert "middle" not in never.evidence
+    assert result.worst_constraint == pytest.approx(1.0, abs=1e-6)
+    feasible = ss.solve(problem, clients, ss.SQP(tolerance=1.01))
+    assert not [one for one in feasible.diagnostics if one.code is DiagnosticCode.NEVER_FEASIBLE]
+
+
+def test_a_function_that_casts_to_float32_is_reported():
+    def rough(w, batch):
+        return (batch["weight"] * (batch["x"].astype(jnp.float32) @ w.astype(jnp.float32)) ** 2).sum() + w @ w
+
+    clients = parity()
+    result = ss.solve(dataclasses.replace(PARITY, objective=rough), clients, ss.SQP(tolerance=0.05))
+    assert DiagnosticCode.LIMITED_PRECISION in [one.code for one in result.diagnostics]
+
+
+def test_values_that_are_not_finite_are_reported():
+    def broken(w, batch):
+        return (batch["weight"] * jnp.log(batch["x"][:, 0] + w[0])).sum()
+
+    result = ss.solve(dataclasses.replace(PARITY, objective=broken), parity(), ss.SQP(tolerance=0.05))
+    assert result.status.code is StatusCode.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling": ss.Sampling(batch_size=8)}, "batch_size must keep its default for SQP"),
+        ({"sampling": ss.Sampling(participation=0.5)}, "participation must keep its default for SQP"),
+        ({"compute": ss.Compute(engine="grid")}, "engine must keep its default for SQP"),
+        ({"output": ss.Output(iterate="average")}, "iterate must keep its default for SQP"),
+    ],
+)
+def test_what_cannot_be_combined_names_the_alternative(options, message):
+    with pytest.raises(ValueError, match=f"{message}.*use solve"):
+        ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), **options)
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="precision"):
+        ss.SQP(tolerance=0.1, precision=0.0)
+    with pytest.raises(ValueError, match="robust must be None for SQP"):
+        ss.SQP(tolerance=0.1, robust=1)
+    with pytest.raises(ValueError, match="criterion must be 'max' or 'pooled'"):
+        ss.SQP(tolerance=0.1, criterion="mean")
+    large = dataclasses.replace(PARITY, start=jnp.zeros(501))
+    with pytest.raises(ValueError, match="at most 500 parameters for SQP, but has 501"):
+        ss.solve(large, parity(), ss.SQP(tolerance=0.1))
+    surrogate = dataclasses.replace(PARITY, constraint_surrogate=lambda w, batch: cross_entropy(w, batch))
+    with pytest.raises(ValueError, match="constraint must be smooth for SQP"):
+        ss.solve(surrogate, parity(), ss.SQP(tolerance=0.1))
+
+
+def test_widths_cover_all_clients_with_little_padding():
+    sizes = np.array([10, 12, 15, 1000, 1100, 90_000])
+    (one,) = _few_widths(sizes, 10**9)
+    assert one == 90_000
+    widths = _few_widths(sizes, 1)
+    assert list(widths) == [15, 1100, 90_000]
+    assert math.isclose(sum(widths[np.searchsorted(widths, sizes)]), 3 * 15 + 2 * 1100 + 90_000)
