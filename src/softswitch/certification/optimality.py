@@ -82,7 +82,9 @@ def lower_bound(
         reason: str, value: float = -math.inf, certified: bool = False, assumed: str = "", subtracted: float = 0.0
     ) -> LowerBound:
         query, rows = search.state.query, derivatives.rows
-        weights = (query.weights, query.multipliers) if math.isfinite(value) else (0 * query.weights, 0 * query.multipliers)
+        weights = (
+            (query.weights, query.multipliers) if math.isfinite(value) else (0 * query.weights, 0 * query.multipliers)
+        )
         return LowerBound(value, values.worst, limit, meets, certified, reason, assumed, *weights, subtracted, rows)
 
     if not values.is_finite:

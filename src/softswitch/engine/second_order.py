@@ -60,7 +60,9 @@ def check_second_order(
     if not isinstance(problem.domain, Ball | Box | None):
         raise ValueError(f"domain must be a Ball, a Box or None for SQP, but is {problem.domain!r}; {INSTEAD}")
     if (parameters := count_parameters(problem.start)) > MAX_PARAMETERS:
-        raise ValueError(f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}")
+        raise ValueError(
+            f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}"
+        )
 
 
 class _Clients(NamedTuple):
@@ -266,7 +268,9 @@ def _describe(
     if stopped:
         return Status(StatusCode.STOPPED, f"stopped after {done} exchanges; {status.message}", done, status.client), ()
     if phase == Phase.STALLED or phase < Phase.CONVERGED:
-        reason = "no step within the rounding error improves it" if phase == Phase.STALLED else f"rounds={done} are over"
+        reason = (
+            "no step within the rounding error improves it" if phase == Phase.STALLED else f"rounds={done} are over"
+        )
         evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
         advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
         diagnostics.append(Diagnostic(DiagnosticCode.STILL_IMPROVING, evidence, advice, phase != Phase.STALLED))

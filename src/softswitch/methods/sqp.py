@@ -175,9 +175,7 @@ def advance(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState,
         corrected = _correct(state, tolerance, domain, reply)
         if corrected is not None:
             query = state.query._replace(point=state.point + corrected)
-            return state._replace(
-                phase=np.int64(Phase.CORRECTION), query=query, candidate=point, candidate_found=reply
-            )
+            return state._replace(phase=np.int64(Phase.CORRECTION), query=query, candidate=point, candidate_found=reply)
     if phase == Phase.CORRECTION and not gain(reply) > max(gain(state.candidate_found), 0.1 * predicted):
         point, reply = state.candidate, state.candidate_found
     ratio, length = gain(reply) / max(predicted, 1e-300), float(np.abs(point - state.point).max())
@@ -276,7 +274,9 @@ class _Program:
         self._near_g = np.flatnonzero(known_g & (self._g + change_g >= 0))
         tiny = 1e-12 * max(1.0, abs(self._worst))
         self._unit_f = max(change_f[self._near_f].max(initial=0.0), tiny)
-        self.constraint_change = max(change_g[self._near_g].max(initial=0.0), self._g[self._near_g].max(initial=0.0), tiny)
+        self.constraint_change = max(
+            change_g[self._near_g].max(initial=0.0), self._g[self._near_g].max(initial=0.0), tiny
+        )
 
     def solve(self, penalty: float, *, objective: bool = True) -> _Step | None:
         """Return the solution for a penalty; without the ``objective``, that of the smallest violation."""

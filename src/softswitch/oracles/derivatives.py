@@ -156,7 +156,9 @@ class RowDerivatives:
         values, jacobian, hessian = self._derive(query.point, weights, needed)
         summed = np.einsum("n,nsd->sd", sizes, jacobian[:, 1:])
         gradient = (slopes @ summed).reshape(1, -1, size)
-        return Derivatives(values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed)
+        return Derivatives(
+            values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed
+        )
 
     def _statistics(self, point: np.ndarray) -> np.ndarray:
         """Return the clients' statistics of a pooled constraint."""
