@@ -25,7 +25,7 @@ from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box
-from softswitch.problem.parameters import Params, check_params, float_dtype
+from softswitch.problem.parameters import Params, check_params, count_parameters, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import LowerBound
 from softswitch.results.result import Result
@@ -67,7 +67,7 @@ def lower_bound(
     checks.check_instance("clients", clients, ClientData)
     params, limit = check_params("params", params), checks.check_real("tolerance", tolerance)
     budget = math.inf if budget_rows is None else checks.check_integer("budget_rows", budget_rows, minimum=1)
-    if problem.constraint_surrogate is not None or _flatten(params).size > MAX_PARAMETERS:
+    if problem.constraint_surrogate is not None or count_parameters(params) > MAX_PARAMETERS:
         return _no_bound(problem, clients, params, limit)
     derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)

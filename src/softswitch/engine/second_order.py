@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ import numpy as np
 
 from softswitch.certification.optimality import prove_infeasible
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import count_parameters
 from softswitch.engine.request import RunSettings, WarmStart
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
@@ -24,7 +23,7 @@ from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.problem.domains import Ball, Box
-from softswitch.problem.parameters import Params
+from softswitch.problem.parameters import Params, count_parameters
 from softswitch.problem.problem import Problem
 from softswitch.results import baseline
 from softswitch.results.baseline import Baseline
@@ -100,11 +99,11 @@ def solve_second_order(
     start = problem.start if warm_start is None else warm_start.result.last
     rounds = DEFAULT_EXCHANGES if settings.rounds is None else settings.rounds
     derivatives = RowDerivatives(problem, clients, pooled=method.switches_on == "pooled")
-    held_out = logging.held_out
-    if held_out is not None:
-        checks.check_instance("held_out", held_out, ClientData)
-        held_out = make_evaluator(problem, held_out)
-    have = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), held_out)
+    evaluate_held_out = None
+    if logging.held_out is not None:
+        checks.check_instance("held_out", logging.held_out, ClientData)
+        evaluate_held_out = make_evaluator(problem, cast(ClientData, logging.held_out))
+    have = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), evaluate_held_out)
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
     point = np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(start)])
     state = sqp.start(method, point, len(clients), derivatives.shape)
@@ -112,7 +111,7 @@ def solve_second_order(
     identity = {} if checkpoints is None else _identity(have, method, start, logging)
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
         if checkpoints is not None:
-            like = partial(_record, have, method, state.found, 0, logging.record_clients, held_out is not None)
+            like = partial(_record, have, method, state.found, 0, logging.record_clients, evaluate_held_out is not None)
             if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
                 saved.check_rounds(rounds)
                 state, records, done = saved.state, [saved.record], saved.done
@@ -133,7 +132,9 @@ def solve_second_order(
                 reply = derivatives.reply(state.query)
                 query, state = state.query, sqp.advance(method, method.tolerance - margin, problem.domain, state, reply)
                 point, rows = query.point, derivatives.rows - before
-                record = _record(have, method, reply, rows, logging.record_clients, held_out is not None, point)
+                record = _record(
+                    have, method, reply, rows, logging.record_clients, evaluate_held_out is not None, point
+                )
                 records, done = [*records, record], done + 1
                 seconds = time.perf_counter() - began
                 history = History.from_records(have, [record], 1, first=done - 1)
@@ -194,29 +195,31 @@ def _record(
     point: np.ndarray | None = None,
 ) -> Record:
     """Return the record of an exchange, with one round; without a point, one of the same structure."""
-    constraint, count = found.constraint, len(have.data)
+    constraint: Any = found.constraint
+    objective: Any = found.objective
+    count = len(have.data)
     if have.derivatives.has_gaps:
         constraint = np.maximum(*np.split(constraint, 2, axis=1))
     if len(constraint) != count:  # pooled
         constraint = np.repeat(constraint, count, axis=0)
-    worst, held_out = float(constraint.max()), None
+    worst, held_out = constraint.max(), None
     if has_held_out:
         values = None if point is None else have.evaluate_held_out(have.rebuild(point))
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None
     if record_clients:
-        clients = RecordedClients(np.arange(count, dtype=np.int32), found.objective, constraint, {})
-    no_value = np.isneginf(found.objective) | np.isneginf(constraint).any(axis=1)
+        clients = RecordedClients(jnp.arange(count, dtype=jnp.int32), objective, constraint, {})
+    no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
     record = Record(
-        objective=found.worst,
+        objective=objective.max(),
         constraint=worst,
         criterion=worst,
         feasible=worst <= method.tolerance,
-        worst_client=np.int32(np.argmax(found.objective)),
-        full=summarize_clients(jnp.asarray(found.objective), jnp.asarray(constraint)),
+        worst_client=jnp.int32(objective.argmax()),
+        full=summarize_clients(jnp.asarray(objective), jnp.asarray(constraint)),
         held_out=held_out,
-        absent=np.int32(no_value.sum()),
-        rows=np.int64(rows),
+        absent=jnp.int32(no_value.sum()),
+        rows=cast(Any, np.int64(rows)),
         clients=clients,
     )
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)

@@ -18,8 +18,8 @@ from softswitch.engine.second_order import check_second_order, solve_second_orde
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
-from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.base import Federation
+from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.checks import check_private, refuse_uncounted

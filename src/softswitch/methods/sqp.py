@@ -221,7 +221,11 @@ def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState)
         phase = Phase.STEP
         if predicted < method.precision * scale * (1.0 if violation <= negligible else 1e-3):
             phase, query = Phase.CONVERGED, query._replace(point=state.point)
-        numbers = {"radius": np.float64(radius), "penalty": np.float64(penalty), "predicted": np.float64(predicted)}
+        numbers: dict[str, Any] = {
+            "radius": np.float64(radius),
+            "penalty": np.float64(penalty),
+            "predicted": np.float64(predicted),
+        }
         return state._replace(phase=np.int64(phase), query=query, **numbers)
     return state._replace(phase=np.int64(Phase.STALLED), query=state.query._replace(point=state.point))
 

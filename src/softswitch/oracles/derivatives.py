@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -232,7 +232,7 @@ def _computes_in_float32(program: Any) -> bool:
         if any(_computes_in_float32(getattr(p, "jaxpr", p)) for p in inner):
             return True
         outputs = [v.aval for v in equation.outvars if hasattr(v.aval, "dtype")]
-        if any(o.dtype == jnp.float32 and o.size > 1 or o.dtype in (jnp.float16, jnp.bfloat16) for o in outputs):
+        if any((o.dtype == jnp.float32 and o.size > 1) or o.dtype in (jnp.float16, jnp.bfloat16) for o in outputs):
             return True
     return False
 
