@@ -4,8 +4,8 @@ For weights p >= 0 with Σp = 1 and multipliers μ >= 0, every w within the tole
 
     F(w) >= Σ_i p_i f_i(w) + Σ_ic μ_ic (g_ic(w) − ε) >= min over all parameters of that sum.
 
-The minimum is therefore a lower bound on F*. ``SQP`` finds the weights, and minimises the sum for them. For convex f and
-g the error of that minimisation is bounded and subtracted.
+The minimum is therefore a lower bound on F*. ``SQP`` finds the weights, and minimises the sum for them. For convex f
+and g the error of that minimisation is bounded and subtracted.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _search(
     tolerance: float,
     budget: float,
 ) -> _Search:
-    """Run ``SQP`` from the solution, or the nearest point of the domain: its multipliers are the weights of the bound."""
+    """Run ``SQP`` from the solution, or its projection: the multipliers are the weights of the bound."""
     method, domain = SQP(tolerance=max(0.0, tolerance)), problem.domain
     state = sqp.start(method, inside, len(derivatives.sizes), derivatives.shape)
     reply = first = derivatives.reply(state.query)
@@ -205,7 +205,10 @@ def _search(
 
 @dataclass(frozen=True)
 class _Minimum:
-    """A minimum of the Lagrangian; ``size`` is the sum of its terms' absolute values, ``noise`` bounds the gradient's error."""
+    """A minimum of the Lagrangian.
+
+    ``size`` is the sum of its terms' absolute values, and ``noise`` bounds the gradient's error.
+    """
 
     point: np.ndarray
     value: float
