@@ -111,7 +111,7 @@ def solve_second_order(
     identity = {} if checkpoints is None else _identity(have, method, start, logging)
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
         if checkpoints is not None:
-            like = partial(_record, have, method, state.found, 0, logging.record_clients, evaluate_held_out is not None)
+            like = partial(_record, have, method, state.found, 0, logging.record_clients)
             if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
                 saved.check_rounds(rounds)
                 state, records, done = saved.state, [saved.record], saved.done
@@ -132,9 +132,7 @@ def solve_second_order(
                 reply = derivatives.reply(state.query)
                 query, state = state.query, sqp.advance(method, method.tolerance - margin, problem.domain, state, reply)
                 point, rows = query.point, derivatives.rows - before
-                record = _record(
-                    have, method, reply, rows, logging.record_clients, evaluate_held_out is not None, point
-                )
+                record = _record(have, method, reply, rows, logging.record_clients, point)
                 records, done = [*records, record], done + 1
                 seconds = time.perf_counter() - began
                 history = History.from_records(have, [record], 1, first=done - 1)
@@ -191,7 +189,6 @@ def _record(
     found: Derivatives,
     rows: int,
     record_clients: bool,
-    has_held_out: bool,
     point: np.ndarray | None = None,
 ) -> Record:
     """Return the record of an exchange, with one round; without a point, one of the same structure."""
@@ -203,7 +200,7 @@ def _record(
     if len(constraint) != count:  # pooled
         constraint = np.repeat(constraint, count, axis=0)
     worst, held_out = constraint.max(), None
-    if has_held_out:
+    if have.evaluate_held_out is not None:
         values = None if point is None else have.evaluate_held_out(have.rebuild(point))
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None

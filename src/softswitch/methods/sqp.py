@@ -195,7 +195,7 @@ def _merit(found: Derivatives, tolerance: Any, penalty: float) -> float:
 
 
 def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState) -> SQPState:
-    """Return the state with the next candidate, which minimises the model at the iterate, or with the end of the run."""
+    """Return the state with the next candidate, the minimum of the model, or with the end of the run."""
     found, radius, penalty = state.found, float(state.radius), float(state.penalty)
     while radius > 1e-14 * max(1.0, float(np.abs(state.point).max())):
         program = _Program(state.point, found, tolerance, domain, radius)
@@ -221,12 +221,8 @@ def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState)
         phase = Phase.STEP
         if predicted < method.precision * scale * (1.0 if violation <= negligible else 1e-3):
             phase, query = Phase.CONVERGED, query._replace(point=state.point)
-        numbers: dict[str, Any] = {
-            "radius": np.float64(radius),
-            "penalty": np.float64(penalty),
-            "predicted": np.float64(predicted),
-        }
-        return state._replace(phase=np.int64(phase), query=query, **numbers)
+        state = state._replace(radius=np.float64(radius), penalty=np.float64(penalty), predicted=np.float64(predicted))
+        return state._replace(phase=np.int64(phase), query=query)
     return state._replace(phase=np.int64(Phase.STALLED), query=state.query._replace(point=state.point))
 
 
@@ -253,9 +249,10 @@ class _Step(NamedTuple):
 
 
 class _Program:
-    """The quadratic program at an iterate. Its variables are s/radius, t and v, the latter two in units of their change.
+    """The quadratic program at an iterate.
 
-    ``constraint_change`` is the largest change of a constraint in the trust region.
+    Its variables are s/radius, t and v, the latter two in units of their change in the trust region.
+    ``constraint_change`` is the largest change of a constraint there.
     """
 
     def __init__(
