@@ -29,7 +29,7 @@ from softswitch.results import baseline
 from softswitch.results.baseline import Baseline
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
-from softswitch.results.history import History, Record, RecordedClients, join
+from softswitch.results.history import ClientHistory, History, Record, join
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
 from softswitch.support import checks
@@ -205,7 +205,7 @@ def _record(
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None
     if record_clients:
-        clients = RecordedClients(jnp.arange(count, dtype=jnp.int32), objective, constraint, {})
+        clients = ClientHistory(jnp.arange(count, dtype=jnp.int32), objective, constraint, {})
     no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
     record = Record(
         objective=objective.max(),
