@@ -77,6 +77,12 @@ def pytest_pyfunc_call(pyfuncitem):
     return True
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Run tests with ``x64_isolated`` last, because caches are cleared between them and the others."""
+    items.sort(key=lambda item: "x64_isolated" in item.fixturenames)
+
+
 def pytest_collection_finish():
     """Exclude imported modules from garbage collection, and collect less often."""
     gc.collect()

@@ -35,6 +35,7 @@ def test_the_loop_reaches_what_solve_reaches():
     assert torch.isfinite(found).all()
 
 
+@pytest.mark.slow
 def test_the_sequential_trpo_step_is_ours(x64_isolated):
     """PyTorch's step on Gymnasium's episodes against ours on the same: an independent check of both."""
     torch.manual_seed(0)

@@ -43,6 +43,7 @@ SLOW = (
     "how-good",
     "many-devices",
     "networks",
+    "pytorch",
     "regression",
     "regret",
 )

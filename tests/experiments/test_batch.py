@@ -146,8 +146,9 @@ def gone(process):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_killed_interrupted_and_continued(tmp_path, log, jobs):
     out = tmp_path / "out"
 

@@ -123,7 +123,7 @@ def test_a_server_that_remembers_is_not_bound_by_the_sampling_error():
         plan(known, clients=20, participation=0.1, epsilon=0.5, memory=ss.Memory())
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_what_is_planned_with_memory_is_kept(seed):
     """Linear functions on a disc, three of eight clients a round; the optimum is CVXPY's."""
     generator = np.random.default_rng(seed)
