@@ -39,7 +39,7 @@ def bends_down(known, one, other):
     """Whether some function's value halfway between two points is above the mean of those at both."""
     found = False
     for functions in filter(None, (known.objectives, known.constraints)):
-        at = jax.vmap(functions)
+        at = jax.jit(jax.vmap(functions))
         chord = (at(one) + at(other)) / 2
         found |= bool((at((one + other) / 2) > chord + 1e-9 * (1 + np.abs(chord))).any())
     return found

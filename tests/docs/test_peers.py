@@ -39,7 +39,9 @@ def no_images(folder):
     return x, y, x[:50], y[:50]
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize(
+    "model", ["logistic", *(pytest.param(model, marks=pytest.mark.slow) for model in ("mlp", "cnn"))]
+)
 def test_our_round_and_plain_pytorch_are_the_same_work(model, rounds, elsewhere, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.workloads.mnist", no_images)
     workload = next(one for one in WORKLOADS if one.model == model and one.steps > 1)

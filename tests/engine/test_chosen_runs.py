@@ -60,7 +60,7 @@ def same_bits(one, other):
     assert one.restarts == other.restarts
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5, 41, 400])
+@pytest.mark.parametrize("rounds", [1, 41, *(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (2, 5, 400))])
 def test_any_number_of_rounds(clients, rounds):
     result = chosen(clients, rounds=rounds)
     assert len(result.history) == rounds
@@ -473,6 +473,7 @@ def test_an_answer_that_is_asked_for(clients, answer):
     assert result.selected.startswith(begins)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_rules_with_and_without_step_sizes(clients):
     methods = {
         "paper": ss.SoftmaxSGM(alpha=100.0, tolerance=0.1, step_size=0.1),

@@ -132,11 +132,10 @@ def expected():
 
 
 QUICK = {
-    "stepwise": ("softmax", "several local steps of half the clients", "robust with memory", "compressed updates"),
+    "stepwise": ("several local steps of half the clients", "robust with memory", "compressed updates"),
     "out of core": ("several local steps of half the clients", "corrected memory", "compressed parameters"),
-    "sharded": ("several local steps of half the clients", "corrected memory"),
+    "sharded": ("several local steps of half the clients",),
     "Flower": (
-        "softmax",
         "several local steps of half the clients",
         "two constraints",
         "domain",

@@ -59,7 +59,7 @@ def decision(oracle, feasible):
     return Decision(jnp.float32(0), jnp.bool_(feasible), jnp.arange(1.0, m + 1) / 6, loss)
 
 
-@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_without_noise_and_clipping_it_is_the_plain_oracle(local_steps):
     privacy = ss.RecordPrivacy(noise=1e-9, clip_value=100, clip_gradient=100)
     oracle = made(privacy, local_steps=local_steps)
@@ -330,7 +330,9 @@ def test_what_was_spent_is_saved_and_shown(result, tmp_path):
     "method",
     [
         pytest.param(ss.Penalty(tolerance=0.4, step_size=0.3, penalty=5.0), marks=pytest.mark.slow),
-        ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1),
+        pytest.param(
+            ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1), marks=pytest.mark.slow
+        ),
         pytest.param(ss.Automatic(tolerance=0.4, soft=5.0, method=ss.AverageSGM), marks=pytest.mark.slow),
         ss.Automatic(tolerance=0.4, robust=1),
     ],

@@ -77,7 +77,10 @@ def test_client_optimum_within_a_domain_and_of_functions_that_read_no_weights(x6
     np.testing.assert_allclose(regret.history.objective[0], plain.history.objective[0] - 16.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("domain", [ss.Box(-0.5, 0.5), ss.Ball(0.7), ss.Ball(50.0), None])
+@pytest.mark.parametrize(
+    "domain",
+    [ss.Box(-0.5, 0.5), ss.Ball(0.7), *(pytest.param(one, marks=pytest.mark.slow) for one in (ss.Ball(50.0), None))],
+)
 def test_client_optimum_within_a_domain_is_a_solvers(domain):
     """In single precision, from 0, where a projection has no slope, and of optima inside, outside and on an edge."""
     generator = np.random.default_rng(3)
@@ -166,7 +169,10 @@ def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
 
 @pytest.mark.parametrize(
     "options",
-    [{"memory": ss.Memory(corrected=True), "batch_size": 8, "participation": 0.5}, {"devices": 1, "batch_size": None}],
+    [
+        {"memory": ss.Memory(corrected=True), "batch_size": 8, "participation": 0.5},
+        pytest.param({"devices": 1, "batch_size": None}, marks=pytest.mark.slow),
+    ],
     ids=["a corrected memory", "devices"],
 )
 def test_other_ways_to_run(case, least, options):

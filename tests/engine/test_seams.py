@@ -84,7 +84,7 @@ def dropout(w, batch, key=None):
     return mean(0.5 * (batch["a"] @ (kept * w) - batch["b"]) ** 2, batch)
 
 
-@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_functions_may_take_a_random_key(clients, local_steps):
     """Gradients see it, another one each time; reports and evaluations do not."""
     noisy = ss.Problem(dropout, softplus_level, jnp.zeros(4))
