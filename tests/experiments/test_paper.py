@@ -66,6 +66,7 @@ SMALL_CARTS = {
 
 SLOW = (
     "alpha-scale",
+    "alpha-tradeoff",
     "error-budget",
     "fair-alpha",
     "fair-comparison",
@@ -83,6 +84,7 @@ SLOW = (
     "np-readings",
     "np-readings-partial",
     "np-tuning",
+    "sgm-comparison",
 )
 ALONE = [
     pytest.param([name], marks=[pytest.mark.slow] if name in SLOW else [], id=name)
@@ -125,6 +127,7 @@ def is_written(name, folder, printed):
         assert str(Claim(**claim)) in printed
 
 
+@pytest.mark.slow
 def test_seeds_are_taken(tmp_path):
     done = CliRunner().invoke(app, ["paper", "alpha-sensitivity", "--quick", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
