@@ -40,7 +40,6 @@ FLIPPED, RAISES = "flipped-labels", "claims-and-raises"
 SAID = {
     None: "nobody lies",
     "inflate-objective": "reports f + 1, points back in objective rounds",
-    "intermittent": "in every other round f = 1e6, points back",
     FLIPPED: "labels flipped, honest otherwise",
     "block-constraint": "g = 1e6",
     "sign-flip": "honest numbers, points back",
@@ -48,7 +47,6 @@ SAID = {
     RAISES: "f = 1e6, then raises in its update (over Flower's grid)",
     "hide-constraint": "g = −1e6, α by the spread",
     "free-rider": "claims to be the worst, points nowhere",
-    "noise": "claims to be the worst, points anywhere",
     "little-is-enough": "claims to be the worst, 1.5 deviations off the honest mean",
     "inner-product": "claims to be the worst, points back from the honest mean",
     "adaptive-inner-product": "the same, as long as a usual direction",

@@ -69,7 +69,6 @@ def test_one_liar_does_not_ruin_the_others(solved, attack):
 
 CAUGHT = {
     "inflate-objective": "inconsistent-updates",
-    "intermittent": "update-scale-mismatch",
     "block-constraint": "outlier-values",
     "hide-constraint": "outlier-values",
     "sign-flip": "inconsistent-updates",

@@ -23,8 +23,6 @@ from softswitch.support.arrays import expand_like, weighted_sum
 HUGE = 1e6
 MARGIN = 1e-3
 """How far a forged report exceeds the largest honest one."""
-ATTACK_STREAM = 0x7FFFFFFE
-"""Folded into a round's key for the random numbers of attackers."""
 
 
 class AttackContext(NamedTuple):
@@ -33,12 +31,6 @@ class AttackContext(NamedTuple):
     byzantine: Bool[Array, " m"]
     weights: Float[Array, " m"]
     feasible: Bool[Array, ""]
-    key: Array
-
-    @property
-    def is_active(self) -> Bool[Array, ""]:
-        """Whether an intermittent attacker attacks in this round: at random, in every second round."""
-        return jax.random.bernoulli(self.key)
 
     def replace_byzantine(self, honest: Array, forged: Array) -> Array:
         """Return ``forged`` for the Byzantine clients and ``honest`` for all others."""
@@ -62,15 +54,8 @@ def _scale_by(factor: float) -> ForgeDirections:
     return lambda context, directions: jax.tree.map(lambda leaf: factor * leaf, directions)
 
 
-def _flip_if(condition: Callable[[AttackContext], Array]) -> ForgeDirections:
-    return lambda context, directions: jax.tree.map(lambda leaf: jnp.where(condition(context), -leaf, leaf), directions)
-
-
-def _random_noise(context: AttackContext, directions: Params) -> Params:
-    leaves, structure = jax.tree.flatten(directions)
-    keys = jax.random.split(context.key, len(leaves))
-    noise = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
-    return _rescale_to_honest(context, directions, jax.tree.unflatten(structure, noise))
+def _flip_if_feasible(context: AttackContext, directions: Params) -> Params:
+    return jax.tree.map(lambda leaf: jnp.where(context.feasible, -leaf, leaf), directions)
 
 
 def _oppose_honest(context: AttackContext, directions: Params) -> Params:
@@ -107,17 +92,12 @@ class Attack(NamedTuple):
 
 
 ATTACKS = {
-    "inflate-objective": Attack(lambda _, values: values + 1, direction=_flip_if(lambda context: context.feasible)),
-    "intermittent": Attack(
-        lambda context, values: jnp.where(context.is_active, HUGE, values),
-        direction=_flip_if(lambda context: context.is_active),
-    ),
+    "inflate-objective": Attack(lambda _, values: values + 1, direction=_flip_if_feasible),
     "block-constraint": Attack(constraint=lambda _, values: jnp.full_like(values, HUGE)),
     "hide-constraint": Attack(constraint=lambda _, values: jnp.full_like(values, -HUGE)),
     "sign-flip": Attack(direction=_scale_by(-1)),
     "scale": Attack(direction=_scale_by(HUGE)),
     "free-rider": Attack(_exceed_honest, _exceed_honest, lambda _, part: jax.tree.map(jnp.zeros_like, part)),
-    "noise": Attack(_exceed_honest, _exceed_honest, _random_noise),
     "little-is-enough": Attack(_exceed_honest, _exceed_honest, _shift_by_deviations),
     "inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_honest),
     "adaptive-inner-product": Attack(
@@ -126,16 +106,7 @@ ATTACKS = {
         lambda context, part: _rescale_to_honest(context, part, _oppose_honest(context, part)),
     ),
 }
-"""Attacks by name. The last five know the reports and directions of all clients."""
-
-
-class _AttackDraws(NamedTuple):
-    honest: Any
-    key: Array
-
-    @property
-    def clients(self) -> Any:
-        return self.honest.clients
+"""Attacks by name. The last four know the reports and directions of all clients."""
 
 
 @jax.tree_util.register_dataclass
@@ -160,44 +131,35 @@ class ByzantineOracle(Oracle):
     report_batch_size = property(attrgetter("honest.report_batch_size"))
     has_surrogate = property(attrgetter("honest.has_surrogate"))
     supports_client_selection = property(attrgetter("honest.supports_client_selection"))
+    draw = property(attrgetter("honest.draw"))
+    draw_randomness = property(attrgetter("honest.draw_randomness"))
+    draw_for = property(attrgetter("honest.draw_for"))
 
-    def draw(self, key: Array) -> _AttackDraws:
-        """Draw a round of the honest clients and a key for the attackers."""
-        return _AttackDraws(self.honest.draw(key), jax.random.fold_in(key, ATTACK_STREAM))
-
-    def draw_randomness(self, key: Array) -> Any:
-        """Draw the randomness of the honest clients and a key for the attackers."""
-        return self.honest.draw_randomness(key), jax.random.fold_in(key, ATTACK_STREAM)
-
-    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> _AttackDraws:
-        """Draw a round for given participants."""
-        return _AttackDraws(self.honest.draw_for(clients, randomness[0]), randomness[1])
-
-    def report(self, params: Params, draws: _AttackDraws) -> tuple[Reports, Any]:
+    def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
         """Return the reports, forged by the Byzantine participants."""
-        reports, kept = self.honest.report(params, draws.honest)
-        forged = self._forge(self.byzantine[draws.clients], draws.key, reports.objective, reports.constraint)
+        reports, kept = self.honest.report(params, draws)
+        forged = self._forge(self.byzantine[draws.clients], reports.objective, reports.constraint)
         return reports._replace(objective=forged[0], constraint=forged[1]), kept
 
     def direction(
-        self, params: Params, draws: _AttackDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Return Σ_i r_i u_i with forged directions of the Byzantine participants."""
         directions = self.directions(params, draws, kept, decision, switches, step_size)
         return weighted_sum(directions, decision.weights)
 
     def directions(
-        self, params: Params, draws: _AttackDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Return every u_i, forged by the Byzantine participants."""
-        honest = self.honest.directions(params, draws.honest, kept, decision, switches, step_size)
-        context = AttackContext(self.byzantine[draws.clients], decision.weights, decision.feasible, draws.key)
+        honest = self.honest.directions(params, draws, kept, decision, switches, step_size)
+        context = AttackContext(self.byzantine[draws.clients], decision.weights, decision.feasible)
         forged = lax.switch(self.attack, [attack.direction for attack in ATTACKS.values()], context, honest)
         return jax.tree.map(context.replace_byzantine, honest, forged)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """Return f_i and g_i as the clients claim them; Byzantine clients forge these as well."""
-        return self._forge(self.byzantine, jax.random.key(0), *self.honest.evaluate(params))
+        return self._forge(self.byzantine, *self.honest.evaluate(params))
 
     def evaluate_honest(self, params: Params) -> Evaluation:
         """Return the true values of the honest clients.
@@ -208,9 +170,9 @@ class ByzantineOracle(Oracle):
         honest, evaluation = ~np.asarray(self.byzantine), self.honest.evaluate_params(params)
         return Evaluation(evaluation.objective[honest], evaluation.constraint[honest])
 
-    def _forge(self, byzantine: Array, key: Array, objective: Array, constraint: Array) -> tuple[Array, Array]:
+    def _forge(self, byzantine: Array, objective: Array, constraint: Array) -> tuple[Array, Array]:
         """Return reported or evaluated values with forged ones of the Byzantine clients."""
-        context = AttackContext(byzantine, jnp.zeros_like(objective), jnp.array(True), key)
+        context = AttackContext(byzantine, jnp.zeros_like(objective), jnp.array(True))
         for_f, for_g = zip(*((attack.objective, attack.constraint) for attack in ATTACKS.values()), strict=True)
         forged_g = jax.vmap(lambda column: lax.switch(self.attack, for_g, context, column), 1, 1)(constraint)
         forged_f = lax.switch(self.attack, for_f, context, objective)

@@ -212,23 +212,16 @@ class Placement(NamedTuple):
 def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
     """Assign clients to devices, given the number of rows of each client and stratum.
 
-    Clients are assigned in turns, the largest first. In each turn every device gets one client, and the devices with
-    the fewest rows get the largest. Clients of similar size are therefore spread over all devices. Clients of equal
-    size are assigned in contiguous blocks.
+    Clients are assigned in turns, the largest first, so that clients of similar size are spread over all devices.
+    Clients of equal size are assigned in contiguous blocks.
     """
     sizes = stratum_sizes.sum(axis=1)
     n = len(sizes)
-    owner = np.empty(n, np.int32)
     if (sizes == sizes[0]).all():
-        owner[:] = np.arange(n) * devices // n
+        owner = (np.arange(n) * devices // n).astype(np.int32)
     else:
-        load = np.zeros(devices, np.int64)
-        order = np.argsort(-sizes, kind="stable")
-        for first in range(0, n, devices):
-            clients = order[first : first + devices]
-            lightest = np.argsort(load, kind="stable")[: len(clients)]
-            owner[clients] = lightest
-            load[lightest] += sizes[clients]
+        owner = np.empty(n, np.int32)
+        owner[np.argsort(-sizes, kind="stable")] = np.arange(n) % devices
     by_device = np.argsort(owner, kind="stable")
     begins = np.searchsorted(owner[by_device], np.arange(devices))
     before = np.concatenate([[0], np.cumsum(sizes[by_device])])
@@ -236,7 +229,7 @@ def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
     first_rows[by_device] = before[:-1] - before[begins][owner[by_device]]
     offsets = (first_rows[:, None] + np.cumsum(stratum_sizes, axis=1) - stratum_sizes).astype(np.int32)
     members = group_by_device(np.arange(n), owner, devices)
-    return Placement(owner, offsets, members, max(1, int(np.bincount(owner, sizes, devices).max())))
+    return Placement(owner, offsets, members, int(np.bincount(owner, sizes, devices).max()))
 
 
 def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.ndarray:
@@ -335,11 +328,8 @@ def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh
     groups = tuple(_put(group.reshape(-1), mesh, SHARDED) for group in members)
     device_plan = DeviceEvaluationPlan(groups, jnp.zeros(0, jnp.int32), plan.widths, plan.row_bytes, n)
     first = placement.members[:, 0]
-    client, has_clients = np.minimum(first, n - 1), (first < n)[:, None]
-    one_row = np.arange(data.stratum_sizes.shape[1]) == 0
-    offsets = np.where(has_clients, placement.offsets[client], 0)
-    counts = np.where(has_clients, data.stratum_sizes[client], one_row)
-    return (device_plan, rows), tuple(_put(part.astype(np.int32), mesh, SHARDED) for part in (offsets, counts))
+    dummy = placement.offsets[first], data.stratum_sizes[first].astype(np.int32)
+    return (device_plan, rows), tuple(_put(part, mesh, SHARDED) for part in dummy)
 
 
 def _put(array: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
