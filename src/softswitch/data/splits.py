@@ -72,13 +72,12 @@ def split_dirichlet(
     )
 
 
-def split_by_column(column: ArrayLike, *, min_rows: int = 1, rest: str | float = "other") -> np.ndarray:
+def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
     """Return a client for each row: one per distinct value of a column. Rare values are merged.
 
     Args:
         column: One value per row.
-        min_rows: Values with fewer rows are merged into one client.
-        rest: Label of the client of merged values.
+        min_rows: Values with fewer rows are merged into one client, "other".
     """
     column = np.asarray(column)
     if column.ndim != 1 or len(column) == 0:
@@ -86,7 +85,7 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1, rest: str | float =
     min_rows = checks.check_integer("min_rows", min_rows, minimum=1)
     _, index, counts = np.unique(column, return_inverse=True, return_counts=True)
     rare = counts[index] < min_rows
-    return np.where(rare, str(rest), column.astype(str)) if rare.any() else column
+    return np.where(rare, "other", column.astype(str)) if rare.any() else column
 
 
 def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:

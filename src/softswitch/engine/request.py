@@ -26,7 +26,7 @@ from softswitch.oracles.base import Federation, Oracle
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
-from softswitch.oracles.sharded import shard_oracle
+from softswitch.oracles.sharded import ShardedOracle, shard_oracle
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
@@ -181,7 +181,7 @@ class Request:
     @cached_property
     def engine(self) -> Engine:
         """The engine that runs the rounds of these clients."""
-        if self.oracle.is_sharded:
+        if isinstance(self.oracle, ShardedOracle):
             return ShardedEngine()
         if isinstance(self.oracle, OutOfCoreOracle):
             return OutOfCoreEngine()

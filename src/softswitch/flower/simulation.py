@@ -188,7 +188,8 @@ def solve_over_flower(
         strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
         for i, rows in enumerate(_client_rows(clients)):  # a worker reads only the rows of its clients
             save_file(rows, Path(folder) / f"{i}.safetensors")
-        factory = partial(_load_client, folder, problem, names, sampling.batches)
+        batches = {name: getattr(sampling, name) for name in ("batch_size", "value_batch_size", "replace")}
+        factory = partial(_load_client, folder, problem, names, batches)
         app = client_app(factory, ClientPolicy.for_simulations())
         if engine == "grid":
             strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)

@@ -55,8 +55,7 @@ class Oracle(ABC):
         report_batch_size: Number of rows that a client draws for a report; None if it uses all rows, or none.
         total_rows: Number of rows of all clients; None if unknown.
         is_compiled: Whether rounds are compiled with JAX.
-        is_sharded: Whether clients are distributed over devices.
-        processes: Number of processes that hold these devices.
+        processes: Number of processes that hold the clients' devices.
         can_repeat_updates: Whether ``report`` and ``direction`` accept another iterate with the same draws,
             and local losses may have a ``linear`` part and a ``pull``.
         can_repeat_reports: Whether ``report`` accepts another iterate with the same draws.
@@ -75,7 +74,6 @@ class Oracle(ABC):
     processes: int = 1
     noise_setting: ClassVar[str] = "value_batch_size"
     is_compiled: ClassVar[bool] = True
-    is_sharded: ClassVar[bool] = False
     can_repeat_updates: ClassVar[bool] = False
     can_repeat_reports: bool = False
     is_private: ClassVar[bool] = False

@@ -46,11 +46,6 @@ class RowDraws(NamedTuple):
     update_rows: Int[Array, "e m drawn_too"]
     keys: Key[Array, "m e"] | None  # for functions that take a random key
 
-    @property
-    def client_update_rows(self) -> Int[Array, "m e drawn_too"]:
-        """``update_rows`` with the participants as the first axis."""
-        return jnp.swapaxes(self.update_rows, 0, 1)
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ class GradientOracle(Oracle):
 
         def minimise(loss: Loss) -> Params:
             local = partial(self.local_direction, loss, params, mix, step_size)
-            participants = (draws.clients, draws.client_update_rows, draws.keys, mix.own)
+            participants = (draws.clients, jnp.swapaxes(draws.update_rows, 0, 1), draws.keys, mix.own)
             if stack:
                 return self.map_participants(local, participants)
             if self.by_size and self.update_batching.draws is None:

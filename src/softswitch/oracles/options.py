@@ -76,11 +76,6 @@ class Sampling:
         """Whether a batch size is left to an automatic run."""
         return "auto" in (self.batch_size, self.value_batch_size)
 
-    @property
-    def batches(self) -> dict[str, Any]:
-        """The options of the batches alone."""
-        return {name: getattr(self, name) for name in ("batch_size", "value_batch_size", "replace")}
-
     def participants(self, clients: int) -> int:
         """Return m, the number of clients in a round: at least one.
 

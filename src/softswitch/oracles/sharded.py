@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +132,6 @@ class ShardedOracle(GradientOracle):
     members: Int[Array, " places"] = field(kw_only=True)  # clients of each device, padded with n
     dummy: tuple[Array, Array] = field(kw_only=True)  # offsets and counts of each device's dummy client
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
-    is_sharded: ClassVar[bool] = True
     processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
