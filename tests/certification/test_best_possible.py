@@ -43,7 +43,7 @@ def check(seeds):
 
 
 def test_it_is_at_or_below_the_optimum_and_near_it(x64):
-    assert check(range(12)).max() < 1e-6
+    assert check(range(6)).max() < 1e-6
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_it_is_so_in_all_of_500_random_problems(x64):
 
 
 def test_single_precision_is_allowed_for():
-    for seed in range(40, 44):
+    for seed in range(40, 42):
         drawn = draw(seed)
         w, (best, _) = drawn.optimum()
         bound = lower_bound(drawn.problem, drawn.clients, jnp.asarray(w, jnp.float32), drawn.tolerance)

@@ -114,6 +114,7 @@ def test_several_classes(home, went):
     assert went.certificate is not None
 
 
+@pytest.mark.slow
 def test_a_frontier_measures_in_the_labels_words(home):
     file = settings(
         home, "bounds", "minutes", ["went", "parcels"], kind="absolute-error", bound=6.0, run={"rounds": 100}

@@ -465,6 +465,7 @@ def test_a_folder_that_names_python_functions_is_resumed_only_if_trusted(home, t
     assert ran.exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_made_longer(home, tmp_path):
     """By a step size of one's own to what so many rounds would have been."""
     text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"') + "[method]\nstep_size = 0.5\n"
