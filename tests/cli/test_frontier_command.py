@@ -1,4 +1,4 @@
-"""softswitch frontier: from a file of settings to a figure, a table, models to use, and a section of the report."""
+"""softswitch frontier: from a file of settings to a figure, a table, models to use, and a report."""
 
 import json
 import re
@@ -94,23 +94,6 @@ def test_its_models_can_be_used_where_they_are_certified(made, home):
         ss.load(folder / "bound-0.02").predict(table)
 
 
-def test_in_a_runs_folder_it_is_a_section_of_the_report(made, home):
-    folder, _ = made
-    host = folder / "bound-0.4"
-    printed = invoke("frontier", home / "cases.toml", "--bound", 0.3, "--run", host)
-    looked = sum(run.certificate is not None for run in find_runs(folder)) - 1  # and this one
-    assert f"The same rows have certified {looked} model" in printed
-    invoke("report", host)
-    page = (host / "report.html").read_text(encoding="utf-8")
-    assert page.count("<h2>Cost of the bound</h2>") == 1
-    assert "The smallest certified bound is 30%" in page
-    assert "<td>30%</td>" in page
-    assert re.search(r'data-chart="frontier-0"><svg[^>]*>', page)
-    assert "already has a frontier.json" in invoke(
-        "frontier", home / "cases.toml", "--bound", 0.3, "--run", host, code=2
-    )
-
-
 def test_the_report_of_its_own_folder_has_all_models_side_by_side(made):
     folder, _ = made
     invoke("report", folder)
@@ -129,7 +112,6 @@ def test_the_report_of_its_own_folder_has_all_models_side_by_side(made):
         (("--bound", -0.1), "--bound must be a finite number and >= 0, but is -0.1"),
         (("--bound", "nan"), "--bound must be a finite number"),
         (("--bound", 0.1, "--bound", 0.1), "--bound must not have a number twice"),
-        (("--run", "nowhere"), "must be the folder of a run"),
     ],
 )
 def test_bad_input_names_the_argument(home, words, said):
@@ -138,18 +120,13 @@ def test_bad_input_names_the_argument(home, words, said):
     assert (sorted((home / "runs").glob("*")) if (home / "runs").exists() else []) == before
 
 
-def test_settings_that_leave_no_room(home, made):
-    folder, _ = made
+def test_settings_that_leave_no_room(home):
     zero = home / "zero.toml"
     zero.write_text(SETTINGS.format(bound=0.0))
     assert "task.bound is 0, which has no multiples" in invoke("frontier", zero, code=2)
     none = home / "none.toml"
     none.write_text(SETTINGS.format(bound=0.2).replace("[task]", "held_out = 0.0\n[task]"))
     assert "data.held_out must be above 0" in invoke("frontier", none, code=2)
-    other = home / "other.toml"
-    other.write_text(SETTINGS.format(bound=0.2).replace("miss-rate", "error-rate"))
-    said = invoke("frontier", other, "--run", folder / "bound-0.2", code=2)
-    assert "but its task.kind is 'miss-rate', not 'error-rate'" in said
 
 
 class Enough(Exception):  # noqa: N818
@@ -177,12 +154,10 @@ def intended(home, bound):
     """The bounds that would be tried."""
     file = home / "ladder.toml"
     file.write_text(SETTINGS.format(bound=bound))
-    seen = []
 
-    def before(about):
-        seen.extend(about.bounds)
-        raise Enough
+    def say(text):
+        raise Enough(text)
 
-    with pytest.raises(Enough):
-        train_frontier(file, before=before)
-    return seen
+    with pytest.raises(Enough) as stopped:
+        train_frontier(file, say=say)
+    return [float(bound) for bound in re.findall(r"[\d.]+\d", str(stopped.value))]

@@ -66,7 +66,7 @@ def test_what_stands_in_for_coverage_raises_the_prediction():
         ),
         (
             lambda: build_problem("miss-rate", 2, label=NumberLabel()),
-            "task.kind must be one of mean-error, absolute-error, coverage, custom if the label type is .number.",
+            "task.kind must be one of mean-error, absolute-error, coverage if the label type is .number.",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from softswitch.tables import training
 from softswitch.tables.frontier import train_frontier
 from softswitch.tables.labels import BinaryLabel, MulticlassLabel, NumberLabel
 from softswitch.tables.preparation import prepare_table
-from softswitch.tables.settings import parse_config, read_config
+from softswitch.tables.settings import parse_config
 
 ROWS = 600
 
@@ -30,14 +30,6 @@ def home(tmp_path_factory):
     table = {"km": km, "rain": rain, "branch": branch, "minutes": minutes.round(1)}
     table |= {"went": np.array(["fine", "late", "lost"])[went], "parcels": generator.integers(1, 38, ROWS)}
     pd.DataFrame(table).to_csv(folder / "deliveries.csv", index=False)
-    (folder / "delivery_functions.py").write_text(
-        "import jax.numpy as jnp\n"
-        "def small(params, batch):\n"
-        "    return jnp.average((batch['x'] @ params[0]['w'][:, 0] + params[0]['b'][0] - batch['y']) ** 2,"
-        " weights=batch['weight'])\n"
-        "def bounded(params, batch):\n"
-        "    return jnp.average(batch['y'] * 0 + params[0]['b'][0] ** 2, weights=batch['weight']) - 1000.0\n"
-    )
     return folder
 
 
@@ -125,38 +117,18 @@ def test_a_frontier_measures_in_the_labels_words(home):
     )
 
 
-def test_functions_of_ones_own_with_many_values(home):
-    task = {
-        "kind": "custom",
-        "objective": "delivery_functions:small",
-        "constraint": "delivery_functions:bounded",
-        "bound": 0.1,
-    }
-    file = settings(home, "own", "parcels", ["went"], run={"aim": "bare"}, **task)
-    trained = training.train(file, progress=False)
-    assert trained.certificate.approximate
-    table = pd.read_csv(home / "deliveries.csv")
-    predicted = ss.load(trained.folder).predict(table)
-    assert abs(predicted.mean() - table["parcels"].mean()) < 1
-    assert ss.load(trained.folder).label_values == NumberLabel()
-    known = settings(home, "range", "parcels", ["went"], **task, constraint_range=[-1000, 3000])
-    assert prepare_table(read_config(known), home).problem.constraint_range == (-1000.0, 3000.0)
-    with pytest.raises(ValueError, match=r"task\.constraint_range must be \(low, high\) with low < high"):
-        prepare_table(read_config(settings(home, "range", "parcels", ["went"], **task, constraint_range=[3])), home)
-
-
 @pytest.mark.parametrize(
-    ("label", "kind", "said", "expected"),
+    ("label", "kind", "expected"),
     [
-        ("minutes", "coverage", "auto", NumberLabel),
-        ("parcels", "error-rate", "auto", MulticlassLabel),
-        ("went", "error-rate", "auto", MulticlassLabel),
-        ("went", "class-miss-rate", "auto", MulticlassLabel),
-        ("parcels", "coverage", "number", NumberLabel),
+        ("minutes", "coverage", NumberLabel),
+        ("parcels", "error-rate", MulticlassLabel),
+        ("went", "error-rate", MulticlassLabel),
+        ("went", "class-miss-rate", MulticlassLabel),
+        ("parcels", "coverage", NumberLabel),
     ],
 )
-def test_what_a_label_is_taken_for(home, label, kind, said, expected):
-    data = {"file": "deliveries.csv", "label": label, "client": "branch", "label_type": said}
+def test_what_a_label_is_taken_for(home, label, kind, expected):
+    data = {"file": "deliveries.csv", "label": label, "client": "branch"}
     ready = prepare_table(parse_config({"data": data, "task": {"kind": kind}}), home)
     assert isinstance(ready.label, expected)
     assert ready.problem.start[0]["b"].shape == (ready.label.outputs,)
@@ -168,17 +140,10 @@ def test_what_a_label_is_taken_for(home, label, kind, said, expected):
         ("went", {"kind": "coverage"}, {}, "data.label must be a column of numbers, but 'went' holds"),
         ("went", {"kind": "miss-rate"}, {}, "must be a column of two values, but 'went' has 3"),
         ("minutes", {"kind": "class-miss-rate"}, {}, "must be a column of 2 to 100 classes"),
-        ("minutes", {"kind": "miss-rate"}, {"label_type": "number"}, "task.kind must be one of mean-error"),
         ("minutes", {"kind": "mean-error"}, {"label_range": [0, 5]}, "data.label_range must contain all labels"),
         ("minutes", {"kind": "mean-error"}, {"label_range": ["a"]}, "data.label_range must be a list of numbers"),
         ("minutes", {"kind": "mean-error", "loss": "cubic"}, {}, "task.loss must be one of auto, squared"),
         ("minutes", {"kind": "mean-error", "loss": "quantile", "quantile": 2.0}, {}, "quantile must be above 0"),
-        (
-            "went",
-            {"kind": "class-miss-rate"},
-            {"label_type": "numbers"},
-            "data.label_type must be one of auto, binary",
-        ),
     ],
 )
 def test_bad_settings(home, label, task, data, message):

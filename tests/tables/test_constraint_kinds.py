@@ -19,7 +19,6 @@ NAMES = {
     "label": "diagnosis",
     "positive": "malignant",
     "group": "sex = F",
-    "constraint": "mine:late",
 }
 
 
@@ -37,15 +36,14 @@ def test_sentences():
     assert missed == (
         "At every hospital, at most 5% of the rows with diagnosis = malignant may be missed (classified otherwise)."
     )
-    assert KINDS["custom"].describe_bound(0.05, **NAMES) == "At every hospital, mine:late may be at most 0.05."
     unknown = {"label": "label", "positive": None}
     assert "the rows with a positive label may be missed" in KINDS["miss-rate"].describe_bound(0.1, **NAMES | unknown)
     assert "at most 1 percentage point between" in KINDS["decision-parity"].describe_bound(0.01, **NAMES)
 
 
 def test_kinds_of_labels_and_estimators():
-    assert kind_names("multiclass") == ("error-rate", "class-miss-rate", "custom")
-    assert kind_names("number") == ("mean-error", "absolute-error", "coverage", "custom")
+    assert kind_names("multiclass") == ("error-rate", "class-miss-rate")
+    assert kind_names("number") == ("mean-error", "absolute-error", "coverage")
     assert set(kind_names("binary", "multiclass")) | set(kind_names("number")) == set(KINDS)
     with pytest.raises(ValueError, match=r"task\.kind must be one of mean-error, .* 'number', but is 'miss-rate'"):
         build_problem("miss-rate", 2, label=NumberLabel())

@@ -100,8 +100,6 @@ def test_gaps_in_whole_numbers_and_infinity():
 def test_columns_by_name_and_value():
     with pytest.raises(ValueError, match=r"data.label must name a column of the table, but is 'sex'; there are 'age'"):
         find_column(TABLE, "sex", "data.label")
-    with pytest.raises(ValueError, match=r"data.client names column 'ward', which has 1 empty cells"):
-        find_column(TABLE, "ward", "data.client")
     values = pd.Series([1, 0, 1], name="y")
     np.testing.assert_array_equal(match_value(values, "1", "data.positive"), [True, False, True])
     with pytest.raises(ValueError, match=r"data.positive must be .* 7 is the value of no row; values are 1, 0"):

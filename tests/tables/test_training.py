@@ -75,7 +75,7 @@ def trained(home):
 
 def test_train_prints_settings_certificate_and_verdict(trained):
     run, printed = trained
-    for words in ("bound = 0.2", "4 clients", "10 features from 10 columns", "positive: 'malignant'"):
+    for words in ("4 clients", "10 features from 10 columns", "positive: 'malignant'"):
         assert words in printed
     assert " feasible: " in printed
     assert "Constraint <= 0.2 with confidence 0.95" in printed
@@ -196,7 +196,6 @@ def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
     assert "Automatic settings: " in printed
     last = run.about["restarts"][-1]
     assert f"step {last['step_size']:.3g} decaying to 0" in printed
-    assert "auto: alpha, alpha_scale, step_size, optimizer, criterion, slack" in printed
 
 
 BY_HAND = {
@@ -374,15 +373,8 @@ def test_changed_data_is_not_resumed(home, tmp_path):
         ),
         ('"cases.csv"', '"gone.csv"', "does not exist"),
         ("[task]", '[task]\nkind = "demographic-parity"', "needs task.sensitive and task.protected"),
-        ("[task]", '[task]\nkind = "custom"', "needs task.objective as 'module:function'"),
-        (
-            "[task]",
-            '[task]\nkind = "custom"\nobjective = "a"\nconstraint = "b:c"',
-            "task.objective must be 'module:function'",
-        ),
         ("[task]", "[task]\nregret = true", "task.regret must be false for the kind 'neyman-pearson'"),
         ("[data]", '[data]\nignore = ["ward"]', "data.ignore must name columns of the table, but 'ward' is not one"),
-        ("[data]", '[data]\nfeatures = ["hospital"]', "data.features must not contain 'hospital'"),
         ("[data]", "[data]\nheld_out = 1.0", "data.held_out must be"),
         ("rounds = 600", "rounds = 0", "rounds must be an integer >= 1"),
         ("rounds = 600", 'rounds = "many"', "run.rounds must be an integer or \"auto\", but is 'many'"),
@@ -422,47 +414,6 @@ def test_init_writes_what_train_reads(home, tmp_path):
         task = training.read_config(file).task
         assert (task.kind, task.bound) == (kind[1] if kind else "miss-rate", bound)
     assert "must be one of" in invoke("init", *flags, "--kind", "fair", "--out", tmp_path / "x.toml", code=2)
-
-
-def test_own_functions_and_a_network(home, tmp_path):
-    """Fewer false alarms than a half, in one's own words; a hidden layer."""
-    (tmp_path / "hospital_functions.py").write_text(
-        "from softswitch.problem.networks import false_alarms, misses\n"
-        "def small(params, batch):\n    return misses(params, batch)\n"
-        "def bounded(params, batch):\n    return false_alarms(params, batch) - 0.1\n"
-    )
-    text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
-    own = '[task]\nkind = "custom"\nobjective = "hospital_functions:small"\nconstraint = "hospital_functions:bounded"'
-    (tmp_path / "own.toml").write_text(text.replace("[task]", own) + "\n[model]\nhidden = [8]\n")
-    trained = training.train(tmp_path / "own.toml")
-    assert trained.result.restarts
-    assert "best constant prediction" in [one.name for one in trained.result.baselines]
-    model = ss.load(trained.folder)
-    assert [layer["w"].shape for layer in model.params] == [(10, 8), (8, 1)]
-    assert np.isfinite(model.probability(hospital_table())).all()
-
-
-def test_a_folder_that_names_python_functions_is_resumed_only_if_trusted(home, tmp_path):
-    """A run's folder can be opened from anyone: what it wants to import is not, unless one says so."""
-    ran = tmp_path / "ran"
-    (tmp_path / "theirs.py").write_text(
-        "import pathlib\n"
-        f"pathlib.Path({str(ran)!r}).touch()\n"
-        "from softswitch.problem.networks import false_alarms as small, misses as bounded\n"
-    )
-    text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').replace("rounds = 600", "rounds = 50")
-    own = '[task]\nkind = "custom"\nobjective = "theirs:small"\nconstraint = "theirs:bounded"'
-    (tmp_path / "own.toml").write_text(text.replace("[task]", own))
-    trained = training.train(tmp_path / "own.toml")
-    assert ran.exists()
-    ran.unlink()
-    sys.modules.pop("theirs")
-    refused = invoke("resume", trained.folder, code=2)
-    assert "wants to import theirs:small and theirs:bounded" in refused
-    ss.load(trained.folder)
-    assert not ran.exists()
-    invoke("resume", trained.folder, "--trust", code=None)
-    assert ran.exists()
 
 
 @pytest.mark.slow

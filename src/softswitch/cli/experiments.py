@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,23 +116,21 @@ def _run_batch(batch: Batch) -> tuple[list[Saved], list[str]]:
     from softswitch_experiments.paper.batch import format_duration
     from softswitch_experiments.paper.outputs import Saved
 
-    console, count, saved, failed = Console(), len(batch.names), [], []
+    count, saved, failed = len(batch.names), [], []
     for one in batch.reused if count == 0 else ():
         _print_saved(one)
-    with console.status("") if console.is_terminal and count > 1 else nullcontext() as status:
-        for outcome in batch.run():
-            if isinstance(outcome, Saved):
-                saved.append(outcome)
-                _print_saved(outcome)
-            elif outcome is not None:
-                failed.append(outcome.name)
-                say(f"{outcome.name} FAILED: {outcome.reason}", style="bold red")
-            done = len(saved) + len(failed)
-            left = f"{done} of {count} done, about {format_duration(batch.remaining())} left"
-            if status is not None:
-                status.update(f"{left}; running {', '.join(batch.running)}")
-            elif outcome is not None and done < count:
-                say(f"  {left}")
+    for outcome in batch.run():
+        if outcome is None:
+            continue
+        if isinstance(outcome, Saved):
+            saved.append(outcome)
+            _print_saved(outcome)
+        else:
+            failed.append(outcome.name)
+            say(f"{outcome.name} FAILED: {outcome.reason}", style="bold red")
+        done = len(saved) + len(failed)
+        if done < count:
+            say(f"  {done} of {count} done, about {format_duration(batch.remaining())} left")
     return saved, failed
 
 

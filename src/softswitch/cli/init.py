@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from rich.text import Text
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, kind_names
-from softswitch.tables.settings import INCOMPLETE, Config, DataSection, TaskSection, write_config
+from softswitch.tables.settings import Config, DataSection, TaskSection, write_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,11 +27,8 @@ if TYPE_CHECKING:
     from softswitch.tables.text_file import TextFormat
 
 WIDTH = 80
-MAX_COLUMNS = 24  # number of columns from which plain features are summarised
-MOSTLY_POSITIVE = 0.8  # share of positive rows from which a bound on misses is easy to keep
 REQUESTED = "as requested"
 DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}
-LABEL_DESCRIPTIONS = {BINARY: "two classes", MULTICLASS: "several classes", NUMBER: "a number"}
 
 
 def init(
@@ -120,11 +116,6 @@ class Roles:
         if (positive := self.positive) is not None:
             change = "" if positive.why == REQUESTED else f" To change it: --positive {str(positive.other)!r}"
             lines.append(f"Positive: {positive.value!r}, {positive.share:.1%} of the rows, {positive.why}.{change}")
-            if positive.share > MOSTLY_POSITIVE and self.task.kind == "miss-rate":
-                lines.append(
-                    f"Most rows are positive, so always predicting {positive.value!r} misses none. Should "
-                    f"{positive.other!r} be the positive value?"
-                )
         lines.append(f"At every client: {self.task.kind} at most {self.task.bound:g}. To change it: --kind, --bound")
         if self.ignored:
             lines.append("\nIgnored columns (to keep one: --keep COLUMN):")
@@ -140,9 +131,7 @@ class Roles:
         file = found.file
         if not file.is_absolute() and out.resolve().parent != Path.cwd():
             file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
-        needed = [name for name in (self.label, self.client, self.task.sensitive) if name is not None]
         options: dict[str, Any] = {} if found.form is None else asdict(found.form)
-        options["incomplete"] = INCOMPLETE[int(found.table[needed].isna().any().any())]
         options |= {"ignore": tuple(self.ignored), "empty": found.empty}
         value = None if self.positive is None else self.positive.value
         text = write_config(Config(DataSection(file.as_posix(), self.label, self.client, value, **options), self.task))
@@ -176,21 +165,14 @@ class InspectedTable:
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for heading in ("column", "content", "empty", "values", "role"):
             grid.add_column(heading, overflow="fold", justify="right" if heading in ("empty", "values") else "left")
-        others: Counter[str] = Counter()
         for one in self.summaries:
-            role = roles.of_column(one.name)
-            if role == "feature" and not one.empty and not one.remark and len(self.summaries) > MAX_COLUMNS:
-                others[one.content] += 1
-                continue
             empty = "" if not one.empty else "<1%" if one.empty < 0.01 else f"{one.empty:.0%}"
-            grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", role)
-        for content, count in others.items():
-            grid.add_row(f"… {count} more", content, "", "", "feature")
+            grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", roles.of_column(one.name))
         return grid
 
     def choose_column(self, name: str | None, candidates: Sequence[Candidate], flag: str, meaning: str) -> str:
         """Return a column by its flag, or by the proposal if it is clear."""
-        from softswitch.tables.proposal import clear_choice, summarize_values
+        from softswitch.tables.proposal import clear_choice
 
         if name is not None:
             return self.check_column(name, flag, several=True)
@@ -198,9 +180,7 @@ class InspectedTable:
             return clear
         listed = ([one for one in candidates if one.points >= 0] or candidates)[:6]
         lines = [f"{flag} is needed ({meaning}): {'candidates are' if listed else 'there is no candidate'}"]
-        lines += [
-            f"  {one.name}: {summarize_values(self.table[one.name])}; {one.why or 'no evidence'}" for one in listed
-        ]
+        lines += [f"  {one.name}: {one.why or 'no evidence'}" for one in listed]
         raise ValueError("\n".join(lines))
 
     def check_column(self, name: str, flag: str, *, several: bool = False) -> str:
@@ -243,8 +223,7 @@ def _positive(labels: pd.Series, label_type: str, text: str | None) -> PositiveC
 
     if label_type != BINARY:
         if text is not None:
-            described = LABEL_DESCRIPTIONS[label_type]
-            raise ValueError(f"--positive is for labels of two values, but {labels.name!r} is {described}")
+            raise ValueError(f"--positive is for labels of two values, but {labels.name!r} is {label_type}")
         return None
     likely = positive_class(labels)
     if text is None:
@@ -267,15 +246,14 @@ def _task(
     """Return the constraint."""
     import pandas as pd
 
-    from softswitch.tables.proposal import parse_value, summarize_values
+    from softswitch.tables.proposal import parse_value
 
     labels, kind = table[label].dropna(), kind or DEFAULT_KIND[label_type]
     types = [label_type, *([MULTICLASS] if label_type == BINARY else [])]
     is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(labels)
     suitable = kind_names(*types, *([NUMBER] if is_numeric else []))
     if kind not in suitable:
-        values = f"{labels.nunique():,} values, {summarize_values(labels)}"
-        reason = f"{label!r} is {LABEL_DESCRIPTIONS[label_type]} ({values})"
+        reason = f"{label!r} is {label_type} ({labels.nunique():,} values)"
         raise ValueError(f"--kind must be one of {', '.join(suitable)}, because {reason}, but is {kind!r}")
     bound = KINDS[kind].propose_bound(labels) if bound is None else bound
     value: Any = protected

@@ -11,12 +11,12 @@ from softswitch.cli.experiments import bench, demo, paper, play
 from softswitch.cli.init import init
 from softswitch.cli.plan import plan
 from softswitch.cli.runs import compare, report, runs
-from softswitch.cli.terminal import ErrorFirst, refuse_bad_input
+from softswitch.cli.terminal import refuse_bad_input
 from softswitch.cli.train import frontier, predict, resume, train
 from softswitch.support.startup import enable_compilation_cache
 
 SUMMARY = "Train one model over many clients: minimise the loss of the worst client, and keep a bound at every client."
-app = typer.Typer(cls=ErrorFirst, help=SUMMARY, no_args_is_help=True, pretty_exceptions_show_locals=False)
+app = typer.Typer(help=SUMMARY, no_args_is_help=True, pretty_exceptions_show_locals=False)
 
 
 def _print_version(is_requested: bool) -> None:

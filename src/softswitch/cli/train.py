@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +13,11 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.terminal import NOT_CERTIFIED_CODE, say
-from softswitch.tables.settings import AUTO, SECTIONS, Config, PrivacySection
 
 if TYPE_CHECKING:
     from softswitch.methods.base import Method
-    from softswitch.results.frontier import FrontierPoint
-    from softswitch.tables.frontier import FrontierPlan
     from softswitch.tables.preparation import PreparedTable
+    from softswitch.tables.settings import Config
     from softswitch.tables.training import TrainedRun
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; 'latest' is the newest below ./runs.")]
@@ -41,13 +39,12 @@ def resume(
     run: RunFolder,
     rounds: Annotated[int | None, typer.Option(help="Extend the run to this total number of rounds.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Extend the run to this total number of seconds.")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Import Python functions of the kind 'custom'.")] = False,
 ) -> None:
     """Resume an interrupted run with the same result as without the interruption, or extend a run."""
     from softswitch.results.folder import resolve_run
     from softswitch.tables import training
 
-    print_outcome(training.resume(resolve_run(run), rounds=rounds, seconds=seconds, trust=trust))
+    print_outcome(training.resume(resolve_run(run), rounds=rounds, seconds=seconds))
 
 
 def predict(
@@ -75,7 +72,6 @@ def predict(
 def frontier(
     settings: SettingsFile,
     bound: Annotated[list[float] | None, typer.Option(help="Bound; repeatable. Default: around task.bound.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Run folder for the frontier. Default: a new folder.")] = None,
 ) -> None:
     """Show what the constraint costs: one model per bound, and the smallest bound that is certified.
 
@@ -83,51 +79,28 @@ def frontier(
     model is in its own folder, for softswitch predict. The exit code is 3 if no bound is certified.
     """
     from softswitch.results.certificate import warn_about_reuse
-    from softswitch.results.folder import resolve_run
     from softswitch.tables.frontier import bound_folder, train_frontier
 
-    def print_plan(plan: FrontierPlan) -> None:
-        learn, choose, keep = plan.rows
-        say(f"{plan.config.task.kind} at most {', '.join(f'{bound:g}' for bound in plan.bounds)}.")
-        say(f"Rows: {learn:,} for training, {choose:,} for validation, {keep:,} for the certificate.")
-        say(f"{plan.certifiability}\n")
-
-    def print_point(point: FrontierPoint) -> None:
-        outcome = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
-        say(f"trained for {point.bound:g}: {outcome}")
-
-    host = run and resolve_run(run)
-    trained = train_frontier(settings, bound or (), host, before=print_plan, watch=print_point)
+    folder, curve, earlier = train_frontier(settings, bound or (), say=say)
     Console().print()
-    Console().print(trained.frontier.table())
-    for line in (*trained.frontier.summary, *warn_about_reuse(trained.earlier_certificates)):
+    Console().print(curve.table())
+    for line in (*curve.summary, *warn_about_reuse(earlier)):
         say(line)
-    say(f"Frontier: {trained.folder}")
-    smallest = trained.frontier.smallest_certified
+    say(f"Frontier: {folder}")
+    smallest = curve.smallest_certified
     if smallest is None:
         raise typer.Exit(NOT_CERTIFIED_CODE)
-    say(f"To use the model of {smallest:g}: softswitch predict {trained.folder / bound_folder(smallest)} TABLE")
+    say(f"To use the model of {smallest:g}: softswitch predict {folder / bound_folder(smallest)} TABLE")
 
 
 def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
-    """Return the settings and the contents of the table as a tree."""
+    """Return the contents of the table, the constraint and its certifiability as a tree."""
     from softswitch.certification.certifiability import certifiability
     from softswitch.support.text import shorten_numbers
     from softswitch.tables.labels import describe_label
     from softswitch.tables.training import describe_task
 
-    tree = Tree("[bold]Settings")
-    for section in SECTIONS:
-        part = getattr(config, section)
-        if part == PrivacySection():
-            continue
-        branch = tree.add(f"[bold]{section}")
-        values = {entry.name: getattr(part, entry.name) for entry in fields(part)}
-        for name, value in values.items():
-            if value not in (None, (), AUTO):
-                branch.add(escape(f"{name} = {value}"))
-        if AUTO in values.values():
-            branch.add(f"{AUTO}: {', '.join(name for name, value in values.items() if value == AUTO)}")
+    tree = Tree("[bold]Training")
     sizes, label = table.train.sizes, describe_label(table.label, table.train.rows.columns["y"])
     validation, held_out = (0 if part is None else int(part.sizes.sum()) for part in (table.validation, table.held_out))
     contents = [

@@ -11,5 +11,5 @@ LOSSES = ("squared", "absolute", "quantile")
 ENGINES = ("compiled", "grid", "ray")
 """What moves data through the rounds."""
 
-BINARY, MULTICLASS, NUMBER = LABEL_TYPES = ("binary", "multiclass", "number")
+BINARY, MULTICLASS, NUMBER = ("binary", "multiclass", "number")
 """Types of the label of a table."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from softswitch.problem.choices import BINARY, LABEL_TYPES, MULTICLASS, NUMBER
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.results.descriptions import ConstraintDescription
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from softswitch.problem.problem import Problem
     from softswitch.tables.labels import Label
 
-CUSTOM = "custom"  # the kind whose functions the user supplies
 Function = Callable[..., Any]  # a function ``(params, batch) -> value``
 
 
@@ -43,14 +42,14 @@ class ConstraintKind:
 
     Attributes:
         sentence: What must hold. It may contain {bound}, {points} (a difference of shares in percentage points),
-            {positive} ("diagnosis = malignant"), {label}, {group} ("sex = F") and {constraint}.
+            {positive} ("diagnosis = malignant"), {label} and {group} ("sex = F").
         default_bound: Bound that ``softswitch init`` proposes, or a function of the label column that returns it.
         has_one_class_objective: Whether the objective is the loss of one class, which a constant model minimises.
         constraint_names: Function of the label and the protected group that names the constraints, if several.
     """
 
     name: str  # value of the setting task.kind
-    build: Callable[..., ProblemFunctions]  # of the keywords label, loss, quantile, bound and custom
+    build: Callable[..., ProblemFunctions]  # of the keywords label, loss, quantile and bound
     description: ConstraintDescription
     sentence: str
     label_types: tuple[str, ...] = (BINARY,)
@@ -64,18 +63,14 @@ class ConstraintKind:
         """Return a bound to start with."""
         return self.default_bound(labels) if callable(self.default_bound) else self.default_bound
 
-    def describe_bound(
-        self, bound: float, *, client: str, label: str, positive: Any, group: str, constraint: str | None
-    ) -> str:
+    def describe_bound(self, bound: float, *, client: str, label: str, positive: Any, group: str) -> str:
         """Return the sentence that states what must hold at every client."""
         from softswitch.support.text import format_number
 
         points = f"{format_number(100 * bound)} percentage point{'s' * (bound != 0.01)}"
         positive = f"a positive {label}" if positive is None else f"{label} = {positive}"
         names = {"points": points, "positive": positive, "label": label, "group": group}
-        written = self.description.write(bound)
-        requirement = self.sentence.format(bound=written, constraint=constraint or "the constraint", **names)
-        return f"At every {client}, {requirement}"
+        return f"At every {client}, {self.sentence.format(bound=self.description.write(bound), **names)}"
 
 
 KINDS: dict[str, ConstraintKind] = {}  # all registered kinds by name
@@ -115,7 +110,6 @@ def build_problem(
     loss: str | None = None,
     quantile: float | None = None,
     bound: float | None = None,
-    custom: ProblemFunctions | None = None,
 ) -> BuiltProblem:
     """Build the problem of a kind for a network on tabular features.
 
@@ -128,7 +122,6 @@ def build_problem(
         loss: Loss for a number. Default: "quantile" for coverage, else "squared".
         quantile: Quantile of the quantile loss. Default: 1 - ``bound`` for coverage, else 0.5.
         bound: The constraint's bound.
-        custom: Functions of the kind "custom".
     """
     from softswitch.problem.problem import Problem
     from softswitch.tables.labels import BinaryLabel
@@ -139,7 +132,7 @@ def build_problem(
         accepted = f"{', '.join(names)} if the label type is {label.type!r}"
         raise ValueError(f"task.kind must be one of {accepted}, but is {kind!r}")
     entry = KINDS[kind]
-    functions = entry.build(label=label, loss=loss, quantile=quantile, bound=bound, custom=custom)
+    functions = entry.build(label=label, loss=loss, quantile=quantile, bound=bound)
     problem = Problem(
         functions.objective,
         functions.constraint,
@@ -202,10 +195,6 @@ def _number(
     return ProblemFunctions(objective, constraint, surrogate, row_range, is_convex_if_linear=is_convex)
 
 
-def _custom(kind: str, custom: ProblemFunctions, **options: Any) -> ProblemFunctions:
-    return custom
-
-
 SENTENCES = {
     "miss-rate": "at most {bound} of the rows with {positive} may be missed (classified otherwise).",
     "false-alarm-rate": "at most {bound} of the rows without {positive} may be classified as {positive} (false "
@@ -227,7 +216,6 @@ SENTENCES = {
     "{label}.",
     "absolute-error": "the mean absolute error of {label} may be at most {bound}, in the unit of {label}.",
     "coverage": "at most {bound} of the rows may have {label} above its prediction.",
-    CUSTOM: "{constraint} may be at most {bound}.",
 }
 _LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive rows", "log loss of negative rows"
 _value = partial(ConstraintDescription, is_nonnegative=True)
@@ -283,4 +271,3 @@ _add(
     default_bound=lambda labels: float(f"{0.75 * (labels - labels.median()).abs().mean():.2g}"),
 )
 _add("coverage", _number, _share("share above the prediction", "loss"), label_types=(NUMBER,))
-_add(CUSTOM, _custom, ConstraintDescription(), label_types=LABEL_TYPES)

@@ -36,8 +36,8 @@ from softswitch.problem.networks import apply_network
 from softswitch.results.certificate import describe_certification, is_certified
 from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
-from softswitch.tables.constraints import CUSTOM, KINDS, build_problem, kind_names
-from softswitch.tables.labels import BinaryLabel, Label, fit_multiclass_label, fit_number_label
+from softswitch.tables.constraints import KINDS, build_problem, kind_names
+from softswitch.tables.labels import fit_label
 from softswitch.tables.preparation import fill_alpha
 
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
@@ -99,9 +99,9 @@ class FederatedEstimator(BaseEstimator):
     random_state: int | np.random.RandomState | None = 0
 
     def _train(
-        self, x: np.ndarray, y: np.ndarray, clients: Any, fit_label: Any, stratified: dict[str, Any], **given: Any
+        self, x: np.ndarray, y: np.ndarray, clients: Any, stratified: dict[str, Any], limits: Any = None, **given: Any
     ) -> None:
-        """Train and certify; ``fit_label`` uses statistics of the training rows, splits preserve ``stratified``."""
+        """Train and certify; splits preserve ``stratified``, and ``limits`` is the range of a number."""
         owner = np.zeros(len(y), int) if clients is None else check_row_values("clients", clients, len(y))
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -111,7 +111,7 @@ class FederatedEstimator(BaseEstimator):
         shares: dict[str, Any] = {"validation": self.validation, "calibration": self.held_out}
         names = ("validation", "held_out")
         learn, choose, keep = split_masks(owner, *stratified.values(), **shares, seed=seed, names=names)
-        label = fit_label(y, learn)
+        label = fit_label(pd.Series(y, name="y"), learn, KINDS[self.kind].label_types, limits=tuple(limits or ()))
         self._scaler = StandardScaler().fit(x[learn])
         columns = stratified | {"y": label.encode(y), "x": self._standardise(x)}
         given |= {"seed": seed, "label": label, "bound": self.bound}
@@ -207,7 +207,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
             sensitive_features: Group of each row, of two values, for kinds that compare groups; the value that sorts
                 last is protected.
         """
-        checks.check_choice("kind", self.kind, [name for name in kind_names(BINARY, MULTICLASS) if name != CUSTOM])
+        checks.check_choice("kind", self.kind, kind_names(BINARY, MULTICLASS))
         X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -220,12 +220,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         stratified = {"y": codes.astype(np.int32)}
         if kind.uses_groups:
             stratified["group"] = self._encode_groups(sensitive_features, len(codes))
-
-        def fit_label(y: np.ndarray, is_training: np.ndarray) -> Label:
-            is_binary = count == 2 and BINARY in kind.label_types
-            return BinaryLabel(0, 1) if is_binary else fit_multiclass_label(pd.Series(y), is_training)
-
-        self._train(X, codes, clients, fit_label, stratified)
+        self._train(X, codes, clients, stratified)
         return self
 
     def _encode_groups(self, sensitive_features: Any, rows: int) -> np.ndarray:
@@ -324,14 +319,10 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
             y: Labels.
             clients: Client of each row. Default: one client.
         """
-        checks.check_choice("kind", self.kind, [name for name in kind_names(NUMBER) if name != CUSTOM])
+        checks.check_choice("kind", self.kind, kind_names(NUMBER))
         X, y = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)  # noqa: N806
-
-        def fit_label(y: np.ndarray, is_training: np.ndarray) -> Label:
-            return fit_number_label(pd.Series(y, name="y"), is_training, tuple(self.label_range or ()))
-
-        options: dict[str, Any] = {"loss": self.loss, "quantile": self.quantile}
-        self._train(X, np.asarray(y, dtype=float), clients, fit_label, {}, **options)
+        options: dict[str, Any] = {"loss": self.loss, "quantile": self.quantile, "limits": self.label_range}
+        self._train(X, np.asarray(y, dtype=float), clients, {}, **options)
         return self
 
     def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803

@@ -121,78 +121,57 @@ class DateParts:
     """A column of dates, of times of day, or of both.
 
     A date becomes the standardised day, sine and cosine of the day of the year, and the weekday. A time becomes sine
-    and cosine of the hour. All features of an empty cell are 0.
+    and cosine of the hour. Only parts that vary in the training rows are features. All of an empty cell are 0.
     """
 
     name: str
     order: str  # of the numbers in ambiguous dates such as 05/01/2013, "dmy" or "mdy"
-    mean: float | None  # None for times of day
+    mean: float
     scale: float
-    season: bool  # whether the training rows span a season
-    weekdays: tuple[int, ...]  # in the training rows; Monday is 0; one feature each but the first
-    clock: bool  # whether times of day differ in the training rows
-    empty: bool
+    parts: tuple[str, ...]
     kind: Literal["date"] = "date"
 
     @classmethod
     def fit(cls, values: pd.Series, order: str = "dmy") -> DateParts:
         """Fit the parts that vary in the training rows; ``order``: of the dates in the whole table."""
-        name, parsed = str(values.name), parse_datetimes(values, order)
+        parsed = parse_datetimes(values, order)
         assert parsed is not None
         days = parsed.days[~np.isnan(parsed.days)]
-        clock = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
-        empty = bool(values.isna().any())
+        parts = ["is empty"] * bool(values.isna().any())
+        if len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1:
+            parts = ["hour sin", "hour cos", *parts]
         if not len(days):
-            return cls(name, order, None, 1.0, False, (), clock, empty)
-        weekdays = tuple(sorted({int(day) for day in _weekday(days)}))
-        season = float(np.ptp(days)) >= SEASON_DAYS
-        return cls(name, order, float(days.mean()), float(days.std()) or 1.0, season, weekdays, clock, empty)
+            return cls(str(values.name), order, 0.0, 1.0, tuple(parts))
+        weekdays = sorted(set(pd.to_datetime(days, unit="D").weekday))
+        season = ["season sin", "season cos"] * (np.ptp(days) >= SEASON_DAYS)
+        parts = ["day", *season, *(WEEKDAYS[day] for day in weekdays[1:]), *parts]
+        return cls(str(values.name), order, float(days.mean()), float(days.std()) or 1.0, tuple(parts))
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features."""
-        day, season = ["day"] * (self.mean is not None), ["season sin", "season cos"] * self.season
-        clock, empty = ["hour sin", "hour cos"] * self.clock, ["is empty"] * self.empty
-        weekdays = [WEEKDAYS[day] for day in self.weekdays[1:]]
-        return tuple(f"{self.name} {part}" for part in (*day, *season, *weekdays, *clock, *empty))
+        return tuple(f"{self.name} {part}" for part in self.parts)
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """Return day, season, weekday and hour."""
         days = hours = np.full(len(values), np.nan)
         if values.notna().any():
-            parsed = parse_datetimes(values, self.order)
-            if parsed is None or (np.isnan(parsed.days).all() and self.mean is not None):
+            parsed, content = parse_datetimes(values, self.order), "dates" if "day" in self.parts else "times of day"
+            if parsed is None or (np.isnan(parsed.days).all() and "day" in self.parts):
                 wrong = [cell for cell in values.dropna() if parse_datetimes(pd.Series([cell]), self.order) is None]
-                content = "times of day" if self.mean is None else "dates"
                 raise _wrong_cell(self.name, content, [*wrong, *values.dropna()][0])
             days, hours = parsed.days, parsed.hours
-        parts = [] if self.mean is None else [(days - self.mean) / self.scale]
-        if self.season:
-            parts += _circle(_day_of_year(days) / 365.25)
-        parts += [(_weekday(days) == day).astype(float) for day in self.weekdays[1:]]
-        if self.clock:
-            parts += _circle(hours / 24)
-        if self.empty:
-            parts.append(values.isna().to_numpy(float))
-        return np.nan_to_num(np.array(parts).reshape(len(parts), len(values)).T).astype(np.float32)
+        dates = pd.to_datetime(pd.Series(days), unit="D").dt
+        year, clock = 2 * np.pi * (dates.dayofyear - 1) / 365.25, 2 * np.pi * hours / 24
+        parts = {"day": (days - self.mean) / self.scale, "season sin": np.sin(year), "season cos": np.cos(year)}
+        parts |= {"hour sin": np.sin(clock), "hour cos": np.cos(clock), "is empty": values.isna().to_numpy()}
+        parts |= {name: dates.weekday == i for i, name in enumerate(WEEKDAYS)}
+        columns = [np.asarray(parts[part], np.float32) for part in self.parts]
+        return np.nan_to_num(np.array(columns).reshape(len(columns), len(values)).T)
 
 
 def _wrong_cell(name: str, content: str, cell: object) -> ValueError:
     return ValueError(f"column {name!r} must hold {content}, as in training, but holds {cell!r}")
-
-
-def _weekday(days: np.ndarray) -> np.ndarray:
-    return (days + 3) % 7  # 1 January 1970 was a Thursday
-
-
-def _day_of_year(days: np.ndarray) -> np.ndarray:
-    known = np.where(np.isnan(days), 0, days).astype(int).astype("datetime64[D]")
-    since = (known - known.astype("datetime64[Y]").astype("datetime64[D]")).astype(float)
-    return np.where(np.isnan(days), np.nan, since)
-
-
-def _circle(turns: np.ndarray) -> list[np.ndarray]:
-    return [np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)]
 
 
 Column = Numeric | Categorical | DateParts

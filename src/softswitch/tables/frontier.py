@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.certification.certifiability import Certifiability, certifiability
+from softswitch.certification.certifiability import certifiability
 from softswitch.certification.certify import resolve_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
@@ -27,10 +25,9 @@ from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import endpoints
 from softswitch.results import folder as run_folder
 from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
-from softswitch.results.folder import CONFIG, FRONTIER, open_run, write_result
+from softswitch.results.folder import CONFIG, write_result
 from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
-from softswitch.tables.constraints import CUSTOM
 from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
 from softswitch.tables.model import write_encoding
@@ -41,22 +38,9 @@ from softswitch.tables.training import count_earlier_certificates, describe_orig
 MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)  # default bounds as multiples of the bound in the settings
 CERTIFIABLE_MULTIPLES = (2.0, 1.2)
 """Further default bounds as multiples of the smallest certifiable bound, if no other bound is certifiable."""
-SHARED_SETTINGS = ("task.kind", "data.label", "data.client", "data.held_out", "run.seed")
-"""Settings in which a run must agree with a frontier that is written to its folder."""
 
 
-@dataclass(frozen=True)
-class FrontierPlan:
-    """Settings, bounds, certifiability of the tightest bound, and sizes of the three splits, before training."""
-
-    config: Config
-    bounds: tuple[float, ...]
-    certifiability: Certifiability
-    rows: tuple[int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class FrontierRun:
+class FrontierRun(NamedTuple):
     """A frontier, its folder, and the number of models that the same rows have certified before."""
 
     folder: Path
@@ -67,10 +51,8 @@ class FrontierRun:
 def train_frontier(
     file: str | Path,
     bounds: Sequence[float] = (),
-    run: str | Path | None = None,
     *,
-    before: Callable[[FrontierPlan], None] | None = None,
-    watch: Callable[[FrontierPoint], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
     progress: bool | None = None,
 ) -> FrontierRun:
     """Train one model per bound and certify them from the loosest bound to the tightest.
@@ -78,9 +60,7 @@ def train_frontier(
     Args:
         file: The settings file.
         bounds: The bounds. Default: multiples of the bound in the settings.
-        run: Run folder to write to; its report then shows the frontier. Default: a new folder.
-        before: Function that is called with the plan before training.
-        watch: Function that is called with each bound's point when its model is trained.
+        say: Function that is called with the plan before training, and with the outcome of each bound.
         progress: Show a progress bar. Default: on a terminal only.
     """
     path = Path(file)
@@ -90,25 +70,30 @@ def train_frontier(
     split = table.split
     assert split is not None
     bounds = _check_bounds(bounds, config, table, split)
-    host = None if run is None else _check_host(run, config, table)
-    if before is not None:
-        limits = certifiability(table.problem, split.calibration, bounds[-1], config.run.confidence)
-        learn, choose, keep = (int(part.sizes.sum()) for part in split)
-        before(FrontierPlan(config, tuple(bounds), limits, (learn, choose, keep)))
-    folder = run_folder.create_folder(base / config.run.folder, f"{path.stem}-frontier") if host is None else host
+    say(f"{config.task.kind} at most {', '.join(f'{bound:g}' for bound in bounds)}.")
+    learn, choose, keep = (int(part.sizes.sum()) for part in split)
+    say(f"Rows: {learn:,} for training, {choose:,} for validation, {keep:,} for the certificate.")
+    say(f"{certifiability(table.problem, split.calibration, bounds[-1], config.run.confidence)}\n")
+
+    def report_point(point: FrontierPoint) -> None:
+        outcome = f"least F {point.objective:.4f}" if point.reached else f"not reached, G is {point.constraint:.4g}"
+        say(f"trained for {point.bound:g}: {outcome}")
+
     about = describe_origin(config, table)
+    folder = run_folder.create_folder(base / config.run.folder, f"{path.stem}-frontier")
     options = solve_options(config, progress=progress, held_out=split.validation)
-    options["move"] = None if config.task.kind == CUSTOM else table.label.move
-    options |= {"confidence": config.run.confidence, "measures": _measures(table.label), "watch": watch}
+    options |= {
+        "move": table.label.move,
+        "confidence": config.run.confidence,
+        "measures": _measures(table.label),
+        "watch": report_point,
+    }
     method = as_method(fill_alpha(build_method(config), len(table.train)))
     try:
-        curve = frontier(table.problem, split, bounds, method, **options)
+        curve = replace(frontier(table.problem, split, bounds, method, **options), requested=config.task.bound)
     except BaseException:
-        if host is None:
-            with suppress(OSError):
-                folder.rmdir()
+        folder.rmdir()
         raise
-    curve = replace(curve, requested=config.task.bound)
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
@@ -133,20 +118,18 @@ def _measures(label: Label) -> dict[str, Measure]:
     """Return further measures of a model: accuracy for classes, mean absolute error for numbers."""
     name, worst = ("mean absolute error", np.max) if isinstance(label, NumberLabel) else ("accuracy", np.min)
 
-    def row_values(params: Network, data: ClientData) -> np.ndarray:
+    def client_means(params: Network, data: ClientData) -> np.ndarray:
         y = np.asarray(data.rows.columns["y"])
         predicted = label.decode(apply_network(params, jnp.asarray(data.rows.columns["x"])))
         if isinstance(label, NumberLabel):
-            return np.abs(predicted - (label.mean + label.scale * y))
-        return (label.encode(predicted) == y).astype(float)
-
-    def worst_client(params: Network, data: ClientData) -> float:
-        starts = np.cumsum(data.sizes) - data.sizes
-        return float(worst(np.add.reduceat(row_values(params, data), starts) / data.sizes))
+            values = np.abs(predicted - (label.mean + label.scale * y))
+        else:
+            values = (label.encode(predicted) == y).astype(float)
+        return np.add.reduceat(values, np.cumsum(data.sizes) - data.sizes) / data.sizes
 
     return {
-        f"{name}, worst client": worst_client,
-        f"{name}, all rows": lambda params, data: float(row_values(params, data).mean()),
+        f"{name}, worst client": lambda params, data: float(worst(client_means(params, data))),
+        f"{name}, all rows": lambda params, data: float(np.average(client_means(params, data), weights=data.sizes)),
     }
 
 
@@ -180,21 +163,6 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
     if max(defaults) < limits.smallest_bound < largest:
         defaults += [float(f"{multiple * limits.smallest_bound:.2g}") for multiple in CERTIFIABLE_MULTIPLES]
     return check_bounds("--bound", [bound for bound in defaults if bound < largest] or [config.task.bound])
-
-
-def _check_host(run: str | Path, config: Config, table: PreparedTable) -> Path:
-    """Return the run folder that gets the frontier, or raise if it does not match."""
-    host = open_run(run)
-    if not host.finished:
-        raise ValueError(f"--run {host.folder} is not finished; softswitch resume {host.folder}")
-    if run_folder.has_frontier(host.folder):
-        raise ValueError(f"--run {host.folder} already has a {FRONTIER}; omit --run to use a new folder")
-    expected = {"data.sha256": table.fingerprint[:12]} | {name: attrgetter(name)(config) for name in SHARED_SETTINGS}
-    for name, value in expected.items():
-        if (found := host.settings.get(name)) != value:
-            problem = f"its {name} is {found!r}, not {value!r}"
-            raise ValueError(f"--run {host.folder} must be a run of these settings, but {problem}")
-    return host.folder
 
 
 def _write_model(

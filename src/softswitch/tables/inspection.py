@@ -18,16 +18,13 @@ from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, to_categories
 
 _FILE = Path(__file__).with_name("hints.toml")
 _HINTS = {name: frozenset(text.split()) for name, text in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
-IDENTIFIER_HINTS, COUNTER_HINTS, NAME_SUFFIXES = _HINTS["identifier"], _HINTS["counter"], _HINTS["suffix"]
+IDENTIFIER_HINTS, NAME_SUFFIXES = _HINTS["identifier"], _HINTS["suffix"]
 LABEL_HINTS, CLIENT_HINTS = (_HINTS["label"], _HINTS["weak_label"]), (_HINTS["client"], _HINTS["weak_client"])
 POSITIVE_VALUES, NEGATIVE_VALUES = _HINTS["positive"], _HINTS["negative"] | {"on time"}
-NUMBER, INTEGER, CATEGORY, TWO_VALUES = "number", "whole number", "category", "two values"
-DATE, TIME, DATE_AND_TIME = "date", "time of day", "date and time"
-IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY = "identifier", "constant", "free text", "empty"
-UNUSABLE = (IDENTIFIER, CONSTANT, FREE_TEXT, EMPTY)  # content types of columns that should be ignored
-DATETIMES = (DATE, TIME, DATE_AND_TIME)
+NUMBER, INTEGER, CATEGORY, TWO_VALUES, DATETIME = "number", "whole number", "category", "two values", "date or time"
+IDENTIFIER, CONSTANT, EMPTY = "identifier", "constant", "empty"
+UNUSABLE = (IDENTIFIER, CONSTANT, EMPTY)  # content types of columns that should be ignored
 IDENTIFIER_SHARE = 0.95  # share of distinct values from which a text column is an identifier
-LONG_TEXT = 30  # mean number of characters from which a column is free text
 NEARLY_EMPTY = 0.995
 MIN_ROWS = 20  # smallest number of rows that reveals the content of a column
 NUMBERS_SHARE = 0.9  # share of numbers from which a text column is a numeric column with some non-numeric cells
@@ -66,30 +63,24 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
         return ColumnSummary(name, content, empty, distinct, f"empty in {empty:.1%} of the rows")
     reason = _identifier_reason(name, filled, distinct, content)
     if reason is not None:
-        return ColumnSummary(name, FREE_TEXT if reason.startswith("text") else IDENTIFIER, empty, distinct, reason)
+        return ColumnSummary(name, IDENTIFIER, empty, distinct, reason)
     return ColumnSummary(name, content, empty, distinct, None, remark)
 
 
 def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, str | None]:
+    """Return the content of a column, and a remark on the order of day and month."""
     if (parsed := parse_datetimes(values)) is not None:
-        has_several_hours = len(np.unique(parsed.hours[~np.isnan(parsed.hours)])) > 1
-        content = TIME if np.isnan(parsed.days).all() else DATE_AND_TIME if has_several_hours else DATE
         if parsed.order is None:
-            return content, None
+            return DATETIME, None
         other = parse_datetimes(values, "mdy")
         if other is not None and other.order != parsed.order:
-            return content, "read with the day first, but all of its dates could also have the month first"
-        return content, f"read with the {'day' if parsed.order == 'dmy' else 'month'} first"
+            return DATETIME, "read with the day first, but all of its dates could also have the month first"
+        return DATETIME, f"read with the {'day' if parsed.order == 'dmy' else 'month'} first"
     if distinct == 2:
         return TWO_VALUES, None
-    if not is_text(values):
-        is_integer = pd.api.types.is_integer_dtype(values) or bool((filled % 1 == 0).all())
-        return INTEGER if is_integer else NUMBER, None
-    if distinct <= MAX_LEVELS:
+    if is_text(values):
         return CATEGORY, None
-    kept = min(MAX_LEVELS, int((to_categories(filled).value_counts() >= MIN_LEVEL_ROWS).sum()))
-    remark = f"the {kept} most frequent of its {distinct:,} values are kept, all others are merged" if kept else None
-    return CATEGORY, remark
+    return INTEGER if (filled % 1 == 0).all() else NUMBER, None
 
 
 def non_numeric_cells(values: pd.Series) -> dict[str, float]:
@@ -109,26 +100,20 @@ def non_numeric_cells(values: pd.Series) -> dict[str, float]:
 
 
 def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str) -> str | None:
-    """Return why a column identifies rows or is free text; None if it does not."""
-    if content in DATETIMES or content == NUMBER:
-        return None
+    """Return why a column identifies rows; None if it does not."""
     share = distinct / len(filled)
-    last, named = "".join(split_name(name)[-1:]), f"named as an identifier, with {distinct:,} values"
-    is_counter = share >= IDENTIFIER_SHARE and last in COUNTER_HINTS
-    has_identifier_name = is_counter or last in IDENTIFIER_HINTS or name == "Unnamed: 0"
-    if is_text(filled):
-        length = float(filled.astype(str).str.len().mean())
-        if length > LONG_TEXT and share > 0.8:
-            return f"text of {length:.0f} characters on average, {share:.0%} of it distinct"
+    is_named = name == "Unnamed: 0" or (split_name(name) or [""])[-1] in IDENTIFIER_HINTS
+    named = f"named as an identifier, with {distinct:,} values"
+    if content == CATEGORY:
         if len(filled) >= MIN_ROWS and share >= IDENTIFIER_SHARE:
             return f"an identifier of rows: {share:.0%} of its values are distinct"
         if distinct > MAX_LEVELS and to_categories(filled).value_counts().iloc[0] < MIN_LEVEL_ROWS:
             return f"{distinct:,} distinct values, none in {MIN_LEVEL_ROWS} rows"
-        return named if has_identifier_name and distinct > MAX_LEVELS else None
+        return named if is_named and distinct > MAX_LEVELS else None
     if content == INTEGER and len(filled) >= MIN_ROWS:
         if share == 1 and (filled.is_monotonic_increasing or np.ptp(filled.to_numpy(float)) < 1.5 * len(filled)):
             return "a row counter"
-        return named if has_identifier_name and distinct > 10 else None
+        return named if is_named and distinct > MAX_CODES else None
     return None
 
 

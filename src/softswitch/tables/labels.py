@@ -151,14 +151,22 @@ def describe_label(label: Any, y: Any) -> str:
     return f"a number; mean {label.mean:.4g}, standard deviation {label.scale:.4g} in the training rows"
 
 
-def choose_label_type(label: pd.Series, supported: tuple[str, ...]) -> str:
-    """Return which of the supported label types a column has."""
-    is_number = pd.api.types.is_numeric_dtype(label) and label.nunique() > 2
-    if supported == (NUMBER,) or (NUMBER in supported and is_number):
-        return NUMBER
-    if MULTICLASS in supported and (BINARY not in supported or label.nunique() > 2):
-        return MULTICLASS
-    return BINARY
+def fit_label(
+    values: pd.Series,
+    is_training: np.ndarray,
+    supported: tuple[str, ...],
+    positive: Any = None,
+    limits: tuple[float, ...] = (),
+) -> BinaryLabel | MulticlassLabel | NumberLabel:
+    """Fit the label of a column, of one of the label types that a kind supports.
+
+    ``positive``: the positive one of two values. ``limits``: the possible range of a number.
+    """
+    if supported == (NUMBER,):
+        return fit_number_label(values, is_training, limits)
+    if BINARY not in supported or (MULTICLASS in supported and values.nunique() > 2):
+        return fit_multiclass_label(values, is_training)
+    return fit_binary_label(values, positive)
 
 
 def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
@@ -187,9 +195,7 @@ def fit_multiclass_label(label: pd.Series, is_training: np.ndarray) -> Multiclas
     return MulticlassLabel(tuple(values), tuple((counts / counts.sum()).tolist()))
 
 
-def fit_number_label(
-    label: pd.Series, is_training: np.ndarray, limits: tuple[float, ...] = (), *, standardise: bool = True
-) -> NumberLabel:
+def fit_number_label(label: pd.Series, is_training: np.ndarray, limits: tuple[float, ...] = ()) -> NumberLabel:
     """Fit a number, with mean and standard deviation of the training rows and its possible range, if known."""
     numbers = pd.to_numeric(label, errors="coerce").to_numpy(float)
     wrong = ~np.isfinite(numbers)
@@ -201,8 +207,6 @@ def fit_number_label(
     if low is not None and high is not None and not low <= numbers.min() <= numbers.max() <= high:
         extent = f"{label.name!r} ranges from {numbers.min():g} to {numbers.max():g}"
         raise ValueError(f"data.label_range must contain all labels, but is {list(limits)!r}, and {extent}")
-    if not standardise:
-        return NumberLabel(low=low, high=high)
     training = numbers[is_training]
     return NumberLabel(float(training.mean()), float(training.std()) or 1.0, low, high)
 

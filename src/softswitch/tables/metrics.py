@@ -112,21 +112,16 @@ def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict
 
     Rows are classified at a probability of one half. There is one entry per group, which begins with ``labels``.
     """
-    try:
-        from fairlearn.metrics import MetricFrame, count, false_positive_rate, selection_rate, true_positive_rate
-    except ImportError as error:
-        raise ImportError("metrics by group need Fairlearn: pip install 'softswitch[fairness]'") from error
-    from sklearn.metrics import accuracy_score
-
-    rows = {key: np.asarray(column) for key, column in data.rows.columns.items()}
-    predicted = np.asarray(scores(params, jnp.asarray(rows["x"])) >= 0).astype(int)
-    metrics = {
-        "accuracy": accuracy_score,
-        "selection_rate": selection_rate,
-        "true_positive_rate": true_positive_rate,
-        "false_positive_rate": false_positive_rate,
-        "rows": count,
-    }
-    frame = MetricFrame(metrics=metrics, y_true=rows["y"], y_pred=predicted, sensitive_features=rows["group"])
-    groups = frame.by_group.astype(float).rename(index={0: "others", 1: "protected"}).to_dict("index")
-    return [{**labels, "group": group, **values} for group, values in groups.items()]
+    y, group = (np.asarray(data.rows.columns[name]) for name in ("y", "group"))
+    predicted = np.asarray(scores(params, jnp.asarray(data.rows.columns["x"])) >= 0)
+    entries = []
+    for name, rows in (("others", group == 0), ("protected", group == 1)):
+        values = {
+            "accuracy": (predicted == y)[rows],
+            "selection_rate": predicted[rows],
+            "true_positive_rate": predicted[rows & (y == 1)],
+            "false_positive_rate": predicted[rows & (y == 0)],
+        }
+        rates = {metric: float(one.mean()) if len(one) else 0.0 for metric, one in values.items()}
+        entries.append({**labels, "group": name, **rates, "rows": float(rows.sum())})
+    return entries

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,16 +19,13 @@ from softswitch.engine.auto_tuning import SHARPNESS
 from softswitch.engine.defaults import default_alpha
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
-from softswitch.problem.choices import MULTICLASS, NUMBER
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import check_range
 from softswitch.support import checks
-from softswitch.tables import labels
-from softswitch.tables.constraints import CUSTOM, KINDS, ProblemFunctions, build_problem
+from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.features import Encoding
-from softswitch.tables.labels import Label, NumberLabel, choose_label_type
+from softswitch.tables.labels import Label, NumberLabel, fit_label
 from softswitch.tables.private import declared_encoding, declared_label
-from softswitch.tables.settings import AIMS, AUTO, INCOMPLETE, Config, DataSection, MethodSection, replace_auto
+from softswitch.tables.settings import AIMS, AUTO, Config, DataSection, MethodSection, replace_auto
 from softswitch.tables.table import find_column, match_value, read_table
 
 CERTIFIED = AIMS[0]
@@ -65,8 +60,10 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     data, task, is_private = config.data, config.task, config.privacy.is_enabled
     file = folder / data.file
     table, dropped = _read(file, config)
+    types = KINDS[task.kind].label_types
+    known: dict[str, Any] = {"positive": data.positive, "limits": data.label_range}
     full_label, client, features, group = checks.call_all(
-        lambda: _fit_label(find_column(table, data.label, "data.label"), np.ones(len(table), bool), config),
+        lambda: fit_label(find_column(table, data.label, "data.label"), np.ones(len(table), bool), types, **known),
         lambda: find_column(table, data.client, "data.client"),
         lambda: _feature_names(table, data),
         lambda: _group(table, config),
@@ -77,15 +74,14 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     options: dict[str, Any] = {"seed": config.run.seed, "names": ("data.validation", "data.held_out")}
     masks = split_masks(client, *columns.values(), validation=share, calibration=data.held_out, **options)
-    label = _fit_label(values, masks[0], config)
+    label: Label = fit_label(values, masks[0], types, **known)
     if is_private:
-        label, encoding = declared_label(label, config), declared_encoding(config, features)
+        label, encoding = declared_label(label), declared_encoding(config, features)
     else:
         encoding = Encoding.fit(table[masks[0]], features, table)
     columns = {"y": label.encode(values)} | columns | {"x": encoding.encode(table)}
     given: dict[str, Any] = {"loss": replace_auto(task.loss), "quantile": replace_auto(task.quantile)}
     given |= {"seed": config.run.seed, "label": label, "bound": task.bound}
-    given["custom"] = _import_functions(config, folder) if task.kind == CUSTOM else None
     built = build_problem(task.kind, len(encoding.features), config.model.hidden, **given)
     problem = built.problem
     if is_private and built.private_surrogate is not None:
@@ -107,8 +103,6 @@ def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
     """Return the table, and the number of incomplete rows that were dropped."""
     data, task = config.data, config.task
     table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal, empty=data.empty)
-    if data.incomplete == INCOMPLETE[0]:
-        return table, 0
     group = (task.sensitive,) if KINDS[task.kind].uses_groups else ()
     needed = [name for name in (data.label, data.client, *group) if name in table.columns]
     complete = table.dropna(subset=needed).reset_index(drop=True)
@@ -132,58 +126,11 @@ def _group(table: pd.DataFrame, config: Config) -> np.ndarray | None:
     return match_value(group, task.protected, "task.protected").astype(np.int32)
 
 
-def _fit_label(values: pd.Series, is_training: np.ndarray, config: Config) -> Label:
-    supported = KINDS[config.task.kind].label_types
-    label_type = replace_auto(config.data.label_type) or choose_label_type(values, supported)
-    if label_type == NUMBER:
-        standardise = config.task.kind != CUSTOM
-        return labels.fit_number_label(values, is_training, config.data.label_range, standardise=standardise)
-    if label_type == MULTICLASS:
-        return labels.fit_multiclass_label(values, is_training)
-    return labels.fit_binary_label(values, config.data.positive)
-
-
 def _feature_names(table: pd.DataFrame, data: DataSection) -> list[str]:
     """Return the columns to learn from; the client's column is not one of them, since new clients are unknown."""
-    unknown = [name for name in (*data.features, *data.ignore) if name not in table.columns]
-    problems = [
-        f"data.features and data.ignore must name columns of the table, but {name!r} is not one" for name in unknown
-    ]
-    wrong = [name for name in (data.label, data.client) if name in data.features]
-    problems += [f"data.features must not contain {name!r}, which is the label or the client" for name in wrong]
-    if problems:
-        raise ValueError("\n".join(problems))
-    others = [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
-    return list(data.features) or others
-
-
-def _import_functions(config: Config, folder: Path) -> ProblemFunctions:
-    """Import the functions of the kind "custom"."""
-    functions: dict[str, Any] = {}
-    for name in ("objective", "constraint", "constraint_surrogate"):
-        path = getattr(config.task, name)
-        if path is not None:
-            functions[name.removeprefix("constraint_")] = import_function(path, f"task.{name}", folder)
-        elif name != "constraint_surrogate":
-            raise ValueError(f"task.kind 'custom' needs task.{name} as 'module:function'")
-    row_range = check_range("task.constraint_range", config.task.constraint_range or None)
-    return ProblemFunctions(range=row_range, **functions)
-
-
-def import_function(path: str, setting: str, folder: Path) -> Any:
-    """Import the function at 'module:function'; the module may be in ``folder``."""
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise ValueError(f"{setting} must be 'module:function', but is {path!r}")
-    sys.path.insert(0, str(folder))
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{setting} must be importable, but {path!r} is not: {error}") from error
-    finally:
-        sys.path.remove(str(folder))
-    checks.check_callable(setting, function, "(params, batch) -> number")
-    return function
+    if unknown := [repr(name) for name in data.ignore if name not in table.columns]:
+        raise ValueError(f"data.ignore must name columns of the table, but {', '.join(unknown)} is not one")
+    return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
 
 
 def build_method(config: Config) -> Method:

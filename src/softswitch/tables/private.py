@@ -13,7 +13,6 @@ from typing import Any
 
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.support.checks import call_all
-from softswitch.tables.constraints import CUSTOM
 from softswitch.tables.features import Categorical, Encoding, Numeric
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import AIMS, Config
@@ -94,11 +93,11 @@ def _declared_levels(entry: str) -> Categorical:
     return Categorical(name.strip(), levels)
 
 
-def declared_label(label: Label, config: Config) -> Label:
+def declared_label(label: Label) -> Label:
     """Return the label without statistics of any row: with equal class shares, or scaled by its declared range."""
     if isinstance(label, MulticlassLabel):
         return replace(label, shares=(1 / len(label.classes),) * len(label.classes))
-    if not isinstance(label, NumberLabel) or config.task.kind == CUSTOM:
+    if not isinstance(label, NumberLabel):
         return label
     if label.low is None or label.high is None:
         raise ValueError("data.label_range must be set with privacy: mean and deviation have no privacy budget")

@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
 def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
     """Return columns that may be the label, the most likely first."""
-    usable = [one for one in summaries if one.content not in (*inspection.UNUSABLE, *inspection.DATETIMES)]
+    usable = [one for one in summaries if one.content not in (*inspection.UNUSABLE, inspection.DATETIME)]
     binary = [one for one in usable if one.content == TWO_VALUES]
     candidates = []
     for one in usable:
@@ -214,13 +214,3 @@ def parse_value(values: pd.Series, text: str, flag: str) -> Any:
         examples = ", ".join(map(repr, sorted(known)[:8]))
         raise ValueError(f"{flag} must be a value of {values.name!r}, but is {text!r}; values are {examples}")
     return known[matches[0]]
-
-
-def summarize_values(values: pd.Series, most: int = 3) -> str:
-    """Return the most frequent values with their shares, or the range of numbers."""
-    filled = values.dropna()
-    if pd.api.types.is_float_dtype(filled) and filled.nunique() > most:
-        return f"{filled.min():g} to {filled.max():g}"
-    shares = to_categories(filled).value_counts(normalize=True)
-    texts = [f"{value[:24]} {share:.0%}" for value, share in shares.iloc[:most].items()]
-    return ", ".join(texts) + (" …" if len(shares) > most else "")

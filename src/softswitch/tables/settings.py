@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LABEL_TYPES, LOSSES
+from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
 from softswitch.support.checks import closest_match
 from softswitch.tables.constraints import KINDS
 
@@ -18,7 +18,6 @@ METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off", "corrected")
 AIMS = ("certified", "bare")
-INCOMPLETE = ("error", "drop")
 ALL = "all"
 AUTO = "auto"  # value of a setting that the library chooses during training
 
@@ -53,14 +52,11 @@ class DataSection:
     label: str = setting("Column to predict.")
     client: str = setting("Column that identifies the client of a row: hospital, branch, device.")
     positive: str | int | float | bool | None = setting("Positive value of two classes. Default: the larger.", None)
-    label_type: Annotated[str, OneOf(AUTO, *LABEL_TYPES)] = setting("Type of the label.", AUTO)
     label_range: tuple[float, ...] = setting("Range of a numeric label, if known: then certificates are exact.", ())
-    features: tuple[str, ...] = setting("Columns to learn from. Default: all but label, client and ignored ones.", ())
     ignore: tuple[str, ...] = setting("Columns to ignore.", ())
     held_out: float = setting("Share of each client's rows to hold out for the certificate.", 0.25)
     validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
     empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
-    incomplete: Annotated[str, OneOf(*INCOMPLETE)] = setting("Rows without label, client or group.", INCOMPLETE[0])
     separator: str = setting("Separator of a text file; auto: detected.", AUTO)
     decimal: Annotated[str, OneOf(AUTO, ".", ",")] = setting("Decimal sign of a text file; auto: detected.", AUTO)
     encoding: str = setting("Encoding of a text file; auto: detected.", AUTO)
@@ -77,10 +73,6 @@ class TaskSection:
     loss: Annotated[str, OneOf(AUTO, *LOSSES)] = setting("Loss; auto: quantile for coverage, else squared.", AUTO)
     quantile: float | Literal["auto"] = setting("Of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO)
     regret: bool = setting("true: minimise each client's regret: its loss minus that of its own best model.", False)
-    objective: str | None = setting("For kind 'custom': 'module:function' of (params, batch) to minimise.", None)
-    constraint: str | None = setting("For kind 'custom': 'module:function' of (params, batch), at most bound.", None)
-    constraint_surrogate: str | None = setting("For kind 'custom': smooth replacement for descent.", None)
-    constraint_range: tuple[float, ...] = setting("For kind 'custom': range of one row, for exact certificates.", ())
 
 
 @dataclass(frozen=True)

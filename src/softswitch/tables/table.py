@@ -128,14 +128,11 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
-    """Return a column of the table without empty cells; ``setting`` names it in errors."""
+    """Return a column of the table; ``setting`` names it in errors."""
     if name not in table.columns:
         names = ", ".join(map(repr, table.columns))
         raise ValueError(f"{setting} must name a column of the table, but is {name!r}; there are {names}")
-    column: pd.Series = table[name]
-    if column.isna().any():
-        raise ValueError(f"{setting} names column {name!r}, which has {int(column.isna().sum())} empty cells")
-    return column
+    return table[name]
 
 
 def match_value(values: pd.Series, value: Any, setting: str) -> np.ndarray:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from softswitch.certification.client_optimum import with_regret
 from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import Certified, solve_certified
-from softswitch.engine.defaults import resolve_options, resolve_sampling
-from softswitch.engine.private import prepare_privately, solve_privately
-from softswitch.engine.request import RunSettings, request
+from softswitch.engine.private import solve_privately
+from softswitch.engine.request import RunSettings
 from softswitch.engine.solve import solve
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
-from softswitch.oracles.options import Compute, Logging, Output, Sampling
+from softswitch.oracles.options import Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results import folder as run_folder
 from softswitch.results.callbacks import Callback
@@ -35,7 +34,7 @@ from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
-from softswitch.tables.constraints import CUSTOM, KINDS, check_regret
+from softswitch.tables.constraints import KINDS, check_regret
 from softswitch.tables.labels import Label
 from softswitch.tables.metrics import client_metrics, group_metrics
 from softswitch.tables.model import write_encoding
@@ -100,13 +99,20 @@ def train(
     method = fill_alpha(method, len(table.train))
     if watch is not None:
         watch(config, table, method)
-    _check(config, table, method)
+    _check_privacy(config, table)
     folder = run_folder.create_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
     about = {"format": run_folder.FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
     about |= describe_origin(config, table)
     write_json(folder / ABOUT, about)
-    return _run(folder, config, table, method, about, callbacks=callbacks, progress=progress)
+    try:
+        return _run(folder, config, table, method, about, callbacks=callbacks, progress=progress)
+    except ValueError:
+        if not any((folder / CHECKPOINTS).glob("round-*")):  # refused before the first round
+            shutil.rmtree(folder)
+            with suppress(OSError):
+                folder.parent.rmdir()
+        raise
 
 
 def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
@@ -125,7 +131,6 @@ def resume(
     *,
     rounds: int | None = None,
     seconds: float | None = None,
-    trust: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> TrainedRun:
@@ -136,8 +141,6 @@ def resume(
         rounds: Total number of rounds. Default: as in the settings. An auto-tuned run keeps its choices and adds
             restarts.
         seconds: Total time limit. Default: as in the settings.
-        trust: Import the Python functions that settings of the kind "custom" name. Without it, a folder from an
-            unknown source is safe to open.
         callbacks: As for ``solve``.
         progress: Show a progress bar. Default: on a terminal only.
     """
@@ -145,13 +148,6 @@ def resume(
     if "base" not in run.about:
         raise ValueError(f"{run.folder} was not created by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
-    if config.task.kind == CUSTOM and not trust:
-        paths = (config.task.objective, config.task.constraint, config.task.constraint_surrogate)
-        functions = f"{' and '.join(filter(None, paths))} from {base.resolve()}"
-        raise ValueError(
-            f"{run.folder} wants to import {functions}, which can run any code on this machine; if you trust its "
-            "author, use --trust (trust=True)"
-        )
     extended = config.run
     if rounds is not None:
         checks.check_integer("rounds", rounds, minimum=replace_auto(extended.rounds, 1))
@@ -189,27 +185,13 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
     return options | {"logging": Logging(**{"record_clients": True, **logging})}
 
 
-def _run_settings(config: Config) -> RunSettings:
-    options = solve_options(config)
-    groups = (options[name] for name in ("sampling", "output", "logging"))
-    return RunSettings.from_options(options["rounds"], config.run.seconds, *groups)
-
-
-def _check(config: Config, table: PreparedTable, method: Method) -> None:
-    """Raise the errors of ``solve`` before a folder is created."""
-    problem, train, sampling = table.problem, table.train, solve_options(config)["sampling"]
-    settings, privacy = _run_settings(config), training_privacy(config)
-    if privacy is not None:
-        prepare_privately(problem, train, method, privacy, sampling, settings)
-        if table.held_out is not None and problem.constraint_range is None:
-            raise ValueError(
-                f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate "
-                "needs a constraint with a known range per row, such as miss-rate"
-            )
-        return
-    found = resolve_options(problem, train, (method,), resolve_sampling(sampling, method), Compute(), settings)
-    options: dict[str, Any] = {"compute": found.compute, "held_out": _monitored(table), "choice": found.choice}
-    request(problem, train, found.methods, found.sampling, found.settings, **options)
+def _check_privacy(config: Config, table: PreparedTable) -> None:
+    """Raise if a private certificate is not possible."""
+    if config.privacy.is_enabled and table.held_out is not None and table.problem.constraint_range is None:
+        raise ValueError(
+            f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate needs a "
+            "constraint with a known range per row, such as miss-rate"
+        )
 
 
 def _run(
@@ -233,7 +215,7 @@ def _run(
         columns = client_metrics(table, result)
         if config.run.aim == CERTIFIED and table.held_out is not None:
             about["certification"] = _aim(certificate, certified, count_earlier_certificates(folder, config, about))
-        if KINDS[config.task.kind].uses_groups and table.held_out is not None and find_spec("fairlearn") is not None:
+        if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(result.params, table.held_out)
             about["groups"] = {names[row.pop("group")]: row for row in groups}
@@ -257,8 +239,7 @@ def _solve(
     if split is None:
         return solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options), None
     options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
-    move = None if config.task.kind == CUSTOM else table.label.move
-    certified = solve_certified(problem, split, as_method(method), move=move, **options)
+    certified = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
     return certified.result, certified
 
 
@@ -266,11 +247,11 @@ def _solve_privately(
     checkpoints: Path, config: Config, table: PreparedTable, method: Method, privacy: RecordPrivacy, logging: Logging
 ) -> tuple[Result, Certificate | None]:
     """Run with private rounds, one private evaluation and a private certificate; nothing else uses rows."""
-    sampling, settings, seed = solve_options(config)["sampling"], _run_settings(config), config.run.seed
-    saved, key = Checkpoints(checkpoints), noise_key(checkpoints)
-    result, _ = solve_privately(
-        table.problem, table.train, method, privacy, sampling, settings, seed, logging, saved, key
-    )
+    options, saved, key = solve_options(config), Checkpoints(checkpoints), noise_key(checkpoints)
+    sampling, groups = options["sampling"], (options[name] for name in ("sampling", "output", "logging"))
+    settings = RunSettings.from_options(options["rounds"], config.run.seconds, *groups)
+    run: tuple[Any, ...] = (config.run.seed, logging, saved, key)
+    result, _ = solve_privately(table.problem, table.train, method, privacy, sampling, settings, *run)
     if table.held_out is None or result.status.code in (StatusCode.STOPPED, StatusCode.DIVERGED):
         return result, None
     budget = certificate_privacy(config)
@@ -281,10 +262,10 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
     """Return entries of run.json: what must hold, and the names and units of constraint and objective."""
     kind, task, data = KINDS[config.task.kind], config.task, config.data
     positive = getattr(label, "positive", None) if data.positive is None else data.positive
-    described: dict[str, Any] = {"group": f"{task.sensitive} = {task.protected}", "constraint": task.constraint}
-    sentence = kind.describe_bound(task.bound, client=data.client, label=data.label, positive=positive, **described)
-    names = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
-    return {"requirement": sentence, "constraints": names, "description": asdict(kind.description)}
+    names = {"client": data.client, "label": data.label, "group": f"{task.sensitive} = {task.protected}"}
+    sentence = kind.describe_bound(task.bound, positive=positive, **names)
+    constraints = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
+    return {"requirement": sentence, "constraints": constraints, "description": asdict(kind.description)}
 
 
 def _monitored(table: PreparedTable) -> ClientData | None:
@@ -298,13 +279,7 @@ def _aim(certificate: Certificate | None, certified: Certified | None, earlier: 
     aim = verdict | {"earlier_certificates": earlier}
     if certified is None or certified.model is None:
         return aim
-    return aim | {
-        "certifiability": str(certified.certifiability),
-        "model": str(certified.model),
-        "pass_probability": certified.model.forecast.pass_probability,
-        "looked_at": certified.models_compared,
-        "tested": [str(candidate) for candidate in certified.tested],
-    }
+    return aim | {"model": str(certified.model), "looked_at": certified.models_compared}
 
 
 def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:

@@ -71,6 +71,5 @@ EXPERIMENT = Experiment(
     "fair-comparison",
     "Adult with parity: Softmax SGM, penalty, primal-dual; accuracy too",
     run,
-    extra="fairness",
     group="fair tuning",
 )
