@@ -111,7 +111,7 @@ def test_a_frontier_measures_in_the_labels_words(home):
     file = settings(
         home, "bounds", "minutes", ["went", "parcels"], kind="absolute-error", bound=6.0, run={"rounds": 100}
     )
-    (point,) = train_frontier(file, [6.0], progress=False).frontier.points
+    (point,) = train_frontier(file, [6.0], progress=False)[1].points
     assert (
         2 < point.measures["mean absolute error, all rows"] <= point.measures["mean absolute error, worst client"] < 9
     )

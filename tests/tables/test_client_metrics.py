@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from softswitch.data.client_data import ClientData
 from softswitch.tables import metrics
 
 BINARY = metrics.METRICS["binary"]
@@ -36,17 +35,3 @@ def test_numbers_and_several_classes():
     assert metrics.worst_class_recall(y, score) == 0
     assert metrics.worst_class_recall(y[:3], score[:3]) == 0.5
     assert math.isnan(metrics.worst_class_recall(y[:0], score[:0]))
-
-
-def test_columns_for_the_table_of_clients():
-    """Also of a client whose rows are not there; rows lie as the store has them, sorted by client."""
-    data = ClientData.from_arrays({"y": np.array([1, 0, 1, 1])}, ["b", "a", "b", "a"])
-    y = np.asarray(data.rows.columns["y"])
-    found = metrics.measure_clients("binary", data, {"held_out": np.where(y == 1, -1.0, -2.0)}, ("a", "b", "c"))
-    assert list(found) == ["held_out_miss_rate", "held_out_false_alarm_rate", "held_out_auc"]
-    assert found["held_out_miss_rate"][:2] == [1, 1]
-    assert found["held_out_false_alarm_rate"][0] == 0
-    assert found["held_out_auc"][0] == 1
-    assert [math.isnan(column[2]) for column in found.values()] == [True] * 3
-    errors = metrics.measure_clients("number", data, {"held_out": y + 0.5}, ("a",), scale=50.0)
-    assert errors == {"held_out_mean_absolute_error": [25.0]}

@@ -81,12 +81,6 @@ def test_what_is_no_moment(cells):
     assert parse_datetimes(pd.Series(cells)) is None
 
 
-def test_whole_numbers_are_dates_only_if_named_so():
-    assert parse_datetimes(pd.Series([20130105, 20140228], name="visit_date")).days.tolist() == [15710, 16129]
-    assert parse_datetimes(pd.Series([20130105, 20140228], name="amount")) is None
-    assert parse_datetimes(pd.Series([20130105, 20140299], name="visit_date")) is None
-
-
 def test_features_of_dates_by_hand():
     """Two days a year apart and one at its middle: course, season, weekday, and an empty cell that is told."""
     table = pd.DataFrame({"d": ["2013-01-01", "2014-01-01", "2013-07-02", None]})

@@ -1,19 +1,15 @@
-"""Regression with scikit-learn's face, and what all estimators have: coefficients, warnings, the scorer."""
+"""Regression with scikit-learn's face, and what all estimators have: coefficients and warnings."""
 
 import pickle
 
 import numpy as np
 import pytest
-import sklearn
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
-from sklearn.metrics import mean_absolute_error
-from sklearn.model_selection import GridSearchCV
 
 import softswitch as ss
 from softswitch.results.certificate import Verdict
-from softswitch.tables.estimators import worst_client_scorer
 
 RUN = {"rounds": 400}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -71,21 +67,6 @@ def test_a_run_that_ends_too_soon_warns(patients):
     X, y, clinic = patients
     with pytest.warns(ConvergenceWarning):
         ss.BoundedRegressor("mean-error", 0.001, step_size=1e-9, rounds=5).fit(X, y, clients=clinic)
-
-
-def test_the_worst_client_decides_a_search(patients):
-    X, y, clinic = patients
-    with sklearn.config_context(enable_metadata_routing=True):
-        scorer = worst_client_scorer(lambda y, predicted: -mean_absolute_error(y, predicted))
-        model = ss.BoundedRegressor("mean-error", step_size=0.5, rounds=30).set_fit_request(clients=True)
-        search = GridSearchCV(model, {"bound": [5.0, 50.0]}, scoring=scorer, cv=2)
-        search.fit(X, y, clients=clinic)
-    predicted = search.best_estimator_.predict(X)
-    expected = max(mean_absolute_error(y[clinic == i], predicted[clinic == i]) for i in range(3))
-    assert scorer._score_func(y, predicted, clients=clinic) == pytest.approx(-expected)
-    assert len(search.cv_results_["mean_test_score"]) == 2
-    with pytest.raises(ValueError, match="enable_metadata_routing=True"):
-        worst_client_scorer()
 
 
 def test_several_classes(patients):

@@ -6,9 +6,8 @@ import optax
 import pytest
 
 import softswitch as ss
-from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import HardSGM
-from softswitch.tables.preparation import build_memory, build_method
+from softswitch.tables.preparation import build_method
 from softswitch.tables.settings import (
     METHODS,
     Config,
@@ -40,7 +39,6 @@ def test_what_is_written_is_read_again(tmp_path):
 CHOSEN = {
     "method": (
         "alpha",
-        "alpha_scale",
         "step_size",
         "optimizer",
         "criterion",
@@ -59,22 +57,21 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
         assert {name for name, value in told[section].items() if value == "auto"} == set(names)
     told["method"] |= {
         "alpha": 3,
-        "alpha_scale": "spread",
         "step_size": 0.1,
         "optimizer": "adam",
         "criterion": "max",
         "slack": 2,
         "threshold": 0.09,
         "local_step_size": 0.2,
-        "memory": 0.5,
+        "memory": "corrected",
     }
     told["run"] |= {"rounds": 7, "batch_size": "all", "value_batch_size": "same", "average_last": 0.5, "answer": "last"}
     told["run"]["seconds"] = 60
     config = parse_config(told)
     assert parse_config(tomllib.loads(write_config(config))) == config
-    assert (config.method.slack, config.method.memory, config.run.seconds) == (2.0, 0.5, 60.0)
+    assert (config.method.slack, config.method.memory, config.run.seconds) == (2.0, "corrected", 60.0)
     method = build_method(config)
-    assert (method.alpha, method.alpha_scale, method.step_size, method.local_step_size) == (3.0, "spread", 0.1, 0.2)
+    assert (method.alpha, method.step_size, method.local_step_size) == (3.0, 0.1, 0.2)
     assert (method.criterion, method.slack, method.threshold, method.optimizer) == ("max", 2.0, 0.09, optax.adam)
 
 
@@ -85,19 +82,6 @@ def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
     for method in methods.values():
         for name in ("step_size", "criterion", "optimizer", "slack", "threshold", "local_step_size"):
             assert getattr(method, name) is None
-
-
-@pytest.mark.parametrize(("scale", "alpha"), [("auto", None), ("raw", None), ("spread", 10.0), ("change", 0.3)])
-def test_alpha_by_its_scale(scale, alpha):
-    assert build_method(parse_config({"data": DATA, "method": {"alpha_scale": scale}})).alpha == alpha
-
-
-@pytest.mark.parametrize(
-    ("told", "memory"),
-    [("auto", "auto"), ("on", Memory()), ("off", None), (0, Memory()), (0.8, Memory(smoothing=0.8))],
-)
-def test_memory(told, memory):
-    assert build_memory(parse_config({"data": DATA, "method": {"memory": told}}).method) == memory
 
 
 def test_defaults():
@@ -124,7 +108,7 @@ def test_defaults():
         ({"data": DATA, "method": {"alpha": "big"}}, "method.alpha must be a number or \"auto\", but is 'big'"),
         (
             {"data": DATA, "method": {"memory": "of"}},
-            "method.memory must be a number or one of auto, on, off, corrected, but is 'of'",
+            "method.memory must be one of auto, on, off, corrected, but is 'of'",
         ),
         (
             {"data": DATA, "run": {"batch_size": 2.5}},

@@ -15,7 +15,7 @@ from softswitch.support import checks
 from softswitch.support.checks import call_all
 from softswitch.tables import training
 from softswitch.tables.constraints import KINDS
-from softswitch.tables.preparation import build_memory, build_method, prepare_table
+from softswitch.tables.preparation import build_method, prepare_table
 from softswitch.tables.settings import SECTIONS, Config, parse_config, read_config, write_config
 
 WHOLE = write_config(parse_config(tomllib.loads(SETTINGS)))
@@ -78,7 +78,6 @@ def test_fuzz_settings_with_a_table(home, told):
         ready, method, *_ = call_all(
             lambda: prepare_table(config, home),
             lambda: build_method(config),
-            lambda: build_memory(config.method),
             lambda: checks.check_seed("run.seed", config.run.seed),
             lambda: checks.check_probability("run.confidence", config.run.confidence),
         )

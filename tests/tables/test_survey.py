@@ -8,7 +8,6 @@ from softswitch.tables.inspection import infer_label_type, inspect_column, non_n
 from softswitch.tables.proposal import (
     clear_choice,
     client_candidates,
-    duplicates_client,
     label_association,
     label_candidates,
     parse_value,
@@ -69,12 +68,12 @@ def test_remarks_on_columns():
 def test_words_among_numbers():
     """Where but for a few words all are numbers, or dates; not where they are codes, or the words are many."""
     numbers = [str(i / 4) for i in range(97)]
-    assert non_numeric_cells(pd.Series([*numbers, "unknown", "unknown", "n. k."])) == {"unknown": 0.02, "n. k.": 0.01}
-    assert non_numeric_cells(pd.Series(["2013-01-05"] * 30 + ["soon"])) == {"soon": pytest.approx(1 / 31)}
-    assert non_numeric_cells(pd.Series([*numbers, "a", "b", "c", "d"])) == {}
-    assert non_numeric_cells(pd.Series([*numbers[:30], *["none"] * 10])) == {}
-    assert non_numeric_cells(pd.Series(["12-34-5"] * 30 + ["x"])) == {}
-    assert non_numeric_cells(pd.Series(range(30))) == {}
+    assert non_numeric_cells(pd.Series([*numbers, "unknown", "unknown", "n. k."])) == ["unknown", "n. k."]
+    assert non_numeric_cells(pd.Series(["2013-01-05"] * 30 + ["soon"])) == ["soon"]
+    assert non_numeric_cells(pd.Series([*numbers, "a", "b", "c", "d"])) == []
+    assert non_numeric_cells(pd.Series([*numbers[:30], *["none"] * 10])) == []
+    assert non_numeric_cells(pd.Series(["12-34-5"] * 30 + ["x"])) == []
+    assert non_numeric_cells(pd.Series(range(30))) == []
 
 
 def test_parts_of_names():
@@ -194,13 +193,6 @@ def test_copies_of_several_classes_and_of_numbers_are_found():
     assert label_association(price + DRAWS.normal(size=ROWS), price, "number") < 0.95
 
 
-def test_the_client_in_other_words():
-    table = hospitals()
-    table["where"] = table["hospital"].map({"north": 1, "south": 2, "west": 3})
-    assert reasons(table)["where"].startswith("a copy of hospital")
-    assert not duplicates_client(table["colour"], table["hospital"])
-
-
 def test_what_is_to_be_said_of_a_table():
     table = hospitals()
     table.loc[:4, "outcome"] = None
@@ -212,7 +204,6 @@ def test_what_is_to_be_said_of_a_table():
     for words in (
         "5 of 607 rows have no label (outcome) and are dropped",
         "1 of 607 rows have no client",
-        "clients with fewer than 4 rows: 2 of 5",
         "7 of 607 rows duplicate another",
     ):
         assert words in said
@@ -222,6 +213,6 @@ def test_what_is_to_be_said_of_a_table():
 
 def test_values_by_words_of_the_command_line():
     assert parse_value(pd.Series([1.0, 0.0, None]), "1", "--positive") == 1
-    assert parse_value(pd.Series([True, False]), "true", "--positive") is True
-    with pytest.raises(ValueError, match="--positive must be a value of 'y', but is 'x'; values are 'a', 'b'"):
+    assert parse_value(pd.Series([True, False]), "True", "--positive") is True
+    with pytest.raises(ValueError, match="--positive, a value of 'y', must be one of 'a', 'b', but is 'x'"):
         parse_value(pd.Series(["a", "b"], name="y"), "x", "--positive")

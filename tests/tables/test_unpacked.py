@@ -1,7 +1,6 @@
 """Packed tables, and such as are made to do harm."""
 
 import gzip
-import zipfile
 
 import numpy as np
 import pandas as pd
@@ -26,16 +25,10 @@ def test_several_streams_one_after_the_other(tmp_path):
     assert len(read_table(file)) == 50_000
 
 
-@pytest.mark.parametrize("ending", ["gz", "zip"])
-def test_a_table_that_grows_beyond_measure(tmp_path, monkeypatch, ending):
+def test_a_table_that_grows_beyond_measure(tmp_path, monkeypatch):
     monkeypatch.setattr(unpacked, "HARMLESS", 1 << 20)
-    file = tmp_path / f"t.csv.{ending}"
-    bomb = b"a,b\n" + b"0,0\n" * (1 << 20)
-    if ending == "zip":
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("t.csv", bomb)
-    else:
-        file.write_bytes(gzip.compress(bomb))
+    file = tmp_path / "t.csv.gz"
+    file.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * (1 << 20)))
     with pytest.raises(ValueError, match=r"t.csv.* uncompressed, over 200 times as much.*SOFTSWITCH_MAX_FILE_BYTES"):
         read_table(file)
     monkeypatch.setenv(MAX_BYTES_VARIABLE, "1e6")
@@ -54,33 +47,12 @@ def test_a_large_table_that_is_not_packed_is_refused_only_by_its_cap(tmp_path, m
         read_table(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("ending", ["gz", "zip"])
 @pytest.mark.parametrize("keep", [0, 3, 0.5, 0.9])
-def test_a_packed_table_that_is_cut_short(tmp_path, ending, keep):
-    file = tmp_path / f"t.csv.{ending}"
-    if ending == "zip":
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("t.csv", TEXT)
-    else:
-        file.write_bytes(gzip.compress(TEXT))
-    content = file.read_bytes()
+def test_a_packed_table_that_is_cut_short(tmp_path, keep):
+    file = tmp_path / "t.csv.gz"
+    content = gzip.compress(TEXT)
     file.write_bytes(content[: int(keep if keep > 1 else keep * len(content))])
     with pytest.raises(ValueError, match=r"t.csv.* (could not be|is empty)"):
-        read_table(file)
-
-
-def test_zip_with_a_password_or_packed_otherwise(tmp_path):
-    file = tmp_path / "t.csv.zip"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("t.csv", TEXT)
-    with pytest.raises(ValueError, match="must be stored or deflated"):
-        read_table(file)
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("t.csv", TEXT)
-    content = bytearray(file.read_bytes())
-    content[content.index(b"PK\x01\x02") + 8] |= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match="not encrypted"):
         read_table(file)
 
 

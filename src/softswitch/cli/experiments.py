@@ -93,9 +93,7 @@ def paper(
         names = ", ".join(saved.name for saved in batch.reused)
         say(f"Kept results of the same code and settings: {names} (--force repeats them).")
     if len(batch.names) > 1:
-        processes = "1 process" if batch.jobs == 1 else f"{batch.jobs} processes"
-        duration = format_duration(batch.remaining())
-        say(f"{len(batch.names)} experiments in {processes}: about {duration}, estimated from earlier runs.")
+        say(f"{len(batch.names)} experiments: about {format_duration(batch.remaining())}, estimated from earlier runs.")
     try:
         saved, failed = _run_batch(batch)
     except KeyboardInterrupt:
@@ -104,8 +102,6 @@ def paper(
     claims = [claim for one in (*batch.reused, *saved) for claim in one.claims]
     duration = format_duration(time.perf_counter() - start)
     say(f"{sum(claim.held for claim in claims)} of {len(claims)} claims held; {duration}.")
-    if quick:
-        say("With --quick there are far fewer rounds than in the paper, so claims may fail.")
     if failed:
         say(f"{', '.join(failed)} failed; see above. The same command repeats only failed ones.", style="bold red")
         raise typer.Exit(1)
@@ -151,7 +147,6 @@ def bench(
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of new seeds to evaluate with.")] = None,
     one_scheme: Annotated[bool, typer.Option("--one-scheme", help="Only the main participation scheme.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core or GPU.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List tasks and methods, and exit.")] = False,
 ) -> None:
     """Compare all methods on the same tasks, with the same tuning, evaluated on new seeds.
 
@@ -168,27 +163,22 @@ def bench(
 
     chosen = [one for one in METHODS if _matches(one.name, methods)]
     on = [one for one in TASKS if _matches(one.name, tasks)]
-    if listed:
-        say("Tasks: " + "; ".join(one.name for one in on), wrap=True)
-        say("Methods: " + "; ".join(one.name for one in chosen), wrap=True)
-        return
-    for option, matches, texts in (("--task", on, tasks), ("--method", chosen, methods)):
+    for option, matches, texts, known in (("--task", on, tasks, TASKS), ("--method", chosen, methods, METHODS)):
         if not matches:
-            raise typer.BadParameter(f"{option}: no name contains any of {texts}; see softswitch bench --list")
+            names = "; ".join(one.name for one in known)
+            raise typer.BadParameter(f"{option}: no name contains any of {texts}; there are {names}")
     effort = QUICK if quick else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     board, store = Board(chosen, on, () if one_scheme else OTHERS), CellStore(out, effort)
     keys = list(board.keys())
-    done = finished = sum(store.read(key) is not None for key in keys)
-    say(f"{len(keys)} cells, {finished} of them finished; main scheme: {MAIN.name}")
-    start = time.perf_counter()
+    done = sum(store.read(key) is not None for key in keys)
+    say(f"{len(keys)} cells, {done} of them finished; main scheme: {MAIN.name}")
 
     def print_cell(key: Any, cell: dict[str, Any]) -> None:
         nonlocal done
         done += 1
-        minutes = (time.perf_counter() - start) / (done - finished) * (len(keys) - done) / 60
         best = min(run["merit"] for run in cell["runs"]["passes"])
-        measured = f"merit {best:.4f}, {cell['seconds']:.0f} s; about {minutes:.0f} min left"
+        measured = f"merit {best:.4f}, {cell['seconds']:.0f} s"
         say(f"{done}/{len(keys)}  {key.task} · {key.scheme.name} · {key.method}: {measured}", wrap=True)
 
     try:

@@ -51,6 +51,7 @@ def init(
     """
     from softswitch.tables import proposal
     from softswitch.tables.inspection import infer_label_type
+    from softswitch.tables.table import find_column
 
     file = out or Path(Path(table).name.partition(".")[0] + ".toml")
 
@@ -58,13 +59,10 @@ def init(
         if file.exists() and not force:
             raise ValueError(f"{file} already exists; use another --out, or --force")
 
-    def check_kind() -> None:
-        if kind is not None:
-            checks.check_choice("--kind", kind, list(KINDS))
-
-    *_, found = checks.call_all(check_out, check_kind, lambda: inspect_table(table))
+    _, found = checks.call_all(check_out, lambda: inspect_table(table))
     console = Console(width=min(WIDTH, Console().width), highlight=False)
-    console.print(found.header(), markup=False)
+    size = f"{len(found.table):,} rows, {len(found.table.columns)} columns"
+    console.print(f"{table}: {size}{f' ({found.form})' if found.form else ''}", markup=False)
     labels = proposal.label_candidates(found.summaries)
     likely = label or (labels[0].name if labels else None)
     clients = proposal.client_candidates(found.summaries, len(found.table), likely)
@@ -72,10 +70,12 @@ def init(
     target, owner, *_ = checks.call_all(
         lambda: found.choose_column(label, labels, "--label", "column to predict"),
         lambda: found.choose_column(client, clients, "--client", "column that identifies the client"),
-        *(partial(found.check_column, name, flag) for flag, names in flags.items() for name in names),
+        *(partial(find_column, found.table, name, flag) for flag, names in flags.items() for name in names),
     )
     if target == owner:
         raise ValueError(f"--label and --client must be two columns, but both are {target!r}")
+    if found.table[target].nunique() < 2:
+        raise ValueError(f"--label must name a column of several values, but {target!r} has one")
     label_type = infer_label_type(found.table[target])
     positive_value, task = checks.call_all(
         lambda: _positive(found.table[target], label_type, positive),
@@ -121,9 +121,8 @@ class Roles:
             lines.append("\nIgnored columns (to keep one: --keep COLUMN):")
             lines += [f"- {name}: {reason}" for name, reason in self.ignored.items()]
         notes = remarks(found.table, found.summaries, self.label, self.client, list(self.ignored))
-        for name, cells in found.non_numeric.items():
-            texts = ", ".join(f"{text!r} ({share:.1%})" for text, share in cells.items())
-            notes.append(f"{name}: all but {texts} are numbers or dates, so this counts as empty in every column")
+        if found.empty:
+            notes.append(f"cells among numbers or dates that count as empty: {', '.join(found.empty)}")
         return lines + (["\nRemarks:", *(f"- {note}" for note in notes)] if notes else [])
 
     def write_settings(self, found: InspectedTable, out: Path) -> str:
@@ -142,23 +141,13 @@ class Roles:
 
 @dataclass(frozen=True, eq=False)
 class InspectedTable:
-    """A table with summaries of its columns, and the few non-numeric cells of numeric columns, which count as empty."""
+    """A table with summaries of its columns, and non-numeric cells of numeric columns, which count as empty."""
 
     file: Path
     form: TextFormat | None
     table: pd.DataFrame
     summaries: tuple[ColumnSummary, ...]
-    non_numeric: dict[str, dict[str, float]]
-
-    @property
-    def empty(self) -> tuple[str, ...]:
-        """The non-numeric cells."""
-        return tuple(dict.fromkeys(text for cells in self.non_numeric.values() for text in cells))
-
-    def header(self) -> str:
-        """Return file, size and format."""
-        form = "" if self.form is None else f" ({self.form})"
-        return f"{self.file}: {len(self.table):,} rows, {len(self.table.columns)} columns{form}"
+    empty: tuple[str, ...]
 
     def overview(self, roles: Roles) -> Table:
         """Return a table of the columns and their roles."""
@@ -173,26 +162,16 @@ class InspectedTable:
     def choose_column(self, name: str | None, candidates: Sequence[Candidate], flag: str, meaning: str) -> str:
         """Return a column by its flag, or by the proposal if it is clear."""
         from softswitch.tables.proposal import clear_choice
+        from softswitch.tables.table import find_column
 
         if name is not None:
-            return self.check_column(name, flag, several=True)
+            return str(find_column(self.table, name, flag).name)
         if (clear := clear_choice(candidates)) is not None:
             return clear
         listed = ([one for one in candidates if one.points >= 0] or candidates)[:6]
         lines = [f"{flag} is needed ({meaning}): {'candidates are' if listed else 'there is no candidate'}"]
         lines += [f"  {one.name}: {one.why or 'no evidence'}" for one in listed]
         raise ValueError("\n".join(lines))
-
-    def check_column(self, name: str, flag: str, *, several: bool = False) -> str:
-        """Return the name of a column, or raise if there is none; ``several``: also if it has one value only."""
-        columns = [str(one) for one in self.table.columns]
-        if name not in columns:
-            near = checks.closest_match(name, columns)
-            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, columns[:30]))}"
-            raise ValueError(f"{flag} must name a column of the table, but is {name!r}; {hint}")
-        if several and self.table[name].nunique() < 2:
-            raise ValueError(f"{flag} must name a column of several values, but {name!r} has one")
-        return name
 
 
 def inspect_table(file: str) -> InspectedTable:
@@ -209,12 +188,11 @@ def inspect_table(file: str) -> InspectedTable:
             f"{file} must have a label, a client and features, but read as a table{f', {form},' if form else ''} has "
             f"{len(table.columns)} columns: {names}"
         )
-    non_numeric = {str(name): cells for name in table.columns if (cells := non_numeric_cells(table[name]))}
-    found = InspectedTable(Path(file), form, table, (), non_numeric)
-    if non_numeric:
-        table = read_table(file, empty=found.empty, **options)
+    empty = tuple(dict.fromkeys(cell for name in table.columns for cell in non_numeric_cells(table[name])))
+    if empty:
+        table = read_table(file, empty=empty, **options)
     summaries = tuple(inspect_column(table[name]) for name in table.columns)
-    return InspectedTable(found.file, form, table, summaries, non_numeric)
+    return InspectedTable(Path(file), form, table, summaries, empty)
 
 
 def _positive(labels: pd.Series, label_type: str, text: str | None) -> PositiveClass | None:
@@ -255,7 +233,8 @@ def _task(
     if kind not in suitable:
         reason = f"{label!r} is {label_type} ({labels.nunique():,} values)"
         raise ValueError(f"--kind must be one of {', '.join(suitable)}, because {reason}, but is {kind!r}")
-    bound = KINDS[kind].propose_bound(labels) if bound is None else bound
+    proposed = KINDS[kind].default_bound
+    bound = bound if bound is not None else proposed(labels) if callable(proposed) else proposed
     value: Any = protected
     if KINDS[kind].uses_groups:
         if sensitive is None or protected is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 LATEST = "'latest' is the newest run below ./runs, 'FOLDER/latest' the newest below that folder"
 HEAD = ("certified", "G", "bound", "F")
-MAX_NAME = 30  # names of runs up to this length are not broken, such that they can be copied
 NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 
@@ -32,7 +30,7 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Pat
         say(f"There are no runs below {folder}.")
         return
     names = [str(run.folder.relative_to(folder)) for run in found]
-    table = _table("run", "status", *HEAD, names=names)
+    table = _table("run", "status", *HEAD)
     for name, run in zip(names, found, strict=True):
         status = run.about["status"]["code"] if run.finished else "not finished"
         try:
@@ -50,7 +48,7 @@ def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more run fo
     opened = [open_run(resolve_run(run)) for run in runs]
     lines, differing = [_line(run) for run in opened], compare_settings(opened)
     numbers = [str(i) for i in range(1, len(opened) + 1)]
-    table = _table("", "run", *HEAD, "rounds", title="Results", names=[run.name for run in opened])
+    table = _table("", "run", *HEAD, "rounds", title="Results")
     for number, run, line in zip(numbers, opened, lines, strict=True):
         table.add_row(number, *map(escape, (run.name, *line)), f"{run.about['rounds']:,}" if run.finished else "")
     Console().print(table, NOTE)
@@ -74,11 +72,10 @@ def report(
     say(f"Report: {write_report([resolve_run(run) for run in runs], out)}")
 
 
-def _table(*columns: str, title: str | None = None, names: Sequence[str] = ()) -> Table:
+def _table(*columns: str, title: str | None = None) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        no_wrap = column == "run" and max(map(len, names)) <= MAX_NAME
-        table.add_column(column, overflow="fold", no_wrap=no_wrap)
+        table.add_column(column, overflow="fold", min_width=30 if column == "run" else None)
     return table
 
 

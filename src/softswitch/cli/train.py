@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,16 +55,14 @@ def predict(
     """Write a copy of a table with the predictions of a run's model and their probabilities."""
     from softswitch.results.folder import resolve_run
     from softswitch.tables.model import load
-    from softswitch.tables.table import read_table, text_format, write_table
+    from softswitch.tables.table import read_table, write_table
 
     model = load(resolve_run(run), allow_uncertified=uncertified)
-    form = text_format(data)  # the copy has the format of the table
-    options = {} if form is None else asdict(form)
-    table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())), **options)
-    file = out or data.with_name(re.sub(r"\.(\w+)(\.(gz|xz|bz2|zip))?$", "", data.name) + "-predicted.csv")
+    table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
+    file = out or data.with_name(re.sub(r"\.(\w+)(\.gz)?$", "", data.name) + "-predicted.csv")
     if file.exists():
         raise ValueError(f"{file} already exists; use another --out")
-    write_table(read_table(data, as_text=True, **options).assign(**model.columns(table)), file, form)
+    write_table(read_table(data, as_text=True).assign(**model.columns(table)), file)
     say(f"Predicted {len(table):,} rows → {file}")
 
 

@@ -100,12 +100,8 @@ def parse_datetimes(values: pd.Series, order: str = "dmy") -> DateTimes | None:
     if pd.api.types.is_datetime64_any_dtype(values):
         wall = values.dt.tz_localize(None) if values.dt.tz is not None else values
         return DateTimes(*_split_datetimes(wall))
-    if not is_text(values):  # integers such as 20130105 in a column named as a date
-        is_named = re.search(r"date|datum|day", str(values.name), re.IGNORECASE)
-        is_number = pd.api.types.is_numeric_dtype(values)
-        if not (is_named and is_number and values.dropna().between(19000101, 20991231).all()):
-            return None
-        values = values.map("{:.0f}".format, na_action="ignore")
+    if not is_text(values):
+        return None
     codes, distinct = pd.factorize(values)
     texts = pd.Series(distinct, dtype=object).astype(str).str.strip()
     if texts.empty or _parse_texts(texts[:SAMPLE], order) is None or (parsed := _parse_texts(texts, order)) is None:

@@ -44,7 +44,6 @@ class ConstraintKind:
         sentence: What must hold. It may contain {bound}, {points} (a difference of shares in percentage points),
             {positive} ("diagnosis = malignant"), {label} and {group} ("sex = F").
         default_bound: Bound that ``softswitch init`` proposes, or a function of the label column that returns it.
-        has_one_class_objective: Whether the objective is the loss of one class, which a constant model minimises.
         constraint_names: Function of the label and the protected group that names the constraints, if several.
     """
 
@@ -56,12 +55,7 @@ class ConstraintKind:
     strata: str | tuple[str, ...] | None = None  # columns that batches are stratified by
     uses_groups: bool = False
     default_bound: float | Callable[[pd.Series], float] = 0.1
-    has_one_class_objective: bool = False
     constraint_names: Callable[[Any, Any], list[str]] | None = None
-
-    def propose_bound(self, labels: pd.Series) -> float:
-        """Return a bound to start with."""
-        return self.default_bound(labels) if callable(self.default_bound) else self.default_bound
 
     def describe_bound(self, bound: float, *, client: str, label: str, positive: Any, group: str) -> str:
         """Return the sentence that states what must hold at every client."""
@@ -79,15 +73,6 @@ KINDS: dict[str, ConstraintKind] = {}  # all registered kinds by name
 def kind_names(*label_types: str) -> tuple[str, ...]:
     """Return the names of the kinds that support one of these label types."""
     return tuple(kind.name for kind in KINDS.values() if set(label_types) & set(kind.label_types))
-
-
-def check_regret(kind: str, regret: bool) -> None:
-    """Raise if ``task.regret`` is set for an objective that every client can bring to 0."""
-    if regret and KINDS[kind].has_one_class_objective:
-        raise ValueError(
-            f"task.regret must be false for the kind {kind!r}: its objective is the loss of one class, which every "
-            "client can bring to 0 alone. Its regret would be the loss itself"
-        )
 
 
 @dataclass(frozen=True)
@@ -220,9 +205,7 @@ SENTENCES = {
 _LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive rows", "log loss of negative rows"
 _value = partial(ConstraintDescription, is_nonnegative=True)
 _share = partial(_value, is_share=True)
-_CLASSES = (BINARY, MULTICLASS)
-_ONE_CLASS: dict[str, Any] = {"strata": "y", "has_one_class_objective": True}
-_ONE_CLASS_RATE = _ONE_CLASS | {"default_bound": 0.05}
+_ONE_CLASS: dict[str, Any] = {"strata": "y", "default_bound": 0.05}
 _GROUP: dict[str, Any] = {"strata": "group", "uses_groups": True}
 _GROUP_AND_Y = _GROUP | {"strata": ("group", "y")}
 
@@ -231,9 +214,16 @@ def _add(name: str, build: Callable[..., ProblemFunctions], description: Any, **
     KINDS[name] = ConstraintKind(name, partial(build, name), description, SENTENCES[name], **options)
 
 
-_add("miss-rate", _binary, _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS_RATE)
-_add("false-alarm-rate", _binary, _share("false-alarm rate", _POSITIVE_LOSS, cost="miss_rate"), **_ONE_CLASS_RATE)
-_add("error-rate", _multiclass, _share("error rate", _LOSS), default_bound=0.05, strata="y", label_types=_CLASSES)
+_add("miss-rate", _binary, _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS)
+_add("false-alarm-rate", _binary, _share("false-alarm rate", _POSITIVE_LOSS, cost="miss_rate"), **_ONE_CLASS)
+_add(
+    "error-rate",
+    _multiclass,
+    _share("error rate", _LOSS),
+    default_bound=0.05,
+    strata="y",
+    label_types=(BINARY, MULTICLASS),
+)
 _add(
     "class-miss-rate",
     _multiclass,
@@ -245,7 +235,7 @@ _add(
 )
 _add("decision-parity", _binary, _share("gap of decisions", _LOSS), default_bound=0.05, **_GROUP)
 _add("decision-opportunity", _binary, _share("gap of hit rates", _LOSS), default_bound=0.05, **_GROUP_AND_Y)
-_add("neyman-pearson", _binary, _value(_POSITIVE_LOSS, _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS)
+_add("neyman-pearson", _binary, _value(_POSITIVE_LOSS, _NEGATIVE_LOSS, cost="false_alarm_rate"), strata="y")
 _add("demographic-parity", _binary, _share("gap of probabilities", _LOSS), **_GROUP)
 _add("equal-opportunity", _binary, _share("gap of probabilities", _LOSS), **_GROUP_AND_Y)
 _add(

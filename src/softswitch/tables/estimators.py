@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
@@ -14,10 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import softmax
-from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
@@ -351,28 +348,3 @@ def check_row_values(name: str, values: Any, rows: int) -> np.ndarray:
     if array.shape != (rows,):
         raise ValueError(f"{name} must have one value for each of {rows} rows, but has shape {array.shape}")
     return array
-
-
-def worst_client_scorer(metric: Callable[..., float] = accuracy_score) -> Any:
-    """Return a scorer that is the smallest score of any client, for model selection.
-
-        sklearn.set_config(enable_metadata_routing=True)
-        model = BoundedClassifier(bound=0.1).set_fit_request(clients=True)
-        search = GridSearchCV(model, {"bound": [0.05, 0.1]}, scoring=worst_client_scorer(accuracy_score))
-        search.fit(X, y, clients=hospital)
-
-    Args:
-        metric: Function ``(y, predicted) -> number``, larger for better.
-    """
-    if not get_config()["enable_metadata_routing"]:
-        raise ValueError(
-            "worst_client_scorer needs sklearn.set_config(enable_metadata_routing=True) to know the clients"
-        )
-
-    def worst_score(y: Any, predicted: Any, *, clients: Any = None) -> float:
-        y, predicted = np.asarray(y), np.asarray(predicted)
-        owner = np.zeros(len(y)) if clients is None else check_row_values("clients", clients, len(y))
-        masks = (owner == client for client in np.unique(owner))
-        return min(float(metric(y[rows], predicted[rows])) for rows in masks)
-
-    return make_scorer(worst_score).set_score_request(clients=True)

@@ -142,7 +142,7 @@ class DateParts:
             parts = ["hour sin", "hour cos", *parts]
         if not len(days):
             return cls(str(values.name), order, 0.0, 1.0, tuple(parts))
-        weekdays = sorted(set(pd.to_datetime(days, unit="D").weekday))
+        weekdays = sorted(set(pd.to_datetime(days, unit="D").day_of_week))
         season = ["season sin", "season cos"] * (np.ptp(days) >= SEASON_DAYS)
         parts = ["day", *season, *(WEEKDAYS[day] for day in weekdays[1:]), *parts]
         return cls(str(values.name), order, float(days.mean()), float(days.std()) or 1.0, tuple(parts))
@@ -162,10 +162,10 @@ class DateParts:
                 raise _wrong_cell(self.name, content, [*wrong, *values.dropna()][0])
             days, hours = parsed.days, parsed.hours
         dates = pd.to_datetime(pd.Series(days), unit="D").dt
-        year, clock = 2 * np.pi * (dates.dayofyear - 1) / 365.25, 2 * np.pi * hours / 24
+        year, clock = 2 * np.pi * (dates.day_of_year - 1) / 365.25, 2 * np.pi * hours / 24
         parts = {"day": (days - self.mean) / self.scale, "season sin": np.sin(year), "season cos": np.cos(year)}
         parts |= {"hour sin": np.sin(clock), "hour cos": np.cos(clock), "is empty": values.isna().to_numpy()}
-        parts |= {name: dates.weekday == i for i, name in enumerate(WEEKDAYS)}
+        parts |= {name: dates.day_of_week == i for i, name in enumerate(WEEKDAYS)}
         columns = [np.asarray(parts[part], np.float32) for part in self.parts]
         return np.nan_to_num(np.array(columns).reshape(len(columns), len(values)).T)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,21 +40,13 @@ CERTIFIABLE_MULTIPLES = (2.0, 1.2)
 """Further default bounds as multiples of the smallest certifiable bound, if no other bound is certifiable."""
 
 
-class FrontierRun(NamedTuple):
-    """A frontier, its folder, and the number of models that the same rows have certified before."""
-
-    folder: Path
-    frontier: Frontier
-    earlier_certificates: int
-
-
 def train_frontier(
     file: str | Path,
     bounds: Sequence[float] = (),
     *,
     say: Callable[[str], None] = lambda text: None,
     progress: bool | None = None,
-) -> FrontierRun:
+) -> tuple[Path, Frontier, int]:
     """Train one model per bound and certify them from the loosest bound to the tightest.
 
     Args:
@@ -62,6 +54,9 @@ def train_frontier(
         bounds: The bounds. Default: multiples of the bound in the settings.
         say: Function that is called with the plan before training, and with the outcome of each bound.
         progress: Show a progress bar. Default: on a terminal only.
+
+    Returns:
+        The folder, the frontier, and the number of models that the same rows have certified before.
     """
     path = Path(file)
     base = path.resolve().parent
@@ -103,10 +98,9 @@ def train_frontier(
         "settings": str(path.resolve()),
         "earlier_certificates": earlier,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "models": {f"{point.bound:g}": bound_folder(point.bound) for point in curve.points},
     }
     run_folder.write_frontier(folder, curve, about | details)
-    return FrontierRun(folder, curve, earlier)
+    return folder, curve, earlier
 
 
 def bound_folder(bound: float) -> str:
@@ -140,7 +134,7 @@ def _check_config(config: Config) -> Config:
             raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")
     if config.task.regret:
         raise ValueError("task.regret must be false for a frontier, which compares bounds by the objective")
-    if config.privacy.is_enabled:
+    if config.privacy.epsilon is not None:
         raise ValueError("privacy.epsilon must not be set for a frontier: the budget is for one model, not for several")
     return replace(config, run=replace(config.run, aim=CERTIFIED))
 
@@ -184,10 +178,4 @@ def _verdict(point: FrontierPoint, curve: Frontier) -> str:
     """Return whether a bound's model is certified, and why."""
     if point.certificate is not None:
         return describe_certification(point.certificate)
-    reasons = {
-        BoundOutcome.LATER: "it was not tested, because tests stop at the first bound that fails",
-        BoundOutcome.TOO_FEW: "these rows are too few to certify it",
-        BoundOutcome.NOT_REACHED: "the training rows violate it",
-    }
-    verdict = f"{NOT_CERTIFIED.capitalize()} ({curve.confidence:.4g})"
-    return f"{verdict} for the bound {point.bound:g}: {reasons[point.outcome]}."
+    return f"{NOT_CERTIFIED.capitalize()} ({curve.confidence:.4g}) for the bound {point.bound:g}: {point.outcome}."

@@ -83,20 +83,17 @@ def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, 
     return INTEGER if (filled % 1 == 0).all() else NUMBER, None
 
 
-def non_numeric_cells(values: pd.Series) -> dict[str, float]:
-    """Return the few strings, with their shares, without which a text column holds numbers or dates."""
+def non_numeric_cells(values: pd.Series) -> list[str]:
+    """Return the few strings without which a text column holds numbers or dates."""
     if not is_text(values):
-        return {}
+        return []
     filled = values.dropna().astype(str)
     rest = filled[~filled.str.fullmatch(r"[-+€$£]?\d[-\d.,' %€$£eE:/T]*")]
-    counts = rest.value_counts()
-    is_rare = len(rest) <= (1 - NUMBERS_SHARE) * len(filled) and len(counts) <= MAX_NON_NUMERIC
-    if len(filled) < MIN_ROWS or rest.empty or not is_rare:
-        return {}
-    parsed = parse_cells(values.where(~values.isin(counts.index)))
-    if is_text(parsed) and parse_datetimes(parsed) is None:
-        return {}
-    return {str(cell): count / len(values) for cell, count in counts.items()}
+    is_rare = len(rest) <= (1 - NUMBERS_SHARE) * len(filled) and rest.nunique() <= MAX_NON_NUMERIC
+    if len(filled) < MIN_ROWS or not is_rare:
+        return []
+    parsed = parse_cells(values.where(~values.isin(rest)))
+    return [] if is_text(parsed) and parse_datetimes(parsed) is None else rest.unique().tolist()
 
 
 def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str) -> str | None:

@@ -6,20 +6,19 @@ They are estimates without a guarantee; the certificate has one. The rate of a c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, apply_network, scores
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
 from softswitch.results.result import Result
-from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
+from softswitch.tables.labels import NumberLabel
 from softswitch.tables.preparation import PreparedTable
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -63,48 +62,36 @@ BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}
 """Baselines that are measured too, by the prefix of their columns."""
 
 
-def measure_clients(
-    label_type: str, data: ClientData, scores: Mapping[str, np.ndarray], names: tuple[object, ...], scale: float = 1.0
-) -> dict[str, list[float]]:
-    """Return a column ``{model}_{metric}`` for every model and metric, with one entry per client.
-
-    A client without rows gets NaN; ``scale`` converts standardised values to the unit of a number.
-    """
-    y, ends = np.asarray(data.rows.columns["y"]) * scale, np.cumsum(data.sizes)
-    parts = {name: slice(end - size, end) for name, size, end in zip(data.names, data.sizes, ends, strict=True)}
-    return {
-        f"{model}_{metric}": [
-            function(y[parts[name]], score[parts[name]] * scale) if name in parts else math.nan for name in names
-        ]
-        for model, score in scores.items()
-        for metric, function in METRICS[label_type].items()
-    }
-
-
 def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float]]:
-    """Return further columns of a run's client table: numbers of rows, and metrics on held-out rows."""
-    names = table.train.names
+    """Return further columns of a run's client table: numbers of rows, and metrics on held-out rows.
+
+    There is a column ``{model}_{metric}`` for every model and metric; a client without held-out rows has NaN.
+    """
+    names, held_out, label = table.train.names, table.held_out, table.label
     columns: dict[str, list[float]] = {"rows": table.train.sizes.tolist()}
-    for name, part in (("rows_to_choose_by", table.validation), ("rows_held_out", table.held_out)):
+    for name, part in (("rows_to_choose_by", table.validation), ("rows_held_out", held_out)):
         if part is not None:
             sizes = dict(zip(part.names, part.sizes.tolist(), strict=True))
             columns[name] = [sizes.get(client, 0) for client in names]
-    if table.held_out is None:
+    if held_out is None:
         return columns
     baselines = {prefix: find_baseline(name, result.baselines) for prefix, name in BASELINES.items()}
     models = {"held_out": result.params} | {key: one.params for key, one in baselines.items() if one is not None}
-    label, x = table.label, table.held_out.rows.columns["x"]
-    scores = {
-        model: _label_scores(label, apply_network(params, x)) for model, params in models.items() if params is not None
-    }
-    scale = label.scale if isinstance(label, NumberLabel) else 1
-    return columns | measure_clients(label.type, table.held_out, scores, names, scale)
-
-
-def _label_scores(label: Label, values: Array) -> np.ndarray:
-    if isinstance(label, NumberLabel):
-        return np.asarray(label.unit.clip(values[:, 0]))
-    return np.asarray(values if isinstance(label, MulticlassLabel) else values[:, 0])
+    y, ends = np.asarray(held_out.rows.columns["y"]), np.cumsum(held_out.sizes)
+    y = label.mean + label.scale * y if isinstance(label, NumberLabel) else y
+    parts = {name: slice(end - size, end) for name, size, end in zip(held_out.names, held_out.sizes, ends, strict=True)}
+    for model, params in models.items():
+        if params is None:
+            continue
+        outputs = apply_network(params, held_out.rows.columns["x"])
+        if label.type == NUMBER:
+            score = label.decode(outputs)
+        else:
+            score = np.asarray(outputs[:, 0] if label.type == BINARY else outputs)
+        for metric, function in METRICS[label.type].items():
+            values = (function(y[parts[name]], score[parts[name]]) if name in parts else math.nan for name in names)
+            columns[f"{model}_{metric}"] = list(values)
+    return columns
 
 
 def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:

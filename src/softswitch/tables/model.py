@@ -34,7 +34,7 @@ class ModelFile:
     encoding: Encoding
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A model that reads a table.
 
@@ -89,9 +89,6 @@ class Model:
             hint = "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
             raise ValueError(f"{message} To predict anyway, use {hint}")
         return apply_network(self.params, jnp.asarray(self.encoding.encode(table)))
-
-    def __repr__(self) -> str:
-        return f"Model({self.label!r} from {len(self.encoding.columns)} columns; {self.run.about['status']['code']})"
 
 
 def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Any, hidden: tuple[int, ...]) -> None:

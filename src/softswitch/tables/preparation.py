@@ -15,7 +15,6 @@ import pandas as pd
 from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit, split_masks
-from softswitch.engine.auto_tuning import SHARPNESS
 from softswitch.engine.defaults import default_alpha
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -25,12 +24,12 @@ from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import Label, NumberLabel, fit_label
 from softswitch.tables.private import declared_encoding, declared_label
-from softswitch.tables.settings import AIMS, AUTO, Config, DataSection, MethodSection, replace_auto
+from softswitch.tables.settings import AIMS, AUTO, Config, DataSection, replace_auto
 from softswitch.tables.table import find_column, match_value, read_table
 
 CERTIFIED = AIMS[0]
-ALPHA_BY_SCALE = {"spread": 10.0, "change": SHARPNESS}  # default of alpha by its scale
 OPTIMIZERS = {AUTO: None, "sgd": optax.sgd, "adam": optax.adam}
+MEMORY: dict[str, Any] = {AUTO: AUTO, "on": Memory(), "off": None, "corrected": Memory(corrected=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ class PreparedTable:
 
 def prepare_table(config: Config, folder: Path) -> PreparedTable:
     """Read the table, encode it, and split the rows of every client; relative paths start from ``folder``."""
-    data, task, is_private = config.data, config.task, config.privacy.is_enabled
+    data, task, is_private = config.data, config.task, config.privacy.epsilon is not None
     file = folder / data.file
     table, dropped = _read(file, config)
     types = KINDS[task.kind].label_types
@@ -140,8 +139,7 @@ def build_method(config: Config) -> Method:
     common: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
     common |= {"tolerance": config.task.bound, "optimizer": OPTIMIZERS[section.optimizer]}
     if section.name == "softmax":
-        alpha = replace_auto(section.alpha, ALPHA_BY_SCALE.get(section.alpha_scale))
-        return methods.SoftmaxSGM(alpha=alpha, alpha_scale=replace_auto(section.alpha_scale, "raw"), **common)
+        return methods.SoftmaxSGM(alpha=replace_auto(section.alpha), **common)
     if section.name == "penalty":
         return methods.Penalty(penalty=section.penalty, **common)
     if section.name == "primal-dual":
@@ -154,11 +152,3 @@ def fill_alpha(method: Method, clients: int) -> Method:
     if not isinstance(method, methods.SoftmaxSGM) or method.step_size is None or method.alpha is not None:
         return method
     return replace(method, alpha=default_alpha(clients, method.tolerance))
-
-
-def build_memory(section: MethodSection) -> Memory | str | None:
-    """Return the client memory as ``solve`` takes it."""
-    if isinstance(section.memory, str):
-        named: dict[str, Any] = {AUTO: AUTO, "on": Memory(), "off": None, "corrected": Memory(corrected=True)}
-        return named[section.memory]
-    return Memory(smoothing=section.memory)

@@ -28,7 +28,7 @@ KEY_WORDS = 2  # number of 32-bit words of a random key
 def training_privacy(config: Config) -> RecordPrivacy | None:
     """Return the privacy settings of training, or None; raise if a setting uses rows outside the privacy budget."""
     privacy = config.privacy
-    if not privacy.is_enabled:
+    if privacy.epsilon is None:
         if privacy.certificate_epsilon is not None or privacy.ranges or privacy.levels:
             raise ValueError("privacy.epsilon must be set if other settings of [privacy] are set")
         return None

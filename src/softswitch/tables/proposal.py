@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
+from softswitch.support.checks import check_choice
 from softswitch.tables import inspection
 from softswitch.tables.cells import is_text, parse_datetimes
 from softswitch.tables.features import to_categories
 from softswitch.tables.inspection import CATEGORY, INTEGER, TWO_VALUES, ColumnSummary, plain_value
-from softswitch.tables.settings import DataSection
 
 LEAKAGE = 0.99  # association with the label from which a column is most likely a copy of it, or known only after it
 MAX_ROWS = 20_000  # number of rows from which associations are computed on a sample
@@ -154,15 +154,6 @@ def _to_numbers(values: pd.Series) -> np.ndarray:
     return np.nan_to_num(np.clip(numbers, -1e30, 1e30), nan=-2e30)[:, None]
 
 
-def duplicates_client(values: pd.Series, client: pd.Series) -> bool:
-    """Return whether the values of a column and the clients correspond one to one."""
-    count = client.nunique()
-    if count < 3 or values.nunique() != count or values.isna().any():
-        return False
-    pairs = pd.DataFrame({"values": to_categories(values).to_numpy(), "client": to_categories(client).to_numpy()})
-    return len(pairs.drop_duplicates()) == count
-
-
 def reasons_to_ignore(
     table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str, label_type: str
 ) -> dict[str, str]:
@@ -173,8 +164,6 @@ def reasons_to_ignore(
             continue
         if one.reason is not None:
             reasons[one.name] = one.reason
-        elif one.content in (CATEGORY, INTEGER) and duplicates_client(table[one.name], table[client]):
-            reasons[one.name] = f"a copy of {client}, which is unknown for new clients"
         elif (association := label_association(table[one.name], table[label], label_type)) > LEAKAGE:
             measured = f"{MEASURES[label_type]} {association:.3f}"
             reasons[one.name] = f"a near copy of {label} ({measured}); is it known when a prediction is needed?"
@@ -189,13 +178,6 @@ def remarks(
     for name, role in ((label, "label"), (client, "client")):
         if missing := int(table[name].isna().sum()):
             lines.append(f"{missing:,} of {len(table):,} rows have no {role} ({name}) and are dropped")
-    sizes = to_categories(table.dropna(subset=[label, client])[client]).value_counts()
-    enough = int(np.ceil(1 / DataSection("", "", "").held_out))
-    if few := int((sizes < enough).sum()):
-        lines.append(
-            f"clients with fewer than {enough} rows: {few:,} of {len(sizes):,}; none of their rows can be held out, so "
-            "there is no certificate for all clients"
-        )
     lines += [f"{one.name}: {one.remark}" for one in summaries if one.remark and one.name not in ignored]
     duplicates = int(table.drop(columns=list(ignored)).duplicated().sum())
     if duplicates > DUPLICATES_SHARE * len(table):
@@ -209,8 +191,4 @@ def remarks(
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:
     """Return the value of a column that a string of the command line means."""
     known = {str(plain): plain for plain in map(plain_value, pd.unique(values.dropna()))}
-    matches = [text] if text in known else [name for name in known if name.lower() == text.lower()]
-    if len(matches) != 1:
-        examples = ", ".join(map(repr, sorted(known)[:8]))
-        raise ValueError(f"{flag} must be a value of {values.name!r}, but is {text!r}; values are {examples}")
-    return known[matches[0]]
+    return known[check_choice(f"{flag}, a value of {values.name!r},", text, sorted(known))]

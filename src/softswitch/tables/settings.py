@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from softswitch.problem.choices import ALPHA_SCALES, ANSWERS, CRITERIA, LOSSES
+from softswitch.problem.choices import ANSWERS, CRITERIA, LOSSES
 from softswitch.support.checks import closest_match
 from softswitch.tables.constraints import KINDS
 
@@ -22,16 +21,11 @@ ALL = "all"
 AUTO = "auto"  # value of a setting that the library chooses during training
 
 
+@dataclass(frozen=True)
 class OneOf:
-    """Annotation of a string that must be one of some choices; a function is called when a file is read."""
+    """Annotation of a string that must be one of some choices, which are looked up when a file is read."""
 
-    def __init__(self, *choices: str, find: Callable[[], Iterable[str]] | None = None) -> None:
-        self._find = find or (lambda: choices)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The accepted strings."""
-        return tuple(self._find())
+    choices: Iterable[str]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -58,7 +52,7 @@ class DataSection:
     validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
     empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
     separator: str = setting("Separator of a text file; auto: detected.", AUTO)
-    decimal: Annotated[str, OneOf(AUTO, ".", ",")] = setting("Decimal sign of a text file; auto: detected.", AUTO)
+    decimal: Annotated[str, OneOf((AUTO, ".", ","))] = setting("Decimal sign of a text file; auto: detected.", AUTO)
     encoding: str = setting("Encoding of a text file; auto: detected.", AUTO)
 
 
@@ -66,11 +60,11 @@ class DataSection:
 class TaskSection:
     """The objective, and the constraint that must hold at every client."""
 
-    kind: Annotated[str, OneOf(find=KINDS.keys)] = setting("Kind of constraint.", "neyman-pearson")
+    kind: Annotated[str, OneOf(KINDS)] = setting("Kind of constraint.", "neyman-pearson")
     bound: float = setting("Bound of the constraint: a rate (0.05: 5%), a loss, or an error in the label's unit.", 0.1)
     sensitive: str | None = setting("Column with the group, for parity, opportunity and group loss.", None)
     protected: str | int | float | bool | None = setting("Value of that column for the protected group.", None)
-    loss: Annotated[str, OneOf(AUTO, *LOSSES)] = setting("Loss; auto: quantile for coverage, else squared.", AUTO)
+    loss: Annotated[str, OneOf((AUTO, *LOSSES))] = setting("Loss; auto: quantile for coverage, else squared.", AUTO)
     quantile: float | Literal["auto"] = setting("Of the quantile loss; auto: 1 - bound for coverage, else 0.5.", AUTO)
     regret: bool = setting("true: minimise each client's regret: its loss minus that of its own best model.", False)
 
@@ -86,18 +80,15 @@ class ModelSection:
 class MethodSection:
     """The method. Values set to "auto" are chosen during training, or as published if step_size is set."""
 
-    name: Annotated[str, OneOf(*METHODS)] = setting("The method.", "softmax")
+    name: Annotated[str, OneOf(METHODS)] = setting("The method.", "softmax")
     alpha: float | Literal["auto"] = setting("Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO)
-    alpha_scale: Annotated[str, OneOf(AUTO, *ALPHA_SCALES)] = setting("Scale of alpha.", AUTO)
     step_size: float | Literal["auto"] = setting("Step size of the server.", AUTO)
-    optimizer: Annotated[str, OneOf(AUTO, *OPTIMIZERS)] = setting("Optimiser of the server.", AUTO)
-    criterion: Annotated[str, OneOf(AUTO, *CRITERIA)] = setting("Criterion of the switch.", AUTO)
+    optimizer: Annotated[str, OneOf((AUTO, *OPTIMIZERS))] = setting("Optimiser of the server.", AUTO)
+    criterion: Annotated[str, OneOf((AUTO, *CRITERIA))] = setting("Criterion of the switch.", AUTO)
     slack: float | Literal["auto"] = setting("A in the threshold bound/(1 + 1/A) of the switch, at least 1.", AUTO)
     threshold: float | Literal["auto"] = setting("Threshold of the switch, instead of slack.", AUTO)
     local_step_size: float | Literal["auto"] = setting("Step size of the clients for several local steps.", AUTO)
-    memory: float | Annotated[str, OneOf(AUTO, *MEMORIES)] = setting(
-        "Client memory; corrected: for small batches; a number: weight of the last report, in [0, 1).", AUTO
-    )
+    memory: Annotated[str, OneOf((AUTO, *MEMORIES))] = setting("Client memory; corrected: for small batches.", AUTO)
     robust: int = setting("Number of Byzantine clients to tolerate; as many of the worst clients are trimmed.", 0)
     penalty: float = setting("Weight of violations, for 'penalty'.", 10.0)
     multiplier: float = setting("Initial multiplier, for 'primal-dual'.", 1.0)
@@ -112,12 +103,12 @@ class RunSection:
     seconds: float | None = setting("Stop at the first checkpoint after this many seconds. Default: no limit.", None)
     local_steps: int = setting("Local gradient steps of a client per round.", 1)
     participation: float = setting("Share of clients per round.", 1.0)
-    batch_size: int | Annotated[str, OneOf(AUTO, ALL)] = setting("Rows per client and gradient; all (or 0): all.", AUTO)
-    value_batch_size: int | Annotated[str, OneOf(AUTO, ALL, "same")] = setting("Rows per client and report.", AUTO)
+    batch_size: int | Annotated[str, OneOf((AUTO, ALL))] = setting("Rows per client and gradient; all or 0: all.", AUTO)
+    value_batch_size: int | Annotated[str, OneOf((AUTO, ALL, "same"))] = setting("Rows per client and report.", AUTO)
     average_last: float | Literal["auto"] = setting("Share of the last rounds to average over.", AUTO)
-    answer: Annotated[str, OneOf(*ANSWERS)] = setting("Iterate to return; auto: the best in training.", AUTO)
+    answer: Annotated[str, OneOf(ANSWERS)] = setting("Iterate to return; auto: the best in training.", AUTO)
     seed: int = setting("Seed of all random choices.", 0)
-    aim: Annotated[str, OneOf(*AIMS)] = setting("certified: select a certifiable model; bare: do not.", AIMS[0])
+    aim: Annotated[str, OneOf(AIMS)] = setting("certified: select a certifiable model; bare: do not.", AIMS[0])
     confidence: float = setting("Confidence level of the certificate.", 0.95)
     folder: str = setting("Folder for run folders, relative to the folder of this file.", "runs")
 
@@ -134,11 +125,6 @@ class PrivacySection:
     clip_value: float = setting("Largest norm of a row's objective and constraints.", 3.0)
     clip_gradient: float = setting("Largest norm of a row's gradient.", 2.0)
     rate: float = setting("Share of its rows that a client samples for a report and for a gradient.", 1.0)
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether training is differentially private."""
-        return self.epsilon is not None
 
 
 @dataclass(frozen=True)
@@ -172,23 +158,16 @@ def read_config(file: str | Path) -> Config:
 
 def parse_config(values: dict[str, Any]) -> Config:
     """Validate settings given as nested dicts; the error lists all problems."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     try:
         # JSON, because strict validation accepts dicts as dataclasses and lists as tuples only there.
-        config: Config = _adapter(tuple(KINDS)).validate_json(json.dumps(values, default=lambda value: {}))
+        config: Config = TypeAdapter(Config).validate_json(json.dumps(values, default=lambda value: {}))
     except (ValueError, RecursionError) as error:  # without ValidationError: JSON cannot express the values
         problems = [problem["loc"] for problem in error.errors()] if isinstance(error, ValidationError) else [()]
         messages = dict.fromkeys(_message(values, *map(str, loc[:2])) for loc in problems)
         raise ValueError("\n".join(messages)) from None
     return config
-
-
-@lru_cache
-def _adapter(kinds: tuple[str, ...]) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Config)
 
 
 def _message(values: Any, section: str | None = None, name: str | None = None) -> str:

@@ -40,12 +40,10 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise ValueError(f"file must be an existing table, but {str(path)!r} {problem}")
-    endings = [ending.lower() for ending in path.suffixes]
-    ending = endings[-1] if endings else ""
-    if ending in COMPRESSED:
-        ending = endings[-2] if len(endings) > 1 and endings[-2] in TEXT else ".csv" if ending == ".zip" else ending
-    if ending not in (*TEXT, *PARQUET):
-        accepted = f"{', '.join((*TEXT, *PARQUET))}, a compressed text file also in {', '.join(COMPRESSED)}"
+    ending, *_ = [ending.lower() for ending in reversed(path.suffixes) if ending.lower() != COMPRESSED] or [""]
+    is_compressed = path.suffix.lower() == COMPRESSED
+    if ending not in (TEXT if is_compressed else (*TEXT, *PARQUET)):
+        accepted = f"{', '.join((*TEXT, *PARQUET))}, a compressed text file in {COMPRESSED}"
         raise ValueError(f"file must end in {accepted}, but is {str(path)!r}; save a spreadsheet as CSV")
     return path, ending
 
@@ -59,7 +57,7 @@ def text_format(file: str | Path) -> TextFormat | None:
 def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
     _check_lines(path, first_rows(path, form.encoding, form.separator))
     options: dict[str, Any] = {"dtype": str, "na_filter": False} if as_text else {"na_values": [*EMPTY, *empty]}
-    options |= _csv_options(form)
+    options |= {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
     try:
         with text_file.open_bytes(path) as stream:
             table = pd.read_csv(stream, keep_default_na=False, skipinitialspace=True, low_memory=False, **options)
@@ -71,16 +69,11 @@ def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
     return table if as_text else table.apply(parse_cells, decimal=form.decimal, empty=empty)
 
 
-def write_table(table: pd.DataFrame, file: Path, form: TextFormat | None = None) -> None:
+def write_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table as CSV, with cells escaped that a spreadsheet would compute; ``read_table`` undoes it."""
-    options = {} if form is None else _csv_options(form)
     has_cr = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
     quoting = csv.QUOTE_NONNUMERIC if has_cr else csv.QUOTE_MINIMAL  # QUOTE_MINIMAL does not quote \r
-    _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting, **options)
-
-
-def _csv_options(form: TextFormat) -> dict[str, str]:
-    return {"sep": form.separator, "decimal": form.decimal, "encoding": form.encoding}
+    _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting)
 
 
 def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import codecs
 import csv
 import gzip
 import io
-import zipfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,19 +14,15 @@ from typing import IO
 
 import pandas as pd
 
-from softswitch.support.files import check_archive, check_compression_ratio, check_size, raise_too_large, size_limit
+from softswitch.support.files import check_compression_ratio, check_size, raise_too_large, size_limit
 
 TABLE = 1 << 36  # largest uncompressed size of a table in bytes: 64 GiB
 HARMLESS = 1 << 30  # uncompressed size up to which the compression ratio is not limited
-BLOCK = 1 << 18
 CELL_BYTES = 8  # smallest size of a cell in memory
-SAMPLE = 1 << 18  # number of characters used to detect separator and decimal sign
-SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-DECIMALS = {".": "point", ",": "comma"}
-ENCODINGS = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8", "cp1252": "Windows-1252"}
-COMPRESSED = (".gz", ".zip")
-COMPRESSION_ERRORS = (EOFError, OSError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""Errors of damaged compressed files."""
+SAMPLE = 1 << 18  # number of characters or bytes that are read at once, and that reveal the format
+SEPARATORS = (",", ";", "\t", "|")
+COMPRESSED = ".gz"
+COMPRESSION_ERRORS = (EOFError, OSError, zlib.error)  # errors of damaged compressed files
 
 
 @dataclass(frozen=True)
@@ -39,25 +34,17 @@ class TextFormat:
     decimal: str
 
     def __str__(self) -> str:
-        separator = SEPARATORS.get(self.separator, repr(self.separator))
-        encoding = ENCODINGS.get(self.encoding, self.encoding)
-        return f"separated by {separator}, decimal {DECIMALS[self.decimal]}, {encoding}"
+        return f"separator {self.separator!r}, decimal sign {self.decimal!r}, {self.encoding}"
 
 
 def check_text(path: Path) -> None:
     """Raise if a text file is too large, also uncompressed."""
     check_size(path, TABLE)
-    if path.suffix.lower() == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            check_archive(path, archive.infolist(), TABLE, HARMLESS)
-    elif path.suffix.lower() == ".gz":
-        _check_gzip(path)
-
-
-def _check_gzip(path: Path) -> None:
+    if path.suffix.lower() != COMPRESSED:
+        return
     size, packed, limit = 0, path.stat().st_size, size_limit(TABLE)
     with gzip.open(path) as stream:
-        while block := stream.read(BLOCK):
+        while block := stream.read(SAMPLE):
             size += len(block)
             if size > limit:
                 raise_too_large(path, size, limit, "or more, uncompressed")
@@ -79,21 +66,14 @@ def check_parquet(path: Path) -> None:
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a text file for reading its uncompressed bytes."""
-    if path.suffix.lower() == ".zip":
-        archive = zipfile.ZipFile(path)
-        names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
-        if len(names) != 1:
-            archive.close()
-            raise ValueError(f"{path} must hold one file, but holds {len(names)}: {', '.join(names[:5])}")
-        return archive.open(names[0])
-    return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path) if path.suffix.lower() == COMPRESSED else path.open("rb")  # type: ignore[return-value]
 
 
 def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextFormat:
     """Return the format of a text file; values other than "auto" are not detected."""
     if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
         raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
-    signs = tuple(SEPARATORS) if separator == "auto" else (separator,)
+    signs = SEPARATORS if separator == "auto" else (separator,)
     try:
         check_text(path)
         encoding = _detect_encoding(path) if encoding == "auto" else _check_encoding(encoding)

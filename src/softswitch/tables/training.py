@@ -34,11 +34,11 @@ from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
-from softswitch.tables.constraints import KINDS, check_regret
+from softswitch.tables.constraints import KINDS
 from softswitch.tables.labels import Label
 from softswitch.tables.metrics import client_metrics, group_metrics
 from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_memory, build_method, fill_alpha
+from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha
 from softswitch.tables.preparation import prepare_table as prepare_table
 from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
 from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
@@ -91,8 +91,6 @@ def train(
         lambda: build_method(config),
         lambda: training_privacy(config),
         lambda: config.privacy.certificate_epsilon is None or certificate_privacy(config),
-        lambda: build_memory(config.method),
-        lambda: check_regret(config.task.kind, config.task.regret),
         lambda: checks.check_seed("run.seed", config.run.seed),
         lambda: checks.check_probability("run.confidence", config.run.confidence),
     )
@@ -108,16 +106,14 @@ def train(
     try:
         return _run(folder, config, table, method, about, callbacks=callbacks, progress=progress)
     except ValueError:
-        if not any((folder / CHECKPOINTS).glob("round-*")):  # refused before the first round
+        if {file.name for file in folder.rglob("*") if file.is_file()} <= {CONFIG, ABOUT, NOISE_KEY}:  # nothing was run
             shutil.rmtree(folder)
-            with suppress(OSError):
-                folder.parent.rmdir()
         raise
 
 
 def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
     """Return entries of run.json: time, data, command and versions."""
-    digest = WITHHELD if config.privacy.is_enabled else table.fingerprint
+    digest = WITHHELD if config.privacy.epsilon is not None else table.fingerprint
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {"file": config.data.file, "sha256": digest, "rows": int(table.train.sizes.sum())},
@@ -157,7 +153,11 @@ def resume(
         extended = replace(extended, seconds=seconds)
     config, old = replace(config, run=extended), config
     table = prepare_table(config, base)
-    if config.privacy.is_enabled and "status" in run.about and not (run.folder / CHECKPOINTS / NOISE_KEY).exists():
+    if (
+        config.privacy.epsilon is not None
+        and "status" in run.about
+        and not (run.folder / CHECKPOINTS / NOISE_KEY).exists()
+    ):
         raise ValueError(f"{run.folder} is finished: evaluating it again would exceed its privacy budget")
     if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):  # checkpoints check withheld data
         raise ValueError(f"{config.data.file} has changed since {run.folder} started; start a new run")
@@ -178,7 +178,7 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
         participation=run.participation,
         batch_size=batch_sizes.get(run.batch_size, run.batch_size),
         value_batch_size=value_batch_sizes.get(run.value_batch_size, run.value_batch_size),
-        memory=build_memory(config.method),
+        memory=MEMORY[config.method.memory],
     )
     output = Output(iterate=run.answer, average_last=replace_auto(run.average_last))
     options = {"rounds": replace_auto(run.rounds), "seed": run.seed, "sampling": sampling, "output": output}
@@ -187,7 +187,7 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
 
 def _check_privacy(config: Config, table: PreparedTable) -> None:
     """Raise if a private certificate is not possible."""
-    if config.privacy.is_enabled and table.held_out is not None and table.problem.constraint_range is None:
+    if config.privacy.epsilon is not None and table.held_out is not None and table.problem.constraint_range is None:
         raise ValueError(
             f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate needs a "
             "constraint with a known range per row, such as miss-rate"
@@ -214,7 +214,11 @@ def _run(
                 certificate = certify(result, table.problem, table.held_out, config.run.confidence)
         columns = client_metrics(table, result)
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            about["certification"] = _aim(certificate, certified, count_earlier_certificates(folder, config, about))
+            earlier = count_earlier_certificates(folder, config, about)
+            verdict = {"certified": is_certified(certificate), "message": describe_certification(certificate)}
+            about["certification"] = verdict | {"earlier_certificates": earlier}
+            if certified is not None and certified.model is not None:
+                about["certification"] |= {"model": str(certified.model), "looked_at": certified.models_compared}
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(result.params, table.held_out)
@@ -271,15 +275,6 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
 def _monitored(table: PreparedTable) -> ClientData | None:
     """Return the rows to monitor during training, never those of a requested certificate."""
     return table.held_out if table.split is None else table.validation
-
-
-def _aim(certificate: Certificate | None, certified: Certified | None, earlier: int) -> dict[str, Any]:
-    """Return the outcome of certification for run.json."""
-    verdict = {"certified": is_certified(certificate), "message": describe_certification(certificate)}
-    aim = verdict | {"earlier_certificates": earlier}
-    if certified is None or certified.model is None:
-        return aim
-    return aim | {"model": str(certified.model), "looked_at": certified.models_compared}
 
 
 def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:
