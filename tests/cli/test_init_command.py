@@ -76,7 +76,6 @@ def test_nothing_but_the_table_is_needed_where_it_is_clear(folder):
     assert (data.separator, data.decimal, data.encoding) == (";", ",", "cp1252")
     assert data.empty == ("unknown",)
     assert (config.task.kind, config.task.bound) == ("miss-rate", 0.05)
-    assert "# days_late: a near copy of delivery" in (folder / "shipments.toml").read_text(encoding="utf-8")
     ready = training.prepare_table(config, folder)
     assert ready.dropped == 2
     assert ready.label == BinaryLabel("on time", "late")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from softswitch_experiments.paper.batch import Batch
     from softswitch_experiments.paper.outputs import Saved
 
-INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure and the report.")] = Path("demo"),
@@ -98,7 +96,7 @@ def paper(
         saved, failed = _run_batch(batch)
     except KeyboardInterrupt:
         say("Interrupted. Finished experiments are kept; the same command runs the remaining ones.", style="bold")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(130) from None  # the exit code of a program that Ctrl-C ended
     claims = [claim for one in (*batch.reused, *saved) for claim in one.claims]
     duration = format_duration(time.perf_counter() - start)
     say(f"{sum(claim.held for claim in claims)} of {len(claims)} claims held; {duration}.")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from softswitch.tables.proposal import Candidate, PositiveClass
     from softswitch.tables.text_file import TextFormat
 
-WIDTH = 80
 REQUESTED = "as requested"
 DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}
 
@@ -60,7 +59,7 @@ def init(
             raise ValueError(f"{file} already exists; use another --out, or --force")
 
     _, found = checks.call_all(check_out, lambda: inspect_table(table))
-    console = Console(width=min(WIDTH, Console().width), highlight=False)
+    console = Console(highlight=False)
     size = f"{len(found.table):,} rows, {len(found.table.columns)} columns"
     console.print(f"{table}: {size}{f' ({found.form})' if found.form else ''}", markup=False)
     labels = proposal.label_candidates(found.summaries)
@@ -126,17 +125,15 @@ class Roles:
         return lines + (["\nRemarks:", *(f"- {note}" for note in notes)] if notes else [])
 
     def write_settings(self, found: InspectedTable, out: Path) -> str:
-        """Return the settings file, with reasons as comments; a relative path starts from its folder."""
+        """Return the settings file; a relative path starts from its folder."""
         file = found.file
         if not file.is_absolute() and out.resolve().parent != Path.cwd():
             file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
         options: dict[str, Any] = {} if found.form is None else asdict(found.form)
         options |= {"ignore": tuple(self.ignored), "empty": found.empty}
         value = None if self.positive is None else self.positive.value
-        text = write_config(Config(DataSection(file.as_posix(), self.label, self.client, value, **options), self.task))
-        for name, reason in reversed(self.ignored.items()):
-            text = text.replace("\nignore = ", f"\n# {' '.join(f'{name}: {reason}'.split())}\nignore = ", 1)
-        return text
+        data = DataSection(file.as_posix(), self.label, self.client, value, **options)
+        return write_config(Config(data, self.task))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,11 +180,8 @@ def inspect_table(file: str) -> InspectedTable:
     options = {} if form is None else asdict(form)
     table = read_table(file, **options)
     if len(table.columns) < 3:
-        names = ", ".join(map(repr, table.columns))
-        raise ValueError(
-            f"{file} must have a label, a client and features, but read as a table{f', {form},' if form else ''} has "
-            f"{len(table.columns)} columns: {names}"
-        )
+        found = f"{len(table.columns)} columns: {', '.join(map(repr, table.columns))} ({form})"
+        raise ValueError(f"{file} must have a label, a client and features, but has {found}")
     empty = tuple(dict.fromkeys(cell for name in table.columns for cell in non_numeric_cells(table[name])))
     if empty:
         table = read_table(file, empty=empty, **options)

@@ -108,7 +108,7 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
         f"method: {shorten_numbers(str(method))}",
     ]
     if table.dropped:
-        contents.insert(2, f"{table.dropped:,} rows dropped: their label, client or group is empty")
+        contents.append(f"{table.dropped:,} rows dropped: their label, client or group is empty")
     branch = tree.add("[bold]table")
     for line in contents:
         branch.add(escape(line))

@@ -25,7 +25,6 @@ NUMBER, INTEGER, CATEGORY, TWO_VALUES, DATETIME = "number", "whole number", "cat
 IDENTIFIER, CONSTANT, EMPTY = "identifier", "constant", "empty"
 UNUSABLE = (IDENTIFIER, CONSTANT, EMPTY)  # content types of columns that should be ignored
 IDENTIFIER_SHARE = 0.95  # share of distinct values from which a text column is an identifier
-NEARLY_EMPTY = 0.995
 MIN_ROWS = 20  # smallest number of rows that reveals the content of a column
 NUMBERS_SHARE = 0.9  # share of numbers from which a text column is a numeric column with some non-numeric cells
 MAX_NON_NUMERIC = 3  # largest number of distinct non-numeric cells of such a column
@@ -59,8 +58,6 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
     if distinct == 1 and empty == 0:
         return ColumnSummary(name, CONSTANT, empty, distinct, f"{plain_value(filled.iloc[0])!r} in every row")
     content, remark = _content(values, filled, distinct)
-    if empty > NEARLY_EMPTY:
-        return ColumnSummary(name, content, empty, distinct, f"empty in {empty:.1%} of the rows")
     reason = _identifier_reason(name, filled, distinct, content)
     if reason is not None:
         return ColumnSummary(name, IDENTIFIER, empty, distinct, reason)
