@@ -143,7 +143,7 @@ class DateParts:
         if not len(days):
             return cls(str(values.name), order, 0.0, 1.0, tuple(parts))
         weekdays = sorted(set(pd.to_datetime(days, unit="D").day_of_week))
-        season = ["season sin", "season cos"] * (np.ptp(days) >= SEASON_DAYS)
+        season = ["season sin", "season cos"] * bool(np.ptp(days) >= SEASON_DAYS)
         parts = ["day", *season, *(WEEKDAYS[day] for day in weekdays[1:]), *parts]
         return cls(str(values.name), order, float(days.mean()), float(days.std()) or 1.0, tuple(parts))
 
