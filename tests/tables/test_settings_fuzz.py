@@ -75,13 +75,13 @@ def test_fuzz_settings_with_a_table(home, told):
 
     def prepare():
         config = parse_config(told)
-        ready, method, *_ = call_all(
+        call_all(
             lambda: prepare_table(config, home),
             lambda: build_method(config),
             lambda: checks.check_seed("run.seed", config.run.seed),
             lambda: checks.check_probability("run.confidence", config.run.confidence),
         )
-        training._check(config, ready, method)
+        training.solve_options(config)
         assert parse_config(tomllib.loads(write_config(config))) == config
 
     if isinstance(told, dict):
