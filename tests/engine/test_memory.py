@@ -112,7 +112,7 @@ def test_the_switch_sees_all_and_directions_come_from_those_asked():
 def test_who_is_asked(n, data):
     """As many as there are places, nobody twice: the worst, of whom the unheard come first, and those in turn."""
     m = data.draw(st.integers(1, n))
-    places = ss.Memory(worst_share=data.draw(st.floats(0, 1))).places(m)
+    places = ss.Memory().places(m)
     assert places.total == m
     assert places.in_turn >= 1
     values = st.lists(st.one_of(st.floats(-5, 5, width=32), st.just(-np.inf)), min_size=n, max_size=n)
@@ -187,9 +187,9 @@ def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
     assert represented_clients(Places(1, 1, 1), 3, jnp.float32) is None, "everyone is asked: the plain method"
 
 
-@pytest.mark.parametrize(("n", "m", "share"), [(20, 3, 2 / 3), (47, 5, 0.8), (7, 7, 0.5), (30, 4, 0.0), (9, 8, 1.0)])
-def test_nobody_waits_longer_than_is_said(n, m, share):
-    memory = ss.Memory(worst_share=share)
+@pytest.mark.parametrize(("n", "m"), [(20, 3), (47, 5), (7, 7), (30, 1), (9, 8)])
+def test_nobody_waits_longer_than_is_said(n, m):
+    memory = ss.Memory()
     places, rounds = memory.places(m), 200
     whose = turns(jax.random.key(3), rounds, n, places)
     assert all(len(set(row)) == len(row) for row in whose.tolist())
@@ -537,7 +537,6 @@ def test_checkpoints_keep_it(tmp_path):
     ("made", "wrong"),
     [
         (lambda: ss.Memory(smoothing=1.0), "smoothing must be a finite number and >= 0 and < 1, but is 1.0"),
-        (lambda: ss.Memory(worst_share=1.5), "worst_share must be a finite number and >= 0 and <= 1, but is 1.5"),
         (
             lambda: flat.solve(PROBLEM, client_data(*regression()), RULE, memory=True),
             "memory must be a Memory, but is True",

@@ -119,7 +119,7 @@ def test_a_server_that_remembers_is_not_bound_by_the_sampling_error():
     assert "cannot be met in 100 rounds" in few.advice
     with pytest.raises(ValueError, match="smoothing=0"):
         plan(known, clients=20, participation=0.25, epsilon=0.5, memory=ss.Memory(smoothing=0.5))
-    with pytest.raises(ValueError, match="worst_share"):
+    with pytest.raises(ValueError, match="at least 3 per round"):
         plan(known, clients=20, participation=0.1, epsilon=0.5, memory=ss.Memory())
 
 

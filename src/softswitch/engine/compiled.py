@@ -133,7 +133,7 @@ def run_rounds(
         chosen = chosen if at_once else draw(jax.random.fold_in(key, k))
         if places is not None:
             assert setup.memory is not None
-            state, clients = select_by_memory(state, key, k, places, setup.memory.rest_for(setup.method))
+            state, clients = select_by_memory(state, key, k, places, setup.method.rest)
             chosen = oracle.draw_for(clients, chosen) if drawn is None else chosen
         return state, k, chosen
 

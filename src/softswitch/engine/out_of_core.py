@@ -163,7 +163,7 @@ def _read_selected(setup: Setup, places: Places, key: Array, state: State, k: in
     """Read the rows of one round whose clients the memory selects."""
     oracle = _streamed(setup)
     assert setup.memory is not None
-    rest = setup.memory.rest_for(setup.method)
+    rest = setup.method.rest
     return oracle.feed.read(_draw_selected(oracle.drawing, places, key, jnp.int32(k), state, rest), 1)
 
 

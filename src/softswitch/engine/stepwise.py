@@ -86,7 +86,7 @@ class StepwiseEngine:
         if setup.memory is None or program.places is None:
             draws = oracle.draw(round_key)
         else:
-            rest = setup.memory.rest_for(method)
+            rest = method.rest
             state, clients = _select_by_memory(state, key, number, places=program.places, rest=rest)
             draws = oracle.draw_for(clients, oracle.draw_randomness(round_key))
         reports, kept = oracle.report(state.params, draws)

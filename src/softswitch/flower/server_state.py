@@ -251,7 +251,7 @@ class ServerState:
         k = jnp.int32(self.done)
         if self._memory is None:
             return [connected[i] for i in np.asarray(_choose(self._key, k, len(connected), size))]
-        places, rest = self._memory.places(size), self._memory.rest_for(self.method)
+        places, rest = self._memory.places(size), self.method.rest
         self._stand_for = represented_clients(places, len(connected), self.dtype)
         indices, memory = jnp.asarray(connected, jnp.int32), self.state.parts["memory"]
         return np.asarray(_choose_by_memory(self._key, k, memory, indices, places, rest)).tolist()

@@ -159,6 +159,11 @@ class Method(TracedSettings, ABC):
         return self.own_criterion if self.criterion is None else self.criterion
 
     @property
+    def rest(self) -> int:
+        """Rounds after a selection in which a memory does not select a client by value, as it may be Byzantine."""
+        return 0 if self.robust is None else 1
+
+    @property
     def server_optimizer(self) -> Callable[[Any], optax.GradientTransformation]:
         """The server optimizer: a function from a step size to an optax transformation."""
         return optax.sgd if self.optimizer is None else self.optimizer

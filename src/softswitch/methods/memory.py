@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from softswitch.methods.base import Method
 from softswitch.methods.drift_correction import Forecasts
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.parts import Decide, Part
@@ -20,8 +19,8 @@ from softswitch.support import checks
 from softswitch.support.arrays import append_clients, take_clients
 from softswitch.support.function_equality import TracedSettings
 
-EXCLUDED = -2
-"""``reported_at`` of a client that is excluded."""
+EXCLUDED = -2  # ``reported_at`` of a client that is excluded
+WORST_SHARE = 2 / 3  # of a round's places, for the clients with the largest remembered values
 
 
 class Places(NamedTuple):
@@ -44,15 +43,12 @@ class Memory(TracedSettings):
     Attributes:
         smoothing: β in [0, 1): the memory is a running mean of a client's reports with weight 1 − β for the newest;
             0 keeps the last report. A larger β reduces the noise of the switch, and follows more slowly.
-        worst_share: Share of a round's places for the clients with the largest remembered values, half by g and half
-            by f. The rest are selected in turn, in random order; at least one place is.
         corrected: Drift-corrected estimates: every client also reports the values of its batch at the previous
             iterate, at twice the cost, and its estimate moves by the difference. The decay rate is chosen during the
             run, and ``smoothing`` stays 0. For reports on few rows, whose maximum is mostly noise.
     """
 
     smoothing: float = 0.0
-    worst_share: float = 2 / 3
     corrected: bool = False
 
     def __post_init__(self) -> None:
@@ -62,23 +58,11 @@ class Memory(TracedSettings):
             raise ValueError(
                 f"smoothing must be 0 for a corrected memory, which chooses its own, but is {self.smoothing:g}"
             )
-        share = checks.check_real("worst_share", self.worst_share, minimum=0, maximum=1)
-        object.__setattr__(self, "worst_share", share)
 
     @property
     def values_a_report(self) -> int:
         """Number of iterates at which a report evaluates its batch."""
         return 2 if self.corrected else 1
-
-    def rest_for(self, method: Method) -> int:
-        """Return the number of rounds after a selection in which a client is not selected by its values.
-
-        With Byzantine clients, one that claims to be the worst must not always be selected.
-
-        Args:
-            method: The method.
-        """
-        return 0 if method.robust is None else 1
 
     def places(self, participants: int) -> Places:
         """Return how the places of a round are assigned.
@@ -86,7 +70,7 @@ class Memory(TracedSettings):
         Args:
             participants: Number of clients m in a round.
         """
-        worst = min(participants - 1, round(float(self.worst_share) * participants))
+        worst = min(participants - 1, round(WORST_SHARE * participants))
         return Places(math.ceil(worst / 2), worst // 2, participants - worst)
 
     def longest_wait(self, clients: int, participants: int) -> int:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -102,15 +102,10 @@ def _is_constant(value: Any) -> bool:
     """Return whether a value is a JAX array, or a module, class or function of a library."""
     if isinstance(value, jax.Array):
         return not isinstance(value, jax.core.Tracer)
-    if isinstance(value, type):
-        return _is_library(value.__module__)
     if isinstance(value, ModuleType):
         return _is_library(value.__name__)
-    if isinstance(value, BuiltinFunctionType) and value.__self__ is not None:
-        return isinstance(value.__self__, ModuleType) and _is_library(value.__self__.__name__)
     name = getattr(value, "__module__", None) or ""
-    module = sys.modules.get(name)
-    return _is_library(name) and module is not None and getattr(module, getattr(value, "__name__", ""), None) is value
+    return _is_library(name) and getattr(sys.modules.get(name), getattr(value, "__name__", ""), None) is value
 
 
 def _is_library(module: str) -> bool:

@@ -228,7 +228,7 @@ def _longest_wait(memory: Memory | None, clients: int, participants: int) -> int
     if not memory.places(participants).by_objective:
         raise ValueError(
             f"memory must select clients by constraint and by objective, but with {participants} clients per round "
-            f"selects {memory.places(participants)}; select at least 3 per round, or raise worst_share"
+            f"selects {memory.places(participants)}; select at least 3 per round"
         )
     return memory.longest_wait(clients, participants)
 
