@@ -16,43 +16,25 @@ Decide = Callable[[Any, Reports], tuple[Decision, Any]]
 
 
 class Round(NamedTuple):
-    """A round between its two exchanges.
+    """A round between its two exchanges."""
 
-    Attributes:
-        k: Number of the round.
-        clients: I_k, the participants.
-        reports: What they reported.
-        trusted: The reports as the server uses them: trimmed if some clients may be Byzantine.
-        decision: The method's decision.
-        method_state: State of the method after it.
-        parts: State of the optional parts after the reports, by name.
-    """
-
-    k: Int[Array, ""]
-    clients: Int[Array, " m"]
-    reports: Reports
-    trusted: Reports
-    decision: Decision
-    method_state: Any
-    parts: dict[str, Any]
+    k: Int[Array, ""]  # number of the round
+    clients: Int[Array, " m"]  # I_k, the participants
+    reports: Reports  # what they reported
+    trusted: Reports  # the reports as the server uses them: trimmed if some clients may be Byzantine
+    decision: Decision  # the method's decision
+    method_state: Any  # state of the method after it
+    parts: dict[str, Any]  # state of the optional parts after the reports, by name
 
 
 class Update(NamedTuple):
-    """The result of a round's second exchange.
+    """The result of a round's second exchange."""
 
-    Attributes:
-        direction: Σ r_i u_i, or another combination of the u_i.
-        directions: Every u_i, stacked along the first axis, if they are needed; else None.
-        returned: Which participants returned a direction, if not all that reported did; else None.
-        at_clients: State of all clients after the round, if they have one; else None.
-        traffic: Bytes sent up and down, each in two parts, if messages are compressed; else None.
-    """
-
-    direction: Params
-    directions: Params | None = None
-    returned: Bool[Array, " m"] | None = None
-    at_clients: Any = None
-    traffic: Any = None
+    direction: Params  # Σ r_i u_i, or another combination of the u_i
+    directions: Params | None = None  # every u_i, stacked along the first axis, if they are needed; else None
+    returned: Bool[Array, " m"] | None = None  # who returned a direction, if not all that reported did
+    at_clients: Any = None  # state of all clients after the round, if they have one; else None
+    traffic: Any = None  # bytes sent up and down, each in two parts, if messages are compressed; else None
 
 
 class Part:

@@ -23,17 +23,11 @@ from softswitch.support.arrays import is_large, select, update_if
 
 
 class Average(NamedTuple):
-    """A running mean of iterates with compensated (Kahan) summation, so that 10⁶ rounds lose no digits in float32.
+    """A running mean of iterates with compensated (Kahan) summation, so that 10⁶ rounds lose no digits in float32."""
 
-    Attributes:
-        total: Σ w_k.
-        lost: The part of it that was lost to rounding.
-        rounds: Number of iterates.
-    """
-
-    total: Params
-    lost: Params
-    rounds: Int[Array, ""]
+    total: Params  # Σ w_k
+    lost: Params  # the part of it that was lost to rounding
+    rounds: Int[Array, ""]  # number of iterates
 
     @classmethod
     def empty(cls, params: Params) -> Average:
@@ -63,17 +57,11 @@ class Average(NamedTuple):
 
 
 class BestIterate(NamedTuple):
-    """The best feasible iterate by its reports; while there is none, the one with the smallest criterion.
+    """The best feasible iterate by its reports; while there is none, the one with the smallest criterion."""
 
-    Attributes:
-        params: The iterate.
-        score: Its reported worst-client objective; +∞ while no iterate was feasible.
-        criterion: The smallest criterion of any iterate, feasible or not; +∞ before the first.
-    """
-
-    params: Params
-    score: Float[Array, ""]
-    criterion: Float[Array, ""]
+    params: Params  # the iterate
+    score: Float[Array, ""]  # its reported worst-client objective; +∞ while no iterate was feasible
+    criterion: Float[Array, ""]  # the smallest criterion of any iterate, feasible or not; +∞ before the first
 
     def offer(
         self,
@@ -99,25 +87,15 @@ class BestIterate(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the server knows between two rounds.
+    """What the server knows between two rounds."""
 
-    Attributes:
-        params: w_k.
-        optimizer: State of the server optimizer.
-        method: State of the method.
-        average: Mean of the feasible iterates.
-        best: The best feasible iterate by its reports.
-        diverged_at: The round in which a value was not finite; −1 if there was none.
-        parts: State of the optional parts of a round that are on, by name.
-    """
-
-    params: Params
-    optimizer: Any
-    method: Any
-    average: Average
-    best: BestIterate
-    diverged_at: Int[Array, ""]
-    parts: dict[str, Any]
+    params: Params  # w_k
+    optimizer: Any  # state of the server optimizer
+    method: Any  # state of the method
+    average: Average  # mean of the feasible iterates
+    best: BestIterate  # the best feasible iterate by its reports
+    diverged_at: Int[Array, ""]  # the round in which a value was not finite; −1 if there was none
+    parts: dict[str, Any]  # state of the optional parts of a round that are on, by name
 
     @property
     def averaged_params(self) -> Params:
