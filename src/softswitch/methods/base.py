@@ -27,7 +27,10 @@ PAPER_SLACK = 10.0
 
 
 def limits(**bounds: float) -> dict[str, Any]:
-    """Return the metadata of a setting that must be a number within these bounds, as ``check_real`` takes them."""
+    """Return the metadata of a setting that must be a number within these bounds (arguments of ``check_real``).
+
+    None and schedules are accepted if the annotation of the setting names them.
+    """
     return {"limits": bounds}
 
 
