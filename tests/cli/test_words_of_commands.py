@@ -51,8 +51,15 @@ def write_run(folder, started, **settings):
         "tolerance": 0.05,
         "rounds": 20_000,
         "description": asdict(KINDS["miss-rate"].description),
-        "answer": "", "method": "", "seed": 0, "clients": 1, "seconds": 1.0, "switch_share": None,
-        "violating": [], "diagnostics": [], "versions": {},
+        "answer": "",
+        "method": "",
+        "seed": 0,
+        "clients": 1,
+        "seconds": 1.0,
+        "switch_share": None,
+        "violating": [],
+        "diagnostics": [],
+        "versions": {},
     }
     (folder / "run.json").write_text(json.dumps(about))
     certificate = {"verdict": "undecided", "confidence": 0.95, "approximate": False, "clients": []}
