@@ -18,14 +18,6 @@ def _options(method: Any, options: dict[str, Any]) -> dict[str, Any]:
     return group_options(automatic=automatic, **draws | options)
 
 
-def _keeping(options: dict[str, Any]) -> dict[str, Any]:
-    """Combine a warm start with what is kept of it."""
-    keep = options.pop("keep", None)
-    if keep is not None and options.get("warm_start") is not None:
-        options["warm_start"] = ss.WarmStart(options["warm_start"], keep)
-    return options
-
-
 def _regret(options: dict[str, Any]) -> Any:
     """Return the arguments of ``with_regret``, or None."""
     regret = options.pop("regret", None)
@@ -39,12 +31,12 @@ def solve(problem: Any, clients: Any, method: Any = None, **options: Any) -> ss.
         problem, clients = task.problem, task.clients
         if options.get("held_out") is not None:
             options["held_out"] = task.transform(options["held_out"])
-    return ss.solve(problem, clients, method, **_options(method, _keeping(options)))
+    return ss.solve(problem, clients, method, **_options(method, options))
 
 
 def solve_federation(federation: Any, method: Any, **options: Any) -> ss.Result:
     """Call ``softswitch.solve`` for a federation."""
-    return ss.solve(federation, None, method, **group_options(**_keeping(options)))
+    return ss.solve(federation, None, method, **group_options(**options))
 
 
 def sweep(problem: Any, clients: Any, methods: Any, **options: Any) -> Any:
@@ -79,7 +71,7 @@ def solve_torch(
 ) -> ss.Result:
     """Call ``softswitch.solve`` for a PyTorch module."""
     problem, data = _torch(module, objective, constraint, clients, options)
-    return ss.solve(problem, data, method, **_options(method, _keeping(options)))
+    return ss.solve(problem, data, method, **_options(method, options))
 
 
 def torch_federation(module: Any, objective: Any, constraint: Any, clients: Any, **options: Any) -> ss.Federation:

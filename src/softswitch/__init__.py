@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from softswitch.engine.certified import Certified as Certified
     from softswitch.engine.certified import solve_certified as solve_certified
     from softswitch.engine.frontier import frontier as frontier
-    from softswitch.engine.request import WarmStart as WarmStart
     from softswitch.engine.solve import solve as solve
     from softswitch.engine.sweep import sweep as sweep
     from softswitch.methods.automatic import Automatic as Automatic

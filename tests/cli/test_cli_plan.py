@@ -31,25 +31,11 @@ def test_a_wish_that_cannot_be_met_ends_in_an_error_code():
 
 
 def test_bad_wishes_name_the_argument():
-    assert "give either epsilon or samples" in " ".join(invoke().output.split())
+    assert "--epsilon" in invoke().output
     bad = invoke("--epsilon", "-1")
     assert bad.exit_code == 2
     assert "epsilon must be a finite number and > 0" in " ".join(bad.output.replace("│", " ").split())
 
 
-def test_other_gaps_slater_and_choices():
-    some = ("--participation", "0.5", "--heterogeneity", "0.3", "--epsilon", "1", "--json")
-    gap = json.loads(invoke(*some, "--gap", "beta", "--gap-shape", "1", "--gap-shape", "2").output)
-    assert gap["met"]
-    assert gap["constants"]["gap_shape"] == [1.0, 2.0]
-    slater = json.loads(invoke(*some, "--slater", "0.2").output)
-    assert slater["switch_share"] == 0.2 / (2.2 + slater["bound"]["epsilon"])
-    chosen = json.loads(
-        invoke("--epsilon", "1", "--json", "--gradient-noise", "9", "--batch-size", "0", "--local-steps", "0").output
-    )
-    assert chosen["setting"]["batch_size"] >= 81
-    assert chosen["warnings"] == []
+def test_warnings_are_printed():
     assert "Warning: B_g·E = 32" in invoke("--epsilon", "1", "--gradient-noise", "9").output
-    bad = invoke(*some, "--gap", "beta")
-    assert bad.exit_code == 2
-    assert "shape must have 2 positive numbers" in " ".join(bad.output.replace("│", " ").split())

@@ -14,7 +14,7 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, Variant, further_variants
 from softswitch.engine.certified import prepare as prepare_models
-from softswitch.engine.defaults import resolve_method
+from softswitch.engine.request import resolve_method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, group_options

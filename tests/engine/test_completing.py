@@ -12,8 +12,8 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import auto_tuning as choice
-from softswitch.engine import defaults as completing
 from softswitch.engine import solve
+from softswitch.engine.request import is_automatic
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
@@ -274,15 +274,15 @@ def test_with_a_step_size_equal_bits_to_naming_all_of_the_papers_settings(client
 
 def test_the_alpha_of_the_paper():
     """ln(n)/α, how far the softmax mean may lie below the maximum, is a tenth of the tolerance."""
-    assert completing.default_alpha(20, 0.05) == pytest.approx(10 * math.log(20) / 0.05)
-    assert completing.default_alpha(1, 0.05) == pytest.approx(10 / 0.05)
+    assert choice.default_alpha(20, 0.05) == pytest.approx(10 * math.log(20) / 0.05)
+    assert choice.default_alpha(1, 0.05) == pytest.approx(10 / 0.05)
     with pytest.raises(ValueError, match="alpha must be given if the tolerance is 0"):
-        completing.default_alpha(20, 0.0)
+        choice.default_alpha(20, 0.0)
 
 
 def test_rules_with_and_without_a_step_size_share_nothing(clients):
     with pytest.raises(ValueError, match="methods must be all automatic"):
-        completing.is_automatic((TEMPLATE, PAPER))
+        is_automatic((TEMPLATE, PAPER))
 
 
 @pytest.mark.parametrize(

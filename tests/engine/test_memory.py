@@ -17,7 +17,6 @@ import softswitch.flower as fl
 from benchmarks import flat
 from flower_clients import FaultyGrid, quadratics, simulated, zeros
 from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
-from softswitch import theory
 from softswitch.flower import messages as wire
 from softswitch.methods import Reports
 from softswitch.methods.client_selection import (
@@ -54,7 +53,7 @@ def remembering(f, g, reported_at=None):
 
 
 def decide(method, state, remembered, clients, told, pooled):
-    wrapped = ClientMemory(ss.Memory()).wrap(method.decide, {"memory": remembered}, clients)
+    wrapped = ClientMemory(ss.Memory()).wrap(method.decide, remembered, clients)
     return wrapped(state, told)
 
 
@@ -566,7 +565,7 @@ def test_feasible_rounds_keep_what_staleness_promises():
     result = flat.solve(problem, clients, method, **options)
     counts = result.history.feasible & (result.history.unheard == 0)
     assert counts.sum() > 20
-    most = method.switch_at + theory.staleness(1.0, eta, memory.longest_wait(n, m)) + np.log(n) / alpha
+    most = method.switch_at + memory.longest_wait(n, m) * eta + np.log(n) / alpha
     assert result.history.full.constraint[counts].max() <= most + 1e-6
     assert result.history.oldest.max() <= memory.longest_wait(n, m)
 

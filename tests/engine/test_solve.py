@@ -1,6 +1,7 @@
 """solve(): what a result says, what a second call costs, and that nothing depends on how the work is cut."""
 
 import signal
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,19 @@ def test_rounds_beyond_the_last_are_not_in_the_program(clients):
     branches = [e for e in loop.params["body_jaxpr"].eqns if e.primitive.name == "cond"]
     assert branches
     assert all(len(branch.outvars) < leaves for branch in branches)
+
+
+def test_a_round_is_traced_once(clients):
+    calls = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Counted(ss.SoftmaxSGM):
+        def decide(self, state, reports):
+            calls.append(reports)
+            return super().decide(state, reports)
+
+    solve(clients, Counted(alpha=20.0, step_size=0.2, tolerance=0.05))
+    assert len(calls) == 1
 
 
 def test_another_setting_compiles_nothing(clients):

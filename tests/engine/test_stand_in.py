@@ -12,7 +12,7 @@ from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
 from softswitch.certification.optimality import lower_bound
 from softswitch.engine.auto_tuning import JUMP_FACTOR
-from softswitch.engine.restarts import LocalRestarts, next_threshold
+from softswitch.engine.restarts import LocalRestarts
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
@@ -193,9 +193,11 @@ def test_another_stand_in_is_another_run(clients, tmp_path):
         flat.solve(other, clients, method, checkpoints=ss.Checkpoints(tmp_path), **options)
 
 
-def test_the_threshold_of_jumps_is_the_tolerance_itself():
-    assert next_threshold(0.05, 1.0, [], 0.0, jnp.zeros(2), above=False, jumps=True) == 0.05
-    assert next_threshold(0.05, 1.0, [], 0.0, jnp.zeros(2), above=False) < 0.05
+def test_the_threshold_of_jumps_is_the_tolerance_itself(clients):
+    problems = (PROBLEM, ss.Problem(PROBLEM.objective, smooth, PROBLEM.start))
+    jumps, smoothly = (flat.solve(one, clients, ss.Automatic(tolerance=TOLERANCE), rounds=10) for one in problems)
+    assert jumps.restarts[0].threshold == pytest.approx(TOLERANCE, abs=1e-7)
+    assert smoothly.restarts[0].threshold < TOLERANCE - 1e-6
 
 
 SEEDED = {"rounds": 40, "batch_size": 8, "participation": 0.5}

@@ -18,7 +18,7 @@ combined, trimmed = jax.jit(robust.combine), jax.jit(robust.trim)
 def decide(method, state, reports):
     if method.robust is None:
         return method.decide(state, reports)
-    return robust.RobustAggregation(method.robust).wrap(method.decide, {}, None)(state, reports)
+    return robust.RobustAggregation(method.robust).wrap(method.decide, None, None)(state, reports)
 
 
 numbers = st.floats(-100, 100, width=32)

@@ -7,7 +7,6 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from softswitch.engine.private import epsilon_by_rounds
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 
@@ -95,18 +94,6 @@ def test_the_noise_found_spends_the_budget_and_not_more(settings):
     levels = calibrate_noise(privacy, planned)
     assert 1.98 < compute_epsilon(planned, levels, privacy.rate, 1e-4) <= 2.0
     assert planned == (40, 80, 1, 0 if privacy.public_sizes else 1)
-
-
-def test_what_rounds_cost_is_never_told_too_small():
-    privacy = RecordPrivacy(noise=5.0)
-    levels = NoiseLevels.of(privacy, Releases.planned(privacy, 100, 1), 5.0)
-    told = epsilon_by_rounds(privacy, levels, 100, 1)
-    assert told[0] == 0
-    assert (np.diff(told) >= 0).all()
-    for rounds in (1, 7, 50, 100):
-        own = compute_epsilon(Releases.planned(privacy, rounds, 1, 0), levels, ALL_ROWS, privacy.delta)
-        assert own <= told[rounds] <= 1.5 * own
-    assert told[100] == compute_epsilon(Releases.planned(privacy, 100, 1, 0), levels, ALL_ROWS, privacy.delta)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import softswitch as ss
-from softswitch.engine.defaults import default_alpha
+from softswitch.engine.auto_tuning import default_alpha
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 CHECKS = """

@@ -103,7 +103,7 @@ def test_other_models_are_put_beside_the_answer(trained):
     """Misses cost at most 0.2, so the best constant has log odds −log(e^0.2 − 1), and F = 1.708 by false alarms."""
     run, printed = trained
     beside = {one["name"]: one for one in run.about["models"]}
-    names = ["the start", "best constant prediction", "no constraint, worst client", "no constraint, mean client"]
+    names = ["the start", "best constant prediction", "no constraint, worst client"]
     assert list(beside) == ["the answer", *names]
     assert beside["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
     assert beside["the start"]["objective"] == pytest.approx(np.log(2), rel=1e-5)

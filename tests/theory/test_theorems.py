@@ -286,6 +286,20 @@ def test_rules_of_thumb_for_local_steps_and_gradient_rows():
     assert [theory.max_local_steps(k) for k in (1, 90, 100)] == [1, 9, 10]
 
 
+def quantile_bound(level, gap, shape):
+    """The paper's upper bound on Q_Z(ρ) in elementary functions."""
+    if gap == "uniform":
+        return level
+    if gap == "beta":
+        a, b = shape
+        factor = 1.0 if b > 1 else (a * float(special.beta(a, b))) ** (1 / a)
+        return min(1.0, factor * level ** (1 / a))
+    odds = level / (1 - level)
+    if gap == "chi-square":
+        return 8 * shape[0] / math.e * odds ** (2 / shape[0])
+    return {"half-normal": math.sqrt(math.pi / 2), "exponential": 1.0, "half-cauchy": math.pi / 2}[gap] * odds
+
+
 @pytest.mark.parametrize("gap", QUANTILES)
 def test_the_papers_bounds_on_quantiles_hold(gap):
     """Against SciPy's inverse functions over all levels; chi-square and beta over many shapes."""
@@ -302,7 +316,7 @@ def test_the_papers_bounds_on_quantiles_hold(gap):
         for level in levels:
             exact = inverse(level, *shape)
             assert theory.gap_quantile(level, gap, shape) == pytest.approx(exact, rel=1e-8, abs=1e-300)
-            assert exact <= theory.quantile_bound(level, gap, shape) * (1 + 1e-9)
+            assert exact <= quantile_bound(level, gap, shape) * (1 + 1e-9)
 
 
 def test_bounds_on_quantiles_by_hand():
@@ -316,26 +330,22 @@ def test_bounds_on_quantiles_by_hand():
         ("uniform", ()): 0.5,
     }
     for (gap, shape), expected in at_half.items():
-        assert theory.quantile_bound(0.5, gap, shape) == pytest.approx(expected, rel=1e-7)
+        assert quantile_bound(0.5, gap, shape) == pytest.approx(expected, rel=1e-7)
 
 
-def test_theorem_3_with_another_gap_by_hand():
+def test_the_general_error_in_place_of_theorem_3():
     """n = 100, m = 30, K = 50, δ = 0.1: ρ = ln(8·50/0.1)/(100·|ln 0.7|) = 8.29404964/35.6674944 = 0.23253805."""
-    setting = Setting(100, 30, 50, delta=0.1)
-    known = replace(CONSTANTS, heterogeneity=0.5, gap="exponential")
-    found = theory.bound(known, setting)
-    assert found.sampling == pytest.approx(2 * 0.5 * -math.log1p(-0.23253805), rel=1e-6)
-    same = theory.bound(replace(known, gap="uniform"), setting)
-    assert (found.optimization, found.estimation) == (same.optimization, same.estimation)
-    assert theory.constraint_bound(known, setting, 0.001) == found.epsilon, "no κ in it"
-    # A uniform gap as beta(1, 1): 2σρ, against 4σ ln(320)/(n|ln(1−r)|) of the theorem. K < 128/δ = 1280 decides.
-    beta = replace(known, gap="beta", gap_shape=(1, 1))
-    assert theory.bound(beta, setting).sampling == pytest.approx(0.23253805, rel=1e-6)
+
+    def general(setting, gap="uniform"):
+        return 2 * theory.sampling_error(0.5, replace(setting, delta=setting.delta / 8), gap)
+
+    setting, known = Setting(100, 30, 50, delta=0.1), replace(CONSTANTS, heterogeneity=0.5)
+    assert general(setting, "exponential") == pytest.approx(2 * 0.5 * -math.log1p(-0.23253805), rel=1e-6)
+    assert general(setting) == pytest.approx(0.23253805, rel=1e-6)
+    # 2σρ against 4σ ln(320)/(n|ln(1−r)|) of the theorem: K < 128/δ = 1280 decides.
     for rounds, smaller in ((1279, True), (1281, False)):
         many = Setting(10**6, 1000, rounds, delta=0.1)
-        assert (
-            theory.bound(beta, many).sampling < theory.bound(replace(known, gap="uniform"), many).sampling
-        ) is smaller
+        assert (general(many) < theory.bound(known, many).sampling) is smaller
 
 
 @pytest.mark.parametrize(("gap", "shape"), [("uniform", ()), ("half-normal", ()), ("beta", (2.0, 3.0))])

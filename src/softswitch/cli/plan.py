@@ -8,51 +8,41 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-GAPS = "uniform, half-normal, exponential, half-cauchy, chi-square or beta"
-
 
 def plan(
     clients: Annotated[int, typer.Option(min=1, help="Number of clients n.")],
     diameter: Annotated[float, typer.Option(help="Diameter D of the domain Θ.")],
     lipschitz: Annotated[float, typer.Option(help="L, the largest gradient norm of any client's functions.")],
-    epsilon: Annotated[float | None, typer.Option(help="Accuracy ε to reach; or give --samples.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Budget of row evaluations, instead of --epsilon.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Accuracy ε to reach.")],
     delta: Annotated[float, typer.Option(help="Failure probability δ of the guarantee.")] = 0.05,
     participation: Annotated[float, typer.Option(help="Share m/n of the clients per round.")] = 1.0,
-    local_steps: Annotated[int, typer.Option(min=0, help="Local steps E per round; 0: chosen.")] = 1,
-    batch_size: Annotated[int, typer.Option(min=0, help="Rows B_g per gradient; 0: chosen.")] = 32,
+    local_steps: Annotated[int, typer.Option(min=1, help="Local steps E per round.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows B_g per gradient.")] = 32,
     rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     gradient_noise: Annotated[float, typer.Option(help="Standard deviation σ_g of one row's gradient.")] = 0.0,
     value_noise: Annotated[float, typer.Option(help="Standard deviation σ_ζ of one row's value.")] = 0.0,
     heterogeneity: Annotated[float, typer.Option(help="σ, the scale of the gap to the worst client.")] = 0.0,
-    gap: Annotated[str, typer.Option(help=f"Distribution of the gap to the worst client: {GAPS}.")] = "uniform",
-    gap_shape: Annotated[
-        list[float] | None, typer.Option(help="Its shape: 1 number for chi-square, 2 for beta.")
-    ] = None,
-    switch_share: Annotated[float | None, typer.Option(help="Least share κ of feasible rounds; 0.05 if m < n.")] = None,
-    slater: Annotated[float | None, typer.Option(help="Slack ν of some feasible w; it bounds κ from below.")] = None,
+    switch_share: Annotated[float, typer.Option(help="Least share κ of feasible rounds, if m < n.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Plan a run by the theorems: rounds, batches, steps and α for an accuracy, or the best accuracy for a budget.
+    """Plan a run by the theorems: rounds, batches, steps and α for an accuracy.
 
     The exit code is 1 if the accuracy cannot be reached.
     """
     from softswitch.theory.plan import plan as make_plan
     from softswitch.theory.theorems import Constants
 
-    known = Constants(diameter, lipschitz, gradient_noise, value_noise, heterogeneity, gap, tuple(gap_shape or ()))
+    known = Constants(diameter, lipschitz, gradient_noise, value_noise, heterogeneity)
     planned = make_plan(
         known,
         clients=clients,
         participation=participation,
-        local_steps=local_steps or None,
-        batch_size=batch_size or None,
+        local_steps=local_steps,
+        batch_size=batch_size,
         delta=delta,
         epsilon=epsilon,
-        samples=samples,
         rounds=rounds,
         switch_share=switch_share,
-        slater=slater,
     )
     console = Console()
     if json_output:

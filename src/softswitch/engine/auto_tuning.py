@@ -15,6 +15,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.oracles.base import Federation
 from softswitch.oracles.evaluation import padded_widths
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.parameters import count_parameters
@@ -51,6 +52,8 @@ MOMENTUM, LONG_MOMENTUM, LONG_RESTART = 0.9, 0.99, 1000
 SMOOTHING = 0.8
 """Smoothing of remembered reports if they are noisy."""
 TOO_MANY_ROWS = 2**62
+FEDERATION_ROUNDS = 2000
+"""Rounds of an automatic run whose clients are an oracle: the cost of a round is not known."""
 
 
 @dataclass(frozen=True)
@@ -226,3 +229,28 @@ def default_memory(*, all_take_part: bool, noisy: bool, can_repeat: bool = False
     if noisy and can_repeat:
         return Memory(corrected=True)
     return Memory(smoothing=SMOOTHING if noisy else 0.0)
+
+
+def choose_for_federation(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
+    """Return the initial settings of an automatic run of an oracle; rounds of None are chosen."""
+    oracle, cost = federation.oracle, None
+    if not oracle.reports_full_data and oracle.total_rows is not None:
+        values, gradients = oracle.cost(oracle.total_rows * oracle.participants / oracle.client_count)
+        values *= 1 if memory is None else memory.values_a_report
+        cost = float(oracle.total_rows / (values + 3 * gradients))
+    return choose_first_restart(
+        federation.start,
+        FEDERATION_ROUNDS if rounds is None else rounds,
+        may_end=rounds is None,
+        exact=oracle.reports_full_data,
+        jumps=oracle.has_surrogate,
+        noisy=oracle.report_batch_size is not None,
+        evaluation_cost=cost,
+    )
+
+
+def default_alpha(clients: int, tolerance: float) -> float:
+    """Return α = 10·ln(n)/ε, with which the softmax mean is at most a tenth of the tolerance below the maximum."""
+    if tolerance <= 0:
+        raise ValueError("alpha must be given if the tolerance is 0")
+    return 10 * max(1.0, math.log(clients)) / tolerance

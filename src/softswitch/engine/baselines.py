@@ -11,22 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import MOMENTUM, Choice, choose_settings, default_memory
-from softswitch.engine.defaults import resolve_options
+from softswitch.engine.auto_tuning import choose_settings, default_memory
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
-from softswitch.methods.schedules import FallingStep
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator, padded_widths
+from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
 from softswitch.oracles.options import BatchSize, Compute, Sampling
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import (
     CONSTANT,
-    UNCONSTRAINED_MEAN,
     UNCONSTRAINED_WORST,
     Baseline,
     compare_with_trivial,
@@ -35,11 +32,9 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 NO_BOUND = 1e30  # a tolerance that every model meets
-WORK_SHARE = 1 / 8  # work of each unconstrained model, relative to the run
+WORK_SHARE = 1 / 8  # work of the unconstrained model, relative to the run
 WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8  # of an unconstrained model; rows per client
 FEWEST_SHARED_ROUNDS = 75  # if the unconstrained models share the compiled program of the run
-EQUAL_ALPHA = 1e-30  # an α that gives all clients the same weight
-STEPS = (1.0, 0.3, 0.1)  # step sizes of the runs for the mean client, relative to the first one
 LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9  # search of a constant: largest log-odds, grid size, refinements by 3
 
 
@@ -63,9 +58,8 @@ def add_baselines(
         clients: The clients' data.
         constants: Function from log-odds to parameters that predict them for every row. The best constant prediction
             becomes a baseline.
-        unconstrained: Whether to train models without the constraint from the result on, for the worst and for the mean
-            client. Each takes about an eighth of the work of the run. ``result.price`` is then the cost of the
-            constraint.
+        unconstrained: Whether to train a model without the constraint from the result on, with about an eighth of the
+            work of the run. ``result.price`` is then the cost of the constraint.
         held_out: Held-out data of the run, if it had any. The compiled program of the run is then reused.
         cost: Function like the objective by whose worst client the result is compared with the constant. Default: the
             objective. Use an error rate if the constraint is a rate, because the loss of scores near 0 is small.
@@ -85,14 +79,10 @@ def add_baselines(
             evaluate_cost = make_evaluator(replace(problem, objective=cost, objective_range=None), clients)
             costs = [float(evaluate_cost(params).objective.max()) for params in (result.params, constants(odds))]
         models[CONSTANT] = constants(odds), evaluation
-    budget = _budget(result, problem, clients) if unconstrained and np.isfinite(result.worst_objective) else None
-    if budget is not None:
-        training = _Unconstrained(result, problem, clients, budget, held_out)
-        for name, params in (
-            (UNCONSTRAINED_WORST, training.minimise_worst()),
-            (UNCONSTRAINED_MEAN, training.minimise_mean()),
-        ):
-            models[name] = params, evaluate(params)
+    if unconstrained and np.isfinite(result.worst_objective) and len(result.history):
+        params = _train_unconstrained(result, problem, clients, held_out)
+        if params is not None:
+            models[UNCONSTRAINED_WORST] = params, evaluate(params)
     added = [Baseline.of(name, values, result.method, params) for name, (params, values) in models.items()]
     baselines = (*(one for one in result.baselines if one.name not in models), *added)
     known = {diagnostic.code for diagnostic in result.diagnostics}
@@ -111,91 +101,51 @@ class _Budget(NamedTuple):
 def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | None:
     """Return a share of the work of the run, a gradient counted three times; None if it is too small."""
     history, count, largest = result.history, len(clients), int(clients.sizes.max())
-    if not len(history):
-        return None
-    work = float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
-    if result.restarts and _work_per_round(problem, clients) <= 1.01 * work / len(history):
-        return _Budget(min(len(history), max(FEWEST_SHARED_ROUNDS, int(WORK_SHARE * len(history)))), "auto", 1.0)
-    work *= WORK_SHARE
-    # Functions that ignore weights cannot use padded batches.
-    all_rows = int(padded_widths(clients).sum())
-    may_use_all = int(clients.sizes.min()) == largest or not functions_ignoring_weights(problem, clients)
-    if may_use_all and work >= 4 * all_rows * WANTED_ROUNDS:
-        return _Budget(min(int(work / (4 * all_rows)), len(history)), None, 1.0)
-    fewest = max(FEWEST_ROWS, len(clients.strata))
-    rounds = min(WANTED_ROUNDS, len(history), int(work / (4 * fewest)))
+    work = WORK_SHARE * float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
+    if result.restarts:
+        sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
+        values, gradients = (
+            float(count * rows) if isinstance(rows, int) else float(clients.sizes.sum())
+            for rows in (sampling.value_batch_size, sampling.batch_size)
+        )
+        rounds = max(FEWEST_SHARED_ROUNDS, int(work / (values + 3 * gradients)))
+        return _Budget(min(rounds, len(history)), "auto", 1.0)
+    fewest = min(largest, max(FEWEST_ROWS, len(clients.strata)))
+    wanted = max(WANTED_ROUNDS, int(work / (4 * clients.sizes.sum())))
+    rounds = min(wanted, len(history), int(work / (4 * fewest)))
     if rounds < FEWEST_ROUNDS:
         return None
     rows_per_round = work / (4 * rounds)
     participants = min(count, max(1, int(rows_per_round / fewest)))
     rows = max(fewest, int(rows_per_round / participants))
+    # Functions that ignore weights cannot use padded batches.
+    may_use_all = int(clients.sizes.min()) == largest or not functions_ignoring_weights(problem, clients)
     return _Budget(rounds, None if may_use_all and rows >= largest else min(rows, largest), participants / count)
 
 
-def _work_per_round(problem: Problem, clients: ClientData) -> float:
-    """Return the rows of a round of an automatic run, those for a gradient counted three times."""
-    sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
-    values, gradients = (
-        float(len(clients) * rows) if isinstance(rows, int) else float(clients.sizes.sum())
-        for rows in (sampling.value_batch_size, sampling.batch_size)
+def _train_unconstrained(
+    result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None
+) -> Params | None:
+    """Train without the constraint from the result on, within the budget; None if that is too small."""
+    budget = _budget(result, problem, clients)
+    if budget is None:
+        return None
+    shares_program, participation = budget.rows == "auto", budget.participation
+    memory: Any = default_memory(all_take_part=participation == 1, noisy=budget.rows is not None)
+    settings = RunSettings(
+        rounds=budget.rounds,
+        average_last=None,
+        answer="auto",
+        eval_every=None if shares_program else 0,
+        record_clients=shares_program and result.history.per_client is not None,
+        memory="auto" if shares_program else memory,
     )
-    return values + 3 * gradients
-
-
-class _Unconstrained:
-    """Training without the constraint from the result on, within the budget."""
-
-    def __init__(
-        self, result: Result, problem: Problem, clients: ClientData, budget: _Budget, held_out: ClientData | None
-    ) -> None:
-        self._result, self._problem, self._clients = result, problem, clients
-        shares_program, rows = budget.rows == "auto", budget.rows
-        self._held_out = held_out if shares_program else None
-        memory: Any = (
-            "auto"
-            if shares_program
-            else default_memory(all_take_part=budget.participation == 1, noisy=rows is not None)
-        )
-        settings = RunSettings(
-            rounds=budget.rounds,
-            average_last=None,
-            answer="auto",
-            eval_every=None if shares_program else 0,
-            record_clients=shares_program and result.history.per_client is not None,
-            memory=memory,
-        )
-        self._method = Automatic(NO_BOUND).template
-        sampling = Sampling(batch_size=rows, value_batch_size=rows, participation=budget.participation)
-        _, self._sampling, self._compute, self._settings, self._choice = resolve_options(
-            problem, clients, (self._method,), sampling, Compute(), settings
-        )
-
-    def minimise_worst(self) -> Params:
-        """Return the model with the smallest F, which is never larger than that of the result."""
-        return self._run(self._result.params, self._method, self._settings, self._choice).params
-
-    def minimise_mean(self) -> Params:
-        """Return the model with the smallest mean objective: successive runs with smaller steps, from the best so far.
-
-        They share the program of ``minimise_worst``, with an α that gives all clients the same weight.
-        """
-        assert self._choice is not None
-        rounds = max(1, self._settings.rounds // len(STEPS))
-        settings = replace(self._settings, rounds=rounds, answer="last")
-        best, smallest = self._result.params, self._result.as_baseline.mean_objective
-        template = Automatic(NO_BOUND, alpha=EQUAL_ALPHA, alpha_scale="change").template
-        for factor in STEPS:
-            step = FallingStep(first=factor * self._choice.first_step, rounds=rounds)
-            result = self._run(best, self._choice.method(template, step, MOMENTUM, NO_BOUND), settings, None)
-            if (mean := result.as_baseline.mean_objective) < smallest:
-                best, smallest = result.params, mean
-        return best
-
-    def _run(self, start: Params, method: Method, settings: RunSettings, choice: Choice | None) -> Result:
-        problem = replace(self._problem, start=start)
-        options: dict[str, Any] = {"compute": self._compute, "held_out": self._held_out, "choice": choice}
-        prepared = request(problem, self._clients, (method,), self._sampling, settings, **options)
-        return run(prepared, method, self._result.seed)
+    template = Automatic(NO_BOUND).template
+    sampling = Sampling(batch_size=budget.rows, value_batch_size=budget.rows, participation=participation)
+    held_out = held_out if shares_program else None
+    prepared = request(problem, clients, (template,), sampling, settings, held_out=held_out)
+    federation = replace(prepared.federation, start=result.params)
+    return run(replace(prepared, federation=federation), template, result.seed).params
 
 
 def best_constant(

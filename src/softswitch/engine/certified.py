@@ -12,8 +12,7 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, CandidateGenerator, Move, Variant, best_of, further_variants
-from softswitch.engine.defaults import resolve_method, resolve_sampling
-from softswitch.engine.request import RunSettings
+from softswitch.engine.request import RunSettings, resolve_method, resolve_sampling
 from softswitch.engine.solve import solve_rows
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from softswitch.engine.server_step import Evaluated, Setup, decide, run_round, select_by_memory, summarize
+from softswitch.engine.server_step import Evaluated, Setup, decide, evaluate_all, run_round, select_by_memory
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places
 from softswitch.methods.messages import Reports
 from softswitch.methods.state import State, active_parts, first_state
-from softswitch.methods.weighting import maximum
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.history import Record
@@ -31,8 +29,6 @@ CHUNK_WORDS = 2**21
 """Maximum number of random words drawn at once on a CPU: more than a cache holds cost three times as much each."""
 FAST_CHUNK_WORDS = 2**28
 """The same on an accelerator."""
-NOISE_SAMPLES = 32
-"""Number of reports from which the noise of the sampled constraint is estimated."""
 
 
 class Span(NamedTuple):
@@ -65,45 +61,6 @@ class Program(NamedTuple):
     record_clients: bool
     evaluates: bool
     places: Places | None = None
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """What moves data through the rounds; the mathematics of a round is in ``server_step``.
-
-    ``overwrites_state`` says whether ``run_chunk`` overwrites the state that it is given.
-    """
-
-    overwrites_state: bool
-
-    def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds between two calls of the callbacks."""
-
-    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
-        """Return the state before round 0."""
-
-    def copy_state(self, state: State) -> State:
-        """Return a state that ``run_chunk`` may overwrite."""
-
-    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
-        """Run the rounds of a chunk, but none from ``span.last`` on."""
-
-    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
-        """Return the participants of round k and their reports at some parameters."""
-
-    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the norm of round k's direction with local steps of size 0."""
-
-    def constraint_noise(self, oracle: Any, params: Any, key: Array, first: Any) -> Any:
-        """Return the standard deviation of the sampled worst constraint at some parameters."""
-
-    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
-        """Return a state and a record of the shapes of a run."""
-
-    def identity(
-        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
-    ) -> dict[str, str]:
-        """Return what the clients compute and on which data, as text by name."""
 
 
 def run_rounds(
@@ -156,13 +113,7 @@ def _evaluate_none(params: Any, k: Array, reports: Reports) -> Evaluated:
 
 def _evaluate_some(oracle: Any, method: Method, eval_every: Any, params: Any, k: Array, reports: Reports) -> Evaluated:
     """Summarise the clients on all training and held-out data in every ``eval_every``-th round."""
-
-    @partial(jax.jit, inline=True)
-    def evaluate() -> Evaluated:
-        held_out = oracle.evaluate_held_out(params)
-        full = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
-        return Evaluated(summarize(method, *full), None if held_out is None else summarize(method, *held_out))
-
+    evaluate = jax.jit(partial(evaluate_all, oracle, method, params, reports), inline=True)
     shapes = evaluate.eval_shape()
     missing = jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), shapes)
     evaluated: Evaluated = lax.cond(k % eval_every == 0, evaluate, lambda: missing)
@@ -240,37 +191,16 @@ def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
     return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, setup.method.switches, 0.0))
 
 
-@jax.jit
-def constraint_noise(oracle: Oracle, params: Any, key: Array, first: Array) -> Float[Array, ""]:
-    """Return the standard deviation of the sampled worst constraint, without reports that have no constraint."""
-
-    def sample(k: Array) -> Array:
-        reports, _ = oracle.report(params, oracle.draw(jax.random.fold_in(key, k)))
-        return maximum(reports.constraint, reports.mask[:, None])
-
-    sampled = lax.map(sample, first + jnp.arange(NOISE_SAMPLES, dtype=jnp.int32))
-    return sampled.std(where=~jnp.isneginf(sampled))
-
-
-def sample_noise(engine: Engine, oracle: Any, params: Any, key: Array, first: Any) -> float:
-    """Return the same from single reports, for engines that do not compile them."""
-    sampled = np.empty(NOISE_SAMPLES)
-    for i in range(NOISE_SAMPLES):
-        reports = engine.report(oracle, params, key, int(first) + i)[1]
-        sampled[i] = maximum(jnp.asarray(reports.constraint), jnp.asarray(reports.mask)[:, None])
-    return float(sampled[~np.isneginf(sampled)].std())
-
-
 class CompiledEngine:
-    """Chunks of rounds on one device."""
+    """Chunks of rounds on one device. An engine moves data through the rounds of ``server_step``."""
 
     overwrites_state = True
+    """Whether ``run_chunk`` overwrites the state that it is given."""
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
     start = staticmethod(start)
     copy_state = staticmethod(copy_state)
     report = staticmethod(report)
     direction_norm = staticmethod(direction_norm)
-    constraint_noise = staticmethod(constraint_noise)
 
     def chunk_length(self, oracle: Any) -> int:
         """Return the number of rounds to compile into one program."""

@@ -16,7 +16,7 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
 from softswitch.engine.candidates import Candidate, Move, with_tolerance
 from softswitch.engine.certified import Prepared, prepare
-from softswitch.engine.defaults import resolve_method
+from softswitch.engine.request import resolve_method
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Evaluation
@@ -86,13 +86,13 @@ def frontier(
     ordered = check_bounds("bounds", bounds)
     checks.check_probability("confidence", confidence)
     method_for = partial(_method_for, None if method is None else resolve_method(method))
-    options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging}
     curve = _Curve(problem, split, move, measures or {})
     trained: list[_Trained] = []
-    common = {"confidence": confidence, "move": move, "rounds": rounds, "seed": seed, "sampling": sampling, **options}
+    options: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seed": seed}
+    options |= {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
     for bound_method in [method_for(bound) for bound in ordered]:
         warm = replace(problem, start=trained[-1].prepared.first.params) if trained else problem
-        prepared = prepare(warm, split, bound_method, **common)
+        prepared = prepare(warm, split, bound_method, **options)
         if prepared.best is None:
             if prepared.first.status.code is StatusCode.DIVERGED:
                 continue
@@ -249,9 +249,8 @@ class _Curve:
         """Return G and F of the best constant prediction; None without ``move``."""
         if (move := self._move) is None:
             return None
-        return _worst_values(
-            best_constant(self._on_train, lambda odds: move(self._problem.start, 0.0, odds), method)[1]
-        )
+        constants = partial(move, self._problem.start, 0.0)
+        return _worst_values(best_constant(self._on_train, constants, method)[1])
 
 
 def _worst_values(evaluation: Evaluation) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from softswitch.engine.restarts import LocalRestarts
 from softswitch.engine.server_step import is_healthy
 from softswitch.methods.base import Method
 from softswitch.methods.state import State
+from softswitch.methods.weighting import maximum
 from softswitch.oracles.options import Logging
 from softswitch.privacy.oracle import PrivateOracle
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
@@ -28,6 +29,7 @@ from softswitch.results.result import Result, build_result
 from softswitch.results.status import RunEnd
 from softswitch.support import processes
 
+NOISE_SAMPLES = 32  # reports from which the noise of the sampled constraint is estimated
 MAX_DEFERRED = 2  # interrupts during a chunk; the next one is raised at once
 
 
@@ -243,10 +245,18 @@ def finish(
         if isinstance(oracle, PrivateOracle):  # known without another release
             deviations = oracle.report_deviations[:, 1:]
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
-        key = jax.random.key(seed)
-        return float(request.engine.constraint_noise(request.oracle_in_rounds, state.params, key, jnp.int32(rounds)))
+        return _sample_noise(request, state, seed, rounds)
 
     return build_result(end, oracle, constraint_noise)
+
+
+def _sample_noise(request: Request, state: State, seed: int, first: int) -> float:
+    """Return the standard deviation of the sampled worst constraint, without reports that have no constraint."""
+    oracle, key, sampled = request.oracle_in_rounds, jax.random.key(seed), np.empty(NOISE_SAMPLES)
+    for i in range(NOISE_SAMPLES):
+        reports = request.engine.report(oracle, state.params, key, jnp.int32(first + i))[1]
+        sampled[i] = maximum(jnp.asarray(reports.constraint), jnp.asarray(reports.mask)[:, None])
+    return float(sampled[~np.isneginf(sampled)].std())
 
 
 def _has_values(request: Request, params: Any) -> bool:

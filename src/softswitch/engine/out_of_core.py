@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array
 
 from softswitch.engine import compiled
-from softswitch.engine.compiled import CompiledEngine, Program, Span, norm_of_draws, run_rounds, sample_noise
-from softswitch.engine.server_step import Evaluated, Setup, select_by_memory, summarize
+from softswitch.engine.compiled import CompiledEngine, Program, Span, norm_of_draws, run_rounds
+from softswitch.engine.server_step import Evaluated, Setup, evaluate_all, select_by_memory
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory, Places
 from softswitch.methods.messages import Reports
@@ -29,7 +29,6 @@ from softswitch.results.history import Record
 
 _run_rounds = partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds)
 _norm_of_draws = jax.jit(norm_of_draws)
-_summarize = jax.jit(summarize)
 
 
 class OutOfCoreEngine(CompiledEngine):
@@ -59,7 +58,9 @@ class OutOfCoreEngine(CompiledEngine):
             count = _rounds_of_stretch(program, span, length, k, end)
             if not selects:
                 reader.request(k, count)
-            evaluated = _evaluate(oracle, setup.method, program, span, state.params, k)
+            evaluated = None
+            if program.evaluates and k % int(span.eval_every) == 0:
+                evaluated = evaluate_all(oracle, setup.method, state.params)
             if selects:
                 assert program.places is not None
                 stretch = _read_selected(setup, program.places, key, state, k)
@@ -90,10 +91,6 @@ class OutOfCoreEngine(CompiledEngine):
         oracle = _streamed(setup)
         stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
         return _norm_of_draws(setup._replace(oracle=oracle.with_rows(stretch)), state, _first_round(stretch.draws))
-
-    def constraint_noise(self, oracle: OutOfCoreOracle, params: Params, key: Array, first: Any) -> float:
-        """Return the standard deviation of the sampled worst constraint."""
-        return sample_noise(self, oracle, params, key, first)
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record of the shapes of a run; nothing is computed."""
@@ -172,17 +169,6 @@ def _draw_selected(oracle: GradientOracle, places: Places, key: Array, k: Array,
     _, clients = select_by_memory(state, key, k, places, rest)
     draws = oracle.draw_for(clients, oracle.draw_randomness(jax.random.fold_in(key, k)))
     return jax.tree.map(lambda part: part[None], draws)
-
-
-def _evaluate(
-    oracle: OutOfCoreOracle, method: Method, program: Program, span: Span, params: Params, k: int
-) -> Evaluated | None:
-    """Summarise the clients on all data before round k; None if that is not due."""
-    if not program.evaluates or k % int(span.eval_every):
-        return None
-    held_out = oracle.evaluate_held_out(params)
-    full = _summarize(method, *oracle.evaluate(params))
-    return Evaluated(full, None if held_out is None else _summarize(method, *held_out))
 
 
 def _add_evaluation(

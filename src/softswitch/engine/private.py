@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import SMOOTHING
-from softswitch.engine.defaults import default_alpha
+from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
 from softswitch.engine.request import Request, RunSettings, request_of
 from softswitch.methods.base import Method
@@ -43,8 +41,6 @@ FIRST_LENGTH = 2.0
 MARGIN = 0.5
 """Distance of λ below the tolerance, in standard deviations of the noise that smoothing leaves in the reports.
 The maximum of noisy values is biased upwards, so that a larger margin is not needed."""
-MAX_POINTS = 12
-"""ε is computed at about twice this number of rounds, and taken from the next larger one between them."""
 EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD
 """Folded into a run's key for the noise on evaluations and on sizes. No round has these numbers."""
 UNKNOWN_BENEFIT = Diagnostic(
@@ -98,7 +94,7 @@ def solve_privately(
     logging: Logging,
     checkpoints: Checkpoints | None = None,
     secret: Sequence[int] = (),
-) -> tuple[Result, PrivatePlan]:
+) -> Result:
     """Solve a problem whose objective and constraints are means over the rows of private clients.
 
     ``secret`` are 32-bit words that determine rows and noise together with the seed, for models that are published.
@@ -107,7 +103,7 @@ def solve_privately(
     """
     request, method, plan = prepare_privately(problem, clients, method, privacy, sampling, settings, seed, secret)
     result = add_account(run(request, method, seed, logging, checkpoints), request.oracle, plan)
-    return _compare_with_ranges(result, problem, privacy), plan
+    return _compare_with_ranges(result, problem, privacy)
 
 
 def prepare_privately(
@@ -120,19 +116,13 @@ def prepare_privately(
     seed: int = 0,
     secret: Sequence[int] = (),
 ) -> tuple[Request, Method, PrivatePlan]:
-    """Return the checked request of a private run, its method and its plan; nothing is run."""
+    """Return the checked request of a private run, its method with all settings filled in, and its plan."""
     refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
     counts = count_applicable_rows(problem, clients)
     plan = make_plan(privacy, settings, sampling.local_steps)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    return *make_private_request(federation, plan, method), plan
-
-
-def make_private_request(federation: Federation, plan: PrivatePlan, method: Method) -> tuple[Request, Method]:
-    """Return the request, and the method with its settings filled in."""
-    oracle, settings = federation.oracle, plan.settings
-    assert isinstance(oracle, PrivateOracle)
+    settings = plan.settings
     filled: dict[str, Any] = {}
     if method.threshold is None and method.slack is None:
         deviations = oracle.report_deviations[:, 1:]
@@ -149,7 +139,7 @@ def make_private_request(federation: Federation, plan: PrivatePlan, method: Meth
         filled["alpha"] = default_alpha(oracle.client_count, method.tolerance)
     method = replace(method, **filled)
     identity = f"{plan.privacy} for {settings.rounds} rounds"
-    return request_of(federation, (method,), settings, privacy=identity), method
+    return request_of(federation, (method,), settings, privacy=identity), method, plan
 
 
 def make_private_oracle(
@@ -164,7 +154,10 @@ def make_private_oracle(
     """Return the clients of a private run; ``counts`` are the rows of f and each g, clients × functions."""
     privacy, words = plan.privacy, jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
-    counts = release_sizes(plan, counts, key)
+    if not privacy.public_sizes:
+        deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # a row may count for all functions
+        noisy = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, SIZES_STREAM), counts.shape))
+        counts = np.where(noisy > SIZE_THRESHOLD * deviation, noisy, 0)
     width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
     capacity = width if privacy.rate == 1 else poisson_capacity(privacy.rate, width)
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
@@ -190,35 +183,12 @@ def make_private_oracle(
     )
 
 
-def release_sizes(plan: PrivatePlan, counts: np.ndarray, key: Array) -> np.ndarray:
-    """Return the numbers of rows, clients × functions: exact if they are public, otherwise with noise."""
-    if plan.privacy.public_sizes:
-        return counts
-    deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # a row may count for all functions
-    noisy = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, SIZES_STREAM), counts.shape))
-    return np.where(noisy > SIZE_THRESHOLD * deviation, noisy, 0)
-
-
-def epsilon_by_rounds(privacy: RecordPrivacy, levels: NoiseLevels, rounds: int, local_steps: int) -> np.ndarray:
-    """Return ε of a client after 0, 1, … rounds without an evaluation; an upper bound between computed points."""
-    logarithmic = (math.ceil(rounds ** (i / MAX_POINTS)) for i in range(MAX_POINTS))
-    points = sorted({0, 1, rounds, *logarithmic, *(math.ceil(rounds * i / MAX_POINTS) for i in range(1, MAX_POINTS))})
-    releases = [Releases.planned(privacy, count, local_steps, 0) for count in points]
-    epsilon = np.asarray([compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases])
-    return np.maximum.accumulate(epsilon)[np.searchsorted(points, np.arange(rounds + 1))]
-
-
 def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     """Return the result of a private run with what each client has spent, and with advice that fits such runs."""
     privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
     history = result.history.per_client
     assert history is not None
-    most = int(np.bincount(history.clients.ravel(), minlength=1).max())
-    curve = epsilon_by_rounds(privacy, levels, most, steps)
-    rounds, by_round = np.zeros(oracle.client_count, int), np.full(history.clients.shape, np.nan)
-    for k, participants in enumerate(history.clients):
-        rounds[participants] += 1
-        by_round[k] = curve[rounds[participants]]
+    rounds = np.bincount(history.clients.ravel(), minlength=oracle.client_count)
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
     releases = tuple(Releases.planned(privacy, int(count), steps, int(evaluated)) for count in rounds)
     spent = (compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases)
@@ -241,35 +211,21 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     return replace(
         result,
         status=replace(result.status, message=message),
-        history=replace(result.history, per_client=history._replace(epsilon=by_round)),
         privacy=account,
         diagnostics=(*diagnostics, UNKNOWN_BENEFIT),
     )
 
 
 def _compare_with_ranges(result: Result, problem: Problem, privacy: RecordPrivacy) -> Result:
-    """Return the result with diagnostics about clipping and noise that follow from the constraints' ranges."""
+    """Return the result with a diagnostic if a constraint can exceed the clipping on a row."""
     ranges = expand_ranges(problem.constraint_range, result.client_constraint.shape[1])
-    known = [endpoints(bounds) for bounds in ranges if bounds is not None]
-    largest = max((max(map(abs, bounds)) for bounds in known), default=0.0)
-    smallest = min((low for low, _ in known), default=float("-inf"))
-    diagnostics = list(result.diagnostics)
-    if largest > privacy.clip_value:
-        diagnostics.append(
-            Diagnostic(
-                DiagnosticCode.CLIPPED_ROWS,
-                f"a constraint can be {largest:.3g} on a row, which is clipped to {privacy.clip_value:g}: constraints "
-                "may be underestimated",
-                f"Raise clip_value to at most {largest:.3g}, or more if several functions apply to the same rows",
-            )
-        )
-    if (threshold := float(result.method.switch_at)) <= smallest:
-        diagnostics.append(
-            Diagnostic(
-                DiagnosticCode.NOISE_EXCEEDS_BOUND,
-                f"the noise lowers the threshold of the switch to {threshold:.3g}, but no constraint can be below "
-                f"{smallest:.3g}: only noise makes a round feasible",
-                "Use fewer rounds, more rows per client, a larger ε or a larger tolerance",
-            )
-        )
-    return replace(result, diagnostics=tuple(diagnostics))
+    largest = max((max(map(abs, endpoints(bounds))) for bounds in ranges if bounds is not None), default=0.0)
+    if largest <= privacy.clip_value:
+        return result
+    clipped = Diagnostic(
+        DiagnosticCode.CLIPPED_ROWS,
+        f"a constraint can be {largest:.3g} on a row, which is clipped to {privacy.clip_value:g}: constraints may be "
+        "underestimated",
+        f"Raise clip_value to at most {largest:.3g}, or more if several functions apply to the same rows",
+    )
+    return replace(result, diagnostics=(*result.diagnostics, clipped))

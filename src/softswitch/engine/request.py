@@ -1,10 +1,13 @@
-"""Run settings and requests: the clients, start and settings of a run, checked before any work."""
+"""Run settings and requests: the clients, start and settings of a run, filled in and checked before any work.
+
+A method with given settings runs as published. An automatic run (step size None) has its settings chosen.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,14 +16,16 @@ import jax
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.auto_tuning import Choice
-from softswitch.engine.compiled import CompiledEngine, Engine, Program, Span
+from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
+from softswitch.engine.compiled import CompiledEngine, Program, Span
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.sharded import ShardedEngine, release
 from softswitch.engine.stepwise import StepwiseEngine
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.robust import check_robust
+from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Federation, Oracle
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
@@ -30,72 +35,19 @@ from softswitch.oracles.sharded import ShardedOracle, shard_oracle
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
+from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, structure_and_shapes
 from softswitch.support.tracing import strip_addresses
 
-STATE_PARTS = ("optimizer", "average")
-"""Parts of the state that a warm start may keep besides the last iterate."""
+DEFAULT_ROUNDS = 1000
+"""Rounds of a method with given settings."""
+AUTOMATIC_AVERAGE = 0.5
 EVALUATIONS = 20
 """Default number of evaluations on all data in a run."""
 CHOSEN_FOR = "chosen_for"
 """Key in a request's identity of the rounds for which its settings were chosen, as JSON."""
-
-
-@dataclass(frozen=True, eq=False)
-class WarmStart:
-    """Continue from the last iterate of an earlier run.
-
-    Attributes:
-        result: The result of the earlier run.
-        keep_state: What is kept besides the iterate: "optimizer", the state of the server optimizer and of the method;
-            "average", the sum of the feasible iterates so far, which the new ones join. Round numbers start at 0.
-    """
-
-    result: Result
-    keep_state: Collection[str] = STATE_PARTS
-
-    def __post_init__(self) -> None:
-        checks.check_instance("warm_start", self.result, Result)
-        if isinstance(self.keep_state, str) or not isinstance(self.keep_state, Collection):
-            raise TypeError(f"keep_state must be a tuple of words, such as ('optimizer',), but is {self.keep_state!r}")
-        for word in self.keep_state:
-            checks.check_choice("keep_state", word, STATE_PARTS)
-
-    @property
-    def state(self) -> State:
-        """The server state at the end of the earlier run."""
-        return self.result.state
-
-
-def resolve_warm_start(given: Result | WarmStart | None) -> WarmStart | None:
-    """Return the warm start that a user gave as a result, a ``WarmStart`` or None."""
-    return given if given is None or isinstance(given, WarmStart) else WarmStart(given)
-
-
-def _check_warm_start(warm_start: WarmStart, fresh: State, domain: Domain | None) -> None:
-    """Raise unless the kept state has the structure of a fresh one and lies in the domain."""
-    earlier = warm_start.state
-    wanted, given = structure_and_shapes(fresh.params), structure_and_shapes(earlier.params)
-    if wanted != given:
-        accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
-        raise ValueError(f"warm_start must hold {accepted}, but holds {given[1]}")
-    if "optimizer" in warm_start.keep_state:
-        wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
-        if wanted != given:
-            accepted = "a run with the same class of method and optimizer to keep its state"
-            raise ValueError(f"warm_start must come from {accepted}; remove 'optimizer' from keep_state")
-    check_domain(domain, earlier.params)
-
-
-def _apply_warm_start(warm_start: WarmStart, fresh: State) -> State:
-    """Return a fresh state with the kept parts."""
-    earlier, kept = warm_start.state, warm_start.keep_state
-    state = fresh._replace(params=earlier.params)
-    if "optimizer" in kept:
-        state = state._replace(optimizer=earlier.optimizer, method=earlier.method)
-    return state._replace(average=earlier.average) if "average" in kept else state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +60,7 @@ class RunSettings:
     rounds: Any = 1000
     average_last: Any = 1.0
     answer: str = "average"
-    eval_every: int | None = None
+    eval_every: Any = None
     record_clients: bool = False
     memory: Any = None
     seconds: float | None = None
@@ -146,8 +98,9 @@ class Request:
 
     federation: Federation
     settings: RunSettings  # without open ones
-    warm_start: WarmStart | None = None
+    warm_start: Result | None = None
     choice: Choice | None = None  # for automatic runs only
+    sampling: Sampling | None = None  # for clients that hold rows only
     on_one_device: Oracle | None = None  # sharded clients before sharding: a run can resume with other devices
     privacy: str | None = None  # part of the identity; it has the rounds, since private runs cannot be extended
 
@@ -161,16 +114,10 @@ class Request:
         """K."""
         return self.settings.rounds
 
-    @property
-    def eval_every(self) -> int:
-        """Number of rounds between evaluations on all data; 0 for none."""
-        assert self.settings.eval_every is not None
-        return self.settings.eval_every
-
     @cached_property
     def oracle_in_rounds(self) -> Oracle:
         """The clients as compiled into rounds: without evaluation on all data if no round needs it."""
-        return self.oracle if self.eval_every else self.oracle.without_evaluation()
+        return self.oracle if self.settings.eval_every else self.oracle.without_evaluation()
 
     @cached_property
     def domain(self) -> Domain | None:
@@ -179,7 +126,7 @@ class Request:
         return None if domain is None else as_pytree(domain)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> CompiledEngine | StepwiseEngine:
         """The engine that runs the rounds of these clients."""
         if isinstance(self.oracle, ShardedOracle):
             return ShardedEngine()
@@ -189,7 +136,7 @@ class Request:
 
     def span(self, first: int) -> Span:
         """Return the traced numbers of the chunk that begins with round ``first``."""
-        return Span(first, self.rounds, self.settings.averaging_from, max(1, self.eval_every))
+        return Span(first, self.rounds, self.settings.averaging_from, max(1, self.settings.eval_every))
 
     def setup(self, method: Method) -> Setup:
         """Return the arguments of a compiled program."""
@@ -199,13 +146,13 @@ class Request:
         """Return what is compiled into a chunk of this many rounds."""
         memory = self.settings.memory
         places = None if memory is None else memory.places(self.oracle.participants)
-        return Program(length, bool(self.settings.record_clients), self.eval_every > 0, places)
+        return Program(length, bool(self.settings.record_clients), self.settings.eval_every > 0, places)
 
     def first_state(self, method: Method) -> State:
         """Return the state before round 0."""
         clients = self.oracle.without_evaluation()
         fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
-        return fresh if self.warm_start is None else _apply_warm_start(self.warm_start, fresh)
+        return fresh if self.warm_start is None else _continue(self.warm_start.state, fresh)
 
     @property
     def start(self) -> Params:
@@ -254,11 +201,29 @@ def request(
     *,
     compute: Compute | None = None,
     held_out: ClientData | None = None,
-    warm_start: WarmStart | None = None,
-    choice: Choice | None = None,
+    warm_start: Result | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Request:
-    """Return a checked request for clients that hold rows."""
-    compute = compute or Compute()
+    """Return a checked request for clients that hold rows; the methods are all automatic, or none is.
+
+    An automatic run in ``checkpoints`` keeps what it chose, even if the number of rounds has changed.
+    """
+    checks.check_instance("problem", problem, Problem)
+    if not isinstance(clients, StreamedData):
+        checks.check_instance("clients", clients, ClientData)
+    compute, choice, memory = compute or Compute(), None, settings.memory
+    if is_automatic(methods):
+        memory = _memory_unless_compared(methods, memory)
+        can_repeat = all(method.robust is None for method in methods)
+        choose = partial(choose_settings, problem, clients, sampling, compute, memory=memory, can_repeat=can_repeat)
+        current = choose(settings.rounds)[0]
+        choice, sampling, compute, memory = choose(_rounds_of_first_run(settings.rounds, checkpoints))
+        choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
+    else:
+        all_take_part = sampling.participants(len(clients)) == len(clients)
+        noisy = sampling.value_batch_size is not None
+        memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
+    settings = _fill_settings(settings, choice, memory)
     oracle: GradientOracle | OutOfCoreOracle
     sharded, on_one_device = None, None
     if isinstance(clients, StreamedData):
@@ -268,8 +233,7 @@ def request(
         if compute.devices is not None and compute.engine == "compiled":
             sharded = shard_oracle(oracle, clients, compute.devices, compute.client_batch_size)
             on_one_device = oracle
-    every = settings.eval_every
-    if every is None:
+    if settings.eval_every is None:
         client_rows = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
         evaluated: Any = sum(
             (data.evaluation_sizes if isinstance(data, StreamedData) else data.sizes).sum()
@@ -277,13 +241,43 @@ def request(
             if data is not None
         )
         every = choose_eval_every(settings.rounds, evaluated, oracle.participants * client_rows)
-    if held_out is not None and every == 0:
+        settings = replace(settings, eval_every=every)
+    if held_out is not None and settings.eval_every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     start = problem.start if sharded is None else release(problem.start)
     federation = Federation(sharded or oracle, start, clients.names, problem.domain)
-    settings = replace(settings, eval_every=int(every))
-    checked = request_of(federation, methods, settings, warm_start=warm_start, choice=choice)
-    return replace(checked, on_one_device=on_one_device)
+    prepared = Request(federation, settings, warm_start, choice, sampling=sampling, on_one_device=on_one_device)
+    return _check_methods(prepared, methods)
+
+
+def request_of(
+    federation: Federation,
+    methods: Sequence[Method],
+    settings: RunSettings,
+    *,
+    warm_start: Result | None = None,
+    checkpoints: Checkpoints | None = None,
+    privacy: str | None = None,
+) -> Request:
+    """Return a checked request for clients that are an oracle, which has its own sampling."""
+    checks.check_instance("federation", federation, Federation)
+    oracle, memory, choice = federation.oracle, settings.memory, None
+    all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
+    if oracle.supports_client_selection:
+        memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
+    if is_automatic(methods):
+        memory = _memory_unless_compared(methods, memory)
+        if memory == "auto":
+            can_repeat = oracle.can_repeat_reports and all(method.robust is None for method in methods)
+            chosen = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
+            memory = chosen if oracle.supports_client_selection else None
+        current = choose_for_federation(federation, settings.rounds, memory)
+        choice = choose_for_federation(federation, _rounds_of_first_run(settings.rounds, checkpoints), memory)
+        choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
+    settings = _fill_settings(settings, choice, memory)
+    if settings.eval_every is None:
+        settings = replace(settings, eval_every=math.ceil(settings.rounds / EVALUATIONS))
+    return _check_methods(Request(federation, settings, warm_start, choice, privacy=privacy), methods)
 
 
 def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
@@ -295,23 +289,92 @@ def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
     return max(math.ceil(rounds / EVALUATIONS), math.ceil(evaluated / training))
 
 
-def request_of(
-    federation: Federation,
-    methods: Sequence[Method],
-    settings: RunSettings,
-    *,
-    warm_start: WarmStart | None = None,
-    choice: Choice | None = None,
-    privacy: str | None = None,
-) -> Request:
-    """Return a checked request for clients that are an oracle."""
-    checks.check_instance("federation", federation, Federation)
-    oracle, start = federation.oracle, federation.start
-    every = math.ceil(settings.rounds / EVALUATIONS) if settings.eval_every is None else settings.eval_every
-    settings = replace(settings, eval_every=int(every))
-    cold = Request(federation, settings, None, choice, privacy=privacy)
-    for method in methods if choice is None else map(choice.template, methods):
+def resolve_method(method: Any, tolerance: float | None = None) -> Method:
+    """Return the method of a run; its step size is None if it is chosen during the run."""
+    if (method is None) == (tolerance is None):
+        raise ValueError(f"give either a method or a tolerance, but method={method!r} and tolerance={tolerance!r}")
+    if tolerance is not None:
+        return Automatic(tolerance).template
+    if isinstance(method, Automatic):
+        return method.template
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be a Method, such as SoftmaxSGM(...), or Automatic(...), but is {method!r}")
+    required = ("step_size", "alpha") if isinstance(method, SoftmaxSGM) else ("step_size",)
+    missing = [name for name in required if getattr(method, name, 0.0) is None]
+    if missing:
+        raise ValueError(
+            f"{missing[0]} must be a number, but is None in {method}; use solve(..., tolerance=...) or "
+            "softswitch.methods.Automatic to have it chosen"
+        )
+    return method
+
+
+def resolve_sampling(sampling: Sampling | None, method: Method) -> Sampling:
+    """Return the sampling of a run: ``Sampling()``, or ``Sampling.automatic()`` for an automatic run."""
+    if sampling is None:
+        return Sampling.automatic() if method.step_size is None else Sampling()
+    checks.check_instance("sampling", sampling, Sampling)
+    if sampling.is_automatic and method.step_size is not None:
+        needed = "sampling must have given batch sizes for a method with a step size"
+        raise ValueError(f"{needed}, but is {sampling}; batch_size=None uses all rows")
+    return sampling
+
+
+def is_automatic(methods: Sequence[Method]) -> bool:
+    """Return whether the settings of these methods are chosen during the run: if they have no step size."""
+    for method in methods:
         checks.check_instance("method", method, Method)
+    kinds = {method.step_size is None for method in methods}
+    if len(kinds) > 1:
+        raise ValueError("methods must be all automatic or all with given settings if they share their options")
+    if not kinds.pop():
+        return False
+    for method in methods:
+        if not isinstance(method, SoftmaxSGM) or method.alpha is not None:
+            continue
+        if method.constraint_alpha is not None or method.alpha_scale == "spread":
+            raise ValueError(f"constraint_alpha and alpha_scale need an alpha, but {method} has none; give all or none")
+    return True
+
+
+def _memory_unless_compared(methods: Sequence[Method], memory: Any) -> Any:
+    """Return no memory in place of "auto" if a method itself keeps account of its clients."""
+    return None if memory == "auto" and any(m.compares or m.draws_clients for m in methods) else memory
+
+
+def _memory_if_robust(methods: Sequence[Method], memory: Any, *, all_take_part: bool, noisy: bool) -> Any:
+    """Return a memory in place of "auto" for robust methods with few participants: outliers show among all clients."""
+    if memory == "auto" and not all_take_part and any(method.robust is not None for method in methods):
+        return default_memory(all_take_part=False, noisy=noisy)
+    return memory
+
+
+def _fill_settings(settings: RunSettings, choice: Choice | None, memory: Any) -> RunSettings:
+    """Fill in the settings of a method with given settings, or of an automatic run."""
+    if choice is not None:
+        average_last = AUTOMATIC_AVERAGE if settings.average_last is None else settings.average_last
+        return replace(settings, rounds=choice.rounds, average_last=average_last, memory=memory)
+    return replace(
+        settings,
+        rounds=DEFAULT_ROUNDS if settings.rounds is None else settings.rounds,
+        average_last=1.0 if settings.average_last is None else settings.average_last,
+        answer="average" if settings.answer == "auto" else settings.answer,
+        memory=None if memory == "auto" else memory,
+    )
+
+
+def _rounds_of_first_run(rounds: int | None, checkpoints: Checkpoints | None) -> int | None:
+    """Return the rounds that the automatic run in these checkpoints was started with; else the current ones."""
+    stored = checkpoints.saved_identity(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
+    first_rounds: int | None = rounds if stored is None else json.loads(stored)
+    return first_rounds
+
+
+def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
+    """Return the request, or raise if it cannot be run with these methods."""
+    federation, settings, choice = request.federation, request.settings, request.choice
+    oracle, start = federation.oracle, federation.start
+    for method in methods if choice is None else map(choice.template, methods):
         if method.switches_on == "pooled" and not oracle.has_pooled_constraint:
             raise ValueError(
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
@@ -321,6 +384,28 @@ def request_of(
             check_robust(method, oracle.participants)
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
-        if warm_start is not None:
-            _check_warm_start(warm_start, jax.eval_shape(partial(cold.first_state, method)), federation.domain)
-    return replace(cold, warm_start=warm_start)
+        if request.warm_start is not None:
+            fresh = jax.eval_shape(partial(replace(request, warm_start=None).first_state, method))
+            _check_warm_start(request.warm_start.state, fresh, federation.domain)
+    return request
+
+
+def _check_warm_start(earlier: State, fresh: State, domain: Domain | None) -> None:
+    """Raise unless a run can continue from an earlier state: it has the structure of a fresh one, and is in Θ."""
+    wanted, given = structure_and_shapes(fresh.params), structure_and_shapes(earlier.params)
+    if wanted != given:
+        accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
+        raise ValueError(f"warm_start must hold {accepted}, but holds {given[1]}")
+    wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
+    if wanted != given:
+        raise ValueError(
+            "warm_start must come from a run with the same class of method and optimizer, whose state continues; to "
+            "start at its parameters only, use them as the problem's start"
+        )
+    check_domain(domain, earlier.params)
+
+
+def _continue(earlier: State, fresh: State) -> State:
+    """Return a fresh state with the iterate, the optimizer, the method and the average of an earlier one."""
+    kept = {name: getattr(earlier, name) for name in ("params", "optimizer", "method", "average")}
+    return fresh._replace(**kept)

@@ -129,20 +129,27 @@ class Restarts:
         last = self.past[-MAX_DIVERGED:]
         return len(last) == MAX_DIVERGED and all(restart.diverged for restart in last)
 
-    def _next_length(self) -> int:
-        return self._choice.next_length(self.done, len(self.past))
-
     def _next_step(self, first: float, average_last: float) -> FallingStep:
         """Set the momentum and the rounds of the next restart, and return its step size."""
-        length, done = self._next_length(), self.done
+        done, length = self.done, self._choice.next_length(self.done, len(self.past))
         self._momentum = LONG_MOMENTUM if length >= LONG_RESTART and len(self.past) % 2 else MOMENTUM
         self.end, self.averaging_from = done + length, done + first_averaged_round(length, average_last)
         return FallingStep(first=first, rounds=length, begin=done)
 
     def _next_threshold(self, start: float, params: Params, *, above: bool) -> float:
-        return next_threshold(
-            self.tolerance, start, self.past, self._shift, params, above=above, jumps=self._choice.jumps
-        )
+        """Return λ of the next restart: the tolerance at first, then the last one's, moved.
+
+        ``start`` is G at the start, and ``above`` says whether λ may be above the tolerance. The margin is for reports
+        and evaluations that differ by rounding. A constraint that moves in jumps meets a tolerance that it equals.
+        """
+        tolerance = self.tolerance
+        scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
+        rounding = 0.0 if self._choice.jumps else 64 * float(jnp.finfo(float_dtype(params)).eps) * scale
+        if not self.past:
+            return tolerance - rounding
+        room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))
+        moved = max(self.past[-1].threshold + self._shift, tolerance - room)
+        return min(moved, tolerance + (room if above else 0.0) - rounding)
 
     def _finish(self, end: int, best: Answer, *, better: bool, diverged: bool, evaluated: int = 0) -> Restart:
         """Add the current restart to the finished ones."""
@@ -228,10 +235,7 @@ class LocalRestarts(Restarts):
     def close(self, state: State, done: int, history: History) -> State:
         """Evaluate the answers of the current restart, and return the state with the best answer so far.
 
-        Args:
-            state: The state at its end.
-            done: Number of rounds of the run.
-            history: The restart's rounds.
+        ``history`` has the rounds of this restart, ``done`` is the number of rounds of the run.
         """
         diverged, tolerance = int(state.diverged_at) >= 0, self.tolerance
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
@@ -322,48 +326,13 @@ def next_factor(before: Answer, after: Answer, tolerance: float, *, again: bool 
     return LARGER if again and above == 0 else 1.0
 
 
-def next_threshold(
-    tolerance: float,
-    start: float,
-    past: Sequence[Restart],
-    shift: float,
-    params: Params,
-    *,
-    above: bool,
-    jumps: bool = False,
-) -> float:
-    """Return λ of the next restart: the tolerance at first, then the last one's, moved.
-
-    Args:
-        tolerance: ε.
-        start: G at the start.
-        past: The finished restarts.
-        shift: How far λ moves.
-        params: An iterate, for its precision: reports and evaluations may differ by rounding.
-        above: Whether λ may be above the tolerance.
-        jumps: Whether the constraint moves in jumps, as rates do: one that equals the tolerance then meets it.
-    """
-    scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
-    rounding = 0.0 if jumps else 64 * float(jnp.finfo(float_dtype(params)).eps) * scale
-    if not past:
-        return tolerance - rounding
-    room = max(abs(tolerance), 0.1 * min(abs(start - tolerance), 1e6))
-    return min(max(past[-1].threshold + shift, tolerance - room), tolerance + (room if above else 0.0) - rounding)
-
-
 def candidates(
     state: State, begin: int, done: int, averaging_from: int, wanted: str, more: str = "", *, frugal: bool = False
 ) -> dict[str, tuple[Params, str]]:
     """Return the iterates of a restart that may be the answer, by kind, each with a description.
 
-    Args:
-        state: The state at its end.
-        begin: Its first round.
-        done: The round after its last.
-        averaging_from: The first round that could join its average.
-        wanted: The kind that is wanted; "auto" for any.
-        more: Added to the description of the average.
-        frugal: Whether to save evaluations: the best by noisy reports is omitted unless it is wanted.
+    ``wanted`` is the kind that is wanted, or "auto"; ``more`` is added to the description of the average. ``frugal``
+    saves evaluations: the best by noisy reports is omitted unless it is wanted.
     """
     rounds = f"of rounds {begin} to {done - 1}"
     every = {"last": (state.params, f"last iterate {rounds}")}
@@ -387,9 +356,7 @@ def numbers_of(method: Method) -> list[Any]:
 def with_numbers(method: Method, numbers: Sequence[Any]) -> Method:
     """Return the method with the numbers of a checkpoint."""
     leaves, structure = jax.tree.flatten(method)
-    typed = [
-        np.asarray(number, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf)(number)
-        for leaf, number in zip(leaves, numbers, strict=True)
-    ]
+    pairs = zip(leaves, numbers, strict=True)
+    typed = [np.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new) for old, new in pairs]
     restored: Method = jax.tree.unflatten(structure, typed)
     return restored

@@ -14,7 +14,7 @@ import numpy as np
 
 from softswitch.certification.optimality import prove_infeasible
 from softswitch.data.client_data import ClientData
-from softswitch.engine.request import RunSettings, WarmStart
+from softswitch.engine.request import RunSettings
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
@@ -93,10 +93,10 @@ def solve_second_order(
     seed: int,
     logging: Logging,
     checkpoints: Checkpoints | None = None,
-    warm_start: WarmStart | None = None,
+    warm_start: Result | None = None,
 ) -> Result:
     """Run ``SQP`` from the start or from its latest checkpoint."""
-    start = problem.start if warm_start is None else warm_start.result.last
+    start = problem.start if warm_start is None else warm_start.last
     rounds = DEFAULT_EXCHANGES if settings.rounds is None else settings.rounds
     derivatives = RowDerivatives(problem, clients, pooled=method.switches_on == "pooled")
     evaluate_held_out = None

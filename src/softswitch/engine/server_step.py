@@ -12,6 +12,7 @@ server calls ``decide`` and ``apply``. Optional parts (``methods.parts.Part``) c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -93,16 +94,8 @@ def run_round(
 ) -> tuple[State, Record]:
     """Run one round of compiled clients: report, decide, update, apply.
 
-    Args:
-        setup: What the run computes.
-        places: How the places of a round are assigned, if the server has a memory; else None.
-        averaging_from: The first round that may join the average.
-        record_clients: Whether every participant's report is recorded.
-        evaluate: Evaluates the clients at w_k on all data, in some rounds.
-        key: Random key of the run.
-        state: The state before the round.
-        k: Number of the round.
-        draws: The random choices of the round.
+    ``places`` assigns the places of a round if the server has a memory. ``evaluate`` evaluates the clients at w_k on
+    all data, in some rounds.
     """
     oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)
@@ -119,11 +112,12 @@ def decide(setup: Setup, state: State, k: Int[Array, ""], clients: Int[Array, " 
     """Decide between objective and constraint by the reports, and weight the participants."""
     method, parts = setup.method, setup.parts
     choose: Decide = method.decide
-    trusted, heard = reports, state.parts
+    trusted, heard = reports, dict(state.parts)
     for part in parts:
-        heard = part.hear(heard, k, clients, reports)
+        if part.name in heard:
+            heard[part.name] = part.hear(heard[part.name], k, clients, reports)
         trusted = part.trust(trusted)
-        choose = part.wrap(choose, heard, clients)
+        choose = part.wrap(choose, heard.get(part.name), clients)
     decision, method_state = choose(state.method, reports)
     return Round(k, clients, reports, trusted, decision, method_state, heard)
 
@@ -162,7 +156,7 @@ def apply(
     counts = running & is_sound(reports, decision)
     joins = counts & decision.feasible
     for part in parts:
-        joins &= part.may_average(proposed)
+        joins &= part.may_average(proposed[part.name])
         proposed[part.name] = part.move(proposed[part.name], state.params, params)
     average = state.average.add(state.params, joins & (k >= averaging_from))
     best = state.best.offer(state.params, maximum(reports.objective, reports.mask), joins, decision.criterion, counts)
@@ -272,19 +266,24 @@ def surviving_weights(
     would not do: if the worst client is lost and α is large, all others had weight 0.
     """
     remaining = reports._replace(mask=reports.mask & survived, bit=played.decision.feasible)
-    choose: Decide = setup.method.decide
-    for part in setup.parts:
-        if part.name != "memory":
-            choose = part.wrap(choose, played.parts, played.clients)
-    return choose(state.method, remaining)[0].weights
+    return decide(setup._replace(memory=None), state, played.k, played.clients, remaining).decision.weights
 
 
+@partial(jax.jit, inline=True)
 def summarize(method: Method, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
     """Return the worst and the mean client; trimmed if some clients may be Byzantine."""
     if method.robust is not None:
         everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))
         objective, constraint = trim(everyone, method.robust)[:2]
     return summarize_clients(objective, constraint)
+
+
+def evaluate_all(oracle: Any, method: Method, params: Any, reports: Any = None) -> Evaluated:
+    """Summarise the clients on all training and held-out data; ``reports`` are used if they are on all data."""
+    held_out = oracle.evaluate_held_out(params)
+    is_reported = reports is not None and oracle.reports_full_data
+    full = (reports.objective, reports.constraint) if is_reported else oracle.evaluate(params)
+    return Evaluated(summarize(method, *full), None if held_out is None else summarize(method, *held_out))
 
 
 def is_healthy(reports: Reports) -> Bool[Array, " m"]:
@@ -350,14 +349,7 @@ def _update_client_states(
 
 
 def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
-    """Raise an error if the method needs more than these clients can do, or incompatible options.
-
-    Args:
-        method: The method.
-        oracle: The clients.
-        memory: How the server remembers reports; None for no memory.
-        domain: Θ, or None.
-    """
+    """Raise an error if the method needs more than these clients can do, or incompatible options."""
     if method.at_clients is not None:
         check_compression(method.at_clients, domain, method.robust)
     name, kind = type(method).__name__, type(oracle).__name__

@@ -47,10 +47,6 @@ class ShardedEngine(CompiledEngine):
         """Return the norm of round k's direction with local steps of size 0."""
         return _to_host(compiled.direction_norm(_release_setup(setup), key, k, release(state)))
 
-    def constraint_noise(self, oracle: Any, params: Any, key: Array, first: Any) -> Any:
-        """Return the standard deviation of the sampled worst constraint."""
-        return _to_host(compiled.constraint_noise(oracle, release(params), key, first))
-
 
 def release(tree: Any) -> Any:
     """Return the tree with uncommitted copies of arrays that are committed to one device."""

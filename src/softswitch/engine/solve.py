@@ -10,10 +10,9 @@ from typing import Any, cast
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.defaults import resolve_for_federation, resolve_method, resolve_options, resolve_sampling
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import RunSettings, WarmStart, request, request_of, resolve_warm_start
+from softswitch.engine.request import RunSettings, request, request_of, resolve_method, resolve_sampling
 from softswitch.engine.second_order import check_second_order, solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
@@ -49,7 +48,7 @@ def solve(
     compute: Compute = Compute(),  # noqa: B008
     logging: Logging = Logging(),  # noqa: B008
     checkpoints: Checkpoints | None = None,
-    warm_start: Result | WarmStart | None = None,
+    warm_start: Result | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Minimise the worst client's objective subject to every client's constraint.
@@ -74,8 +73,8 @@ def solve(
         logging: What is recorded and shown during the run.
         checkpoints: Folder in which the run is saved and from which it resumes. A finished
             run continues if ``rounds`` is larger.
-        warm_start: Result of an earlier run to continue from; ``WarmStart(result, keep_state=...)`` says what is kept
-            besides its last iterate.
+        warm_start: Result of an earlier run to continue from: its last iterate, its optimizer and its average. Round
+            numbers start at 0.
         privacy: Record-level differential privacy: clients release clipped sums with noise only. The cost is in
             ``result.privacy``.
 
@@ -83,20 +82,22 @@ def solve(
         A ``Result``. Ctrl-C stops the run early and returns the result so far, with status "stopped".
     """
     method, seed = resolve_method(method, tolerance), checks.check_seed("seed", seed)
-    for name, group, kind in (("output", output, Output), ("compute", compute, Compute), ("logging", logging, Logging)):
-        checks.check_instance(name, group, kind)
-    if checkpoints is not None:
-        checks.check_instance("checkpoints", checkpoints, Checkpoints)
+    groups: list[tuple[str, Any, type]] = [("output", output, Output), ("compute", compute, Compute)]
+    groups += [("logging", logging, Logging)]
+    groups += [] if checkpoints is None else [("checkpoints", checkpoints, Checkpoints)]
+    groups += [] if warm_start is None else [("warm_start", warm_start, Result)]
+    for name, given, kind in groups:
+        checks.check_instance(name, given, kind)
     if isinstance(method, SQP):
         check_second_order(problem, clients, sampling, output, compute, privacy)
         settings = RunSettings.from_options(rounds, seconds, Sampling(), output, logging)
-        rows, start = cast(ClientData, clients), resolve_warm_start(warm_start)
-        result = solve_second_order(cast(Problem, problem), rows, method, settings, seed, logging, checkpoints, start)
-        if isinstance(cast(Problem, problem).objective, RegretObjective):
+        task, rows = cast(Problem, problem), cast(ClientData, clients)
+        result = solve_second_order(task, rows, method, settings, seed, logging, checkpoints, warm_start)
+        if isinstance(task.objective, RegretObjective):
             result = replace(result, client_optimum=rows.client_optimum)
-        return _add_lower_bound(result, cast(Problem, problem), rows, output, compute, automatic=True)
+        return _add_lower_bound(result, task, rows, output, compute, automatic=True)
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
-    options |= {"warm_start": resolve_warm_start(warm_start), "privacy": privacy}
+    options |= {"warm_start": warm_start, "privacy": privacy}
     if rounds is None and compute.engine != "compiled" and method.step_size is None:
         rounds = FLOWER_ROUNDS
     if isinstance(problem, Federation):
@@ -126,7 +127,7 @@ def solve_rows(
     compute: Compute,
     logging: Logging,
     checkpoints: Checkpoints | None = None,
-    warm_start: WarmStart | None = None,
+    warm_start: Result | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Solve for clients that hold rows; a method without a step size has its settings chosen."""
@@ -134,7 +135,7 @@ def solve_rows(
         check_private(clients, privacy, compute.engine)
         refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
         rows = cast(ClientData, clients)
-        return solve_privately(problem, rows, method, privacy, sampling, settings, seed, logging, checkpoints)[0]
+        return solve_privately(problem, rows, method, privacy, sampling, settings, seed, logging, checkpoints)
     if isinstance(clients, StreamedData):
         if compute.devices is not None:
             raise ValueError(f"devices must be None for StreamedData, but is {compute.devices!r}")
@@ -142,10 +143,7 @@ def solve_rows(
             raise ValueError(f"engine must be 'compiled' for StreamedData, but is {compute.engine!r}")
         if output.lower_bound:
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
-    (method,), sampling, compute, settings, choice = resolve_options(
-        problem, clients, (method,), sampling, compute, settings, checkpoints
-    )
-    options: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "choice": choice}
+    options: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "checkpoints": checkpoints}
     prepared = request(problem, clients, (method,), sampling, settings, compute=compute, **options)
     if compute.engine == "compiled":
         result = run(prepared, method, seed, logging, checkpoints)
@@ -155,14 +153,13 @@ def solve_rows(
         for name, value in (unsupported | {"warm_start": warm_start}).items():
             if value is not None:
                 raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
-        template = method if choice is None else choice.template(method)
+        template = method if prepared.choice is None else prepared.choice.template(method)
         identity = prepared.identity(template, seed) if checkpoints else {}
-        result = import_module(FLOWER_ENGINE).solve_over_flower(
-            problem, clients, method, compute.engine, sampling, prepared.settings, seed, logging, checkpoints, identity
-        )
+        arguments = (compute.engine, prepared.sampling, prepared.settings, seed, logging, checkpoints, identity)
+        result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, *arguments)
     if isinstance(problem.objective, RegretObjective):
         result = replace(result, client_optimum=cast(Any, clients).client_optimum)
-    return _add_lower_bound(result, problem, clients, output, compute, automatic=choice is not None)
+    return _add_lower_bound(result, problem, clients, output, compute, automatic=prepared.choice is not None)
 
 
 def solve_federation(
@@ -176,7 +173,7 @@ def solve_federation(
     compute: Compute,
     logging: Logging,
     checkpoints: Checkpoints | None = None,
-    warm_start: WarmStart | None = None,
+    warm_start: Result | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Solve for clients that are an oracle."""
@@ -185,8 +182,7 @@ def solve_federation(
     changed += [name for name, value in (("held_out", logging.held_out), ("privacy", privacy)) if value is not None]
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
-    (method,), _, _, settings, choice = resolve_for_federation(federation, (method,), settings, checkpoints)
-    prepared = request_of(federation, (method,), settings, warm_start=warm_start, choice=choice)
+    prepared = request_of(federation, (method,), settings, warm_start=warm_start, checkpoints=checkpoints)
     return run(prepared, method, seed, logging, checkpoints)
 
 

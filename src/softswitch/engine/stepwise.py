@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from softswitch.engine.compiled import Program, Span, sample_noise
+from softswitch.engine.compiled import Program, Span
 from softswitch.engine.server_step import (
     Evaluated,
     Setup,
@@ -19,8 +19,8 @@ from softswitch.engine.server_step import (
     complete_reports,
     count_rows,
     decide,
+    evaluate_all,
     select_by_memory,
-    summarize,
 )
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -40,7 +40,6 @@ _decide = jax.jit(decide)
 _apply = partial(jax.jit, static_argnames="record_clients")(apply)
 _combine = jax.jit(combine)
 _select_by_memory = partial(jax.jit, static_argnames="places")(select_by_memory)
-_summarize = jax.jit(summarize)
 _round_key = jax.jit(jax.random.fold_in)
 
 
@@ -53,7 +52,7 @@ class StepwiseEngine:
         """Return the number of rounds between two calls of the callbacks."""
         return CHUNK_ROUNDS
 
-    def start(self, params: Params, method: Method, oracle: HostOracle, memory: Memory | None) -> State:
+    def start(self, params: Params, method: Method, oracle: Any, memory: Memory | None) -> State:
         """Return the state before round 0."""
         parts = active_parts(method, memory)
         return first_state(params, method, parts, oracle.client_count, oracle.constraints, oracle.statistics)
@@ -113,7 +112,7 @@ class StepwiseEngine:
             server, span.averaging_from, state, played, update, evaluated, cost, record_clients=record_clients
         )
 
-    def report(self, oracle: HostOracle, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
+    def report(self, oracle: Any, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
         """Return the participants of round k and their reports at some parameters."""
         draws = oracle.draw(_round_key(key, k))
         return draws.clients, oracle.report(params, draws)[0]
@@ -128,16 +127,12 @@ class StepwiseEngine:
         decision = jax.tree.map(np.asarray, _decide(server, state, jnp.int32(k), draws.clients, reports).decision)
         return float(optax.tree.norm(oracle.direction(state.params, draws, kept, decision, method.switches, 0.0)))
 
-    def constraint_noise(self, oracle: HostOracle, params: Params, key: Array, first: Any) -> float:
-        """Return the standard deviation of the sampled worst constraint."""
-        return sample_noise(self, oracle, params, key, first)
-
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record of the shapes of a run, by running its first round."""
         return self.run_chunk(setup, program._replace(length=1), span, key, state)
 
     def identity(
-        self, oracle: HostOracle, setup: Setup, program: Program, span: Span, key: Array, state: State
+        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
     ) -> dict[str, str]:
         """Return what the clients compute and on which data, as text by name."""
         return oracle.digest()
@@ -145,12 +140,10 @@ class StepwiseEngine:
 
 def _evaluate(oracle: HostOracle, method: Method, params: Params, reports: Reports, *, is_due: bool) -> Evaluated:
     """Summarise the clients on all training and held-out data; NaN if that is not due."""
-    if not is_due:
-        nothing = ClientSummary(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(ClientSummary._fields))
-        return Evaluated(nothing, nothing if oracle.has_held_out else None)
-    full = (reports.objective, reports.constraint) if oracle.reports_full_data else oracle.evaluate(params)
-    held_out = oracle.evaluate_held_out(params)
-    return Evaluated(_summarize(method, *full), None if held_out is None else _summarize(method, *held_out))
+    if is_due:
+        return evaluate_all(oracle, method, params, reports)
+    nothing = ClientSummary(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(ClientSummary._fields))
+    return Evaluated(nothing, nothing if oracle.has_held_out else None)
 
 
 def _host(setup: Setup) -> HostOracle:

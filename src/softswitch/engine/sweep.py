@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from itertools import chain, count
+from itertools import product
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -21,25 +21,28 @@ from rich.table import Table
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine import compiled
-from softswitch.engine.defaults import resolve_for_federation, resolve_method, resolve_options, resolve_sampling
 from softswitch.engine.loop import finish, run
-from softswitch.engine.private import PrivatePlan, solve_privately
-from softswitch.engine.request import Request, RunSettings, request, request_of
+from softswitch.engine.request import (
+    Request,
+    RunSettings,
+    is_automatic,
+    request,
+    request_of,
+    resolve_method,
+    resolve_sampling,
+)
 from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import client_optimum_of
-from softswitch.privacy.accounting import compute_epsilon
-from softswitch.privacy.checks import check_private, refuse_options, refuse_uncounted
-from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.results.callbacks import Chunk, ProgressBar
 from softswitch.results.result import Result
 from softswitch.support import checks
 from softswitch.support.processes import thread_count
-from softswitch.support.text import format_mean_std, format_number, render_text
+from softswitch.support.text import format_mean_std, render_text
 
 AnyMethod = Method | Automatic
 AnyClients = ClientData | StreamedData | TorchData
@@ -62,27 +65,6 @@ COLUMNS: dict[str, Callable[[Result], Any]] = {
 }
 
 
-class TotalPrivacy(NamedTuple):
-    """The privacy cost of all runs of a sweep together, since all of them read the same rows.
-
-    It holds for a row of the client with the most releases in each run, and for independent noise in each run, as
-    with ``PrivateClient``. Simulated noise depends on the seed, and methods share it.
-
-    Attributes:
-        epsilon: ε of all runs together.
-        delta: δ of all runs together.
-        runs: Number of runs.
-    """
-
-    epsilon: float
-    delta: float
-    runs: int
-
-    def __str__(self) -> str:
-        cost = f"ε = {format_number(self.epsilon)}, δ = {self.delta:.2g}"
-        return f"all {self.runs} runs read the same rows: together {cost}; a choice among them costs all of them"
-
-
 @dataclass(frozen=True, eq=False)
 class Sweep:
     """The outcome of ``sweep``: a result for every method and seed.
@@ -91,13 +73,11 @@ class Sweep:
         labels: Label of each method.
         seeds: The seeds.
         results: ``results[r][s]`` is method r with seed s.
-        privacy: Privacy cost of all runs together; None without privacy.
     """
 
     labels: tuple[str, ...]
     seeds: tuple[int, ...]
     results: Results
-    privacy: TotalPrivacy | None = None
 
     def __iter__(self) -> Iterator[tuple[str, tuple[Result, ...]]]:
         return iter(zip(self.labels, self.results, strict=True))
@@ -109,25 +89,16 @@ class Sweep:
 
     @property
     def table(self) -> dict[str, np.ndarray]:
-        """One row per method and seed, with the values of the answer on all training data. Ready for a data frame.
-
-        With privacy, values have noise, ``epsilon`` is that of the run alone, and ``epsilon_of_all`` that of all runs.
-        """
+        """One row per method and seed, with the values of the answer on all training data. Ready for a data frame."""
         rows = [(label, result) for label, results in self for result in results]
         table = {"method": np.asarray([label for label, _ in rows])}
-        table |= {name: np.asarray([value(result) for _, result in rows]) for name, value in COLUMNS.items()}
-        if self.privacy is not None:
-            table["epsilon"] = np.asarray([_epsilon(result) for _, result in rows])
-            table["epsilon_of_all"] = np.full(len(rows), self.privacy.epsilon)
-        return table
+        return table | {name: np.asarray([value(result) for _, result in rows]) for name, value in COLUMNS.items()}
 
     def __str__(self) -> str:
         table = Table()
         table.add_column("method", min_width=max(map(len, self.labels)))
         for heading in ("worst objective", "worst constraint", "clients violating", "feasible rounds"):
             table.add_column(heading)
-        if self.privacy is not None:
-            table.add_column("ε of a run")
         for label, results in self:
             table.add_row(
                 escape(label),
@@ -135,14 +106,8 @@ class Sweep:
                 format_mean_std([result.worst_constraint for result in results]),
                 f"{np.mean([len(result.violating) for result in results]):.1f} of {len(results[0].names)}",
                 f"{np.mean([result.history.switch_share for result in results]):.0%}",
-                *([] if self.privacy is None else [format_mean_std([_epsilon(result) for result in results])]),
             )
-        return render_text(table) if self.privacy is None else f"{render_text(table)}\n{self.privacy}"
-
-
-def _epsilon(result: Result) -> float:
-    assert result.privacy is not None
-    return result.privacy.worst_epsilon
+        return render_text(table)
 
 
 def sweep(
@@ -157,7 +122,6 @@ def sweep(
     compute: Compute = Compute(),  # noqa: B008
     logging: Logging = Logging(),  # noqa: B008
     vectorize: bool | None = None,
-    privacy: RecordPrivacy | None = None,
 ) -> Sweep:
     """Run every method with every seed.
 
@@ -167,7 +131,7 @@ def sweep(
     Args:
         problem: Objective, constraint, start and domain, or a ``Federation``; or a list with one for each seed.
         clients: The clients' data as in ``solve``; or a list with one for each seed.
-        methods: A list of methods, or a dict from labels to methods. ``Automatic`` counts as a method.
+        methods: A list of methods, or a dict from labels to methods: all ``Automatic``, or all with given settings.
         seeds: Number of seeds (0, 1, 2, ...), or the seeds.
         rounds: Maximum number of rounds K, as in ``solve``.
         sampling: Which clients take part in a round, and which rows they use, as in ``solve``.
@@ -178,50 +142,30 @@ def sweep(
         vectorize: Compute all runs of one class side by side as one program, which fills an accelerator; or one after
             another on every core, each exactly as ``solve`` would. Default: the first on an accelerator, the second on
             a CPU, which is faster there.
-        privacy: Record-level differential privacy in each run. All runs read the same rows: ``Sweep.privacy`` has what
-            they cost together.
     """
     labelled, numbers = _label_methods(methods), _check_seeds(seeds)
     if changed_options(compute, "dtype", "client_batch_size"):
         raise ValueError(f"compute must have the compiled engine on one device in a sweep, but is {compute}")
     data = (problem, clients, logging.held_out)
-    runs: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]
+    data_sets: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]
     if any(isinstance(given, Sequence) for given in data):
         per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
-        runs = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
-    if privacy is not None:
-        refuse_options({"vectorize": vectorize})
-        sampling = resolve_sampling(sampling, next(iter(labelled.values())))
-        settings = RunSettings.from_options(rounds, None, sampling, output, logging)
-        for one, _, _, _ in runs:
-            refuse_uncounted(one, settings, sampling, output, compute, logging)
-        finished = _run_privately(runs, labelled.values(), privacy, sampling, settings, logging.progress)
-        private_results = tuple(tuple(result for result, _ in row) for row in finished)
-        return Sweep(tuple(labelled), numbers, private_results, _total_privacy(chain(*finished), privacy.delta))
-    options = (rounds, sampling, output, compute, logging)
-
-    results: dict[str, tuple[Result, ...]] = {}
-    for automatic in (False, True):
-        group = {label: method for label, method in labelled.items() if (method.step_size is None) == automatic}
-        if not group:
-            continue
-        if automatic and vectorize:
-            raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
-        alike = tuple(group.values())
-        shares = [_prepare(one, alike, *options) for one in runs]
-        found = _run_all(shares, alike, False if automatic else vectorize, logging.progress)
-        results |= zip(group, found, strict=True)
-    optima = {
-        seed: optimum
-        for one, rows, _, its_seeds in runs
-        if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None
-        for seed in its_seeds
-    }
-    if optima:
-        results = {
-            label: tuple(replace(one, client_optimum=optima[one.seed]) for one in row) for label, row in results.items()
-        }
-    return Sweep(tuple(labelled), numbers, tuple(results[label] for label in labelled))
+        data_sets = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
+    alike = tuple(labelled.values())
+    if vectorize and is_automatic(alike):
+        raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
+    shares = [
+        _Share(_prepare(one, rows, held_out, alike, rounds, sampling, output, compute, logging), its_seeds)
+        for one, rows, held_out, its_seeds in data_sets
+    ]
+    results = _run_all(shares, alike, False if is_automatic(alike) else vectorize, logging.progress)
+    for one, rows, _, its_seeds in data_sets:
+        if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None:
+            results = tuple(
+                tuple(replace(run, client_optimum=optimum) if run.seed in its_seeds else run for run in row)
+                for row in results
+            )
+    return Sweep(tuple(labelled), numbers, results)
 
 
 def _label_methods(methods: Any) -> dict[str, Method]:
@@ -273,28 +217,27 @@ class _Share(NamedTuple):
 
 
 def _prepare(
-    data: tuple[Any, Any, Any, tuple[int, ...]],
+    problem: Problem | Federation,
+    clients: Any,
+    held_out: Any,
     methods: tuple[Method, ...],
     rounds: int | None,
     sampling: Sampling | None,
     output: Output,
     compute: Compute,
     logging: Logging,
-) -> _Share:
-    """Return the runs of these methods and seeds on one data set."""
-    problem, clients, held_out, seeds = data
-    if isinstance(problem, Problem) and problem.is_torch:
-        torch_sampling = resolve_sampling(sampling, methods[0])
-        problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, torch_sampling, held_out)
+) -> Request:
+    """Return the request of these methods on one data set."""
     if isinstance(problem, Federation):
-        settings = RunSettings.from_options(rounds, None, sampling or Sampling(), output, logging)
-        filled = resolve_for_federation(problem, methods, settings)
-        return _Share(request_of(problem, methods, filled.settings, choice=filled.choice), seeds)
-    sampling = resolve_sampling(sampling, methods[0])
+        sampling = sampling or Sampling()
+    else:
+        sampling = resolve_sampling(sampling, methods[0])
+        if problem.is_torch:
+            problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, sampling, held_out)
     settings = RunSettings.from_options(rounds, None, sampling, output, logging)
-    filled = resolve_options(problem, clients, methods, sampling, compute, settings)
-    options: dict[str, Any] = {"compute": filled.compute, "held_out": held_out, "choice": filled.choice}
-    return _Share(request(problem, clients, methods, filled.sampling, filled.settings, **options), seeds)
+    if isinstance(problem, Federation):
+        return request_of(problem, methods, settings)
+    return request(problem, clients, methods, sampling, settings, compute=compute, held_out=held_out)
 
 
 def _run_all(
@@ -316,13 +259,11 @@ def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
     """Run each run alone; XLA computes outside of Python's lock."""
     interrupted = Event()
     runs = [(share, seed) for share in shares for seed in share.seeds]
-    rounds_done: dict[tuple[int, int], int] = {}
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
 
     def run_one(r: int, s: int) -> Result:
         def watch(chunk: Chunk) -> bool:
-            rounds_done[r, s] = chunk.round
-            bar.update(sum(rounds_done.values()), f"{len(methods)} methods × {len(runs)} seeds")
+            bar.advance(len(chunk.history))
             return interrupted.is_set()
 
         with ExitStack() as contexts:
@@ -347,20 +288,14 @@ def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
     for r, method in enumerate(methods):
         groups.setdefault(jax.tree.structure(method), []).append(r)
     results: list[tuple[Result, ...]] = [()] * len(methods)
-    rounds_done = 0
-    for share in shares:
-        for members in groups.values():
-            for r, row in zip(
-                members, _run_stacked(share, [methods[r] for r in members], bar, rounds_done), strict=True
-            ):
-                results[r] += row
-            rounds_done += share.request.rounds * len(members) * len(share.seeds)
+    for share, members in product(shares, groups.values()):
+        rows = _run_stacked(share, [methods[r] for r in members], bar)
+        for r, row in zip(members, rows, strict=True):
+            results[r] += row
     return tuple(results)
 
 
-def _run_stacked(
-    share: _Share, methods: Sequence[Method], bar: ProgressBar, rounds_done: int
-) -> list[tuple[Result, ...]]:
+def _run_stacked(share: _Share, methods: Sequence[Method], bar: ProgressBar) -> list[tuple[Result, ...]]:
     """Run methods of one structure with all seeds of a data set; return the results by method, then seed."""
     request, seeds, runs = *share, len(methods) * len(share.seeds)
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *methods)
@@ -374,8 +309,7 @@ def _run_stacked(
         program = request.program(length)
         states, record = compiled.run_many(request.setup(stacked), program, request.span(first), keys, states)
         records.append(jax.tree.map(np.asarray, record))
-        done = min(first + length, request.rounds) * runs
-        bar.update(rounds_done + done, f"{len(methods)} methods × {len(seeds)} seeds")
+        bar.advance(min(length, request.rounds - first) * runs)
     seconds = (time.perf_counter() - began) / runs
     states = jax.tree.map(np.asarray, states)
 
@@ -384,34 +318,3 @@ def _run_stacked(
         return finish(request, methods[r], seeds[s], state, own_records, request.rounds, False, seconds)
 
     return [tuple(result(r, s) for s in range(len(seeds))) for r in range(len(methods))]
-
-
-def _run_privately(
-    data: Any, methods: Collection[Method], privacy: Any, sampling: Sampling, settings: RunSettings, progress: Any
-) -> list[list[tuple[Result, PrivatePlan]]]:
-    """Run every method with every seed, one after another as ``solve`` would."""
-    for _, clients, _, _ in data:
-        check_private(clients, privacy, "compiled")
-    runs = [(problem, clients, seed) for problem, clients, _, seeds in data for seed in seeds]
-    quiet, done = Logging(progress=False), count(1)
-    with ProgressBar(len(methods) * len(runs), progress) as bar:
-
-        def solve_one(problem: Problem, clients: ClientData, method: Method, seed: int) -> tuple[Result, PrivatePlan]:
-            outcome = solve_privately(problem, clients, method, privacy, sampling, settings, seed, quiet)
-            bar.update(next(done), f"{len(methods)} methods × {len(runs)} seeds")
-            return outcome
-
-        return [[solve_one(problem, clients, method, seed) for problem, clients, seed in runs] for method in methods]
-
-
-def _total_privacy(finished: Iterable[tuple[Result, PrivatePlan]], delta: float) -> TotalPrivacy:
-    """Compose runs with the same noise as one long run, and add ε and δ over different noise levels."""
-    releases: dict[tuple[NoiseLevels, float], Releases] = {}
-    runs = 0
-    for result, plan in finished:
-        assert result.privacy is not None
-        kind, runs = (plan.levels, plan.privacy.rate), runs + 1
-        most = [max(counts) for counts in zip(*result.privacy.releases, strict=True)]
-        releases[kind] = Releases(*map(sum, zip(releases.get(kind, Releases()), most, strict=True)))
-    epsilon = sum(compute_epsilon(total, levels, rate, delta) for (levels, rate), total in releases.items())
-    return TotalPrivacy(epsilon, delta * len(releases), runs)

@@ -7,9 +7,8 @@ from dataclasses import replace as changed
 from typing import Any
 
 from softswitch.certification.torch import functions_and_rows
-from softswitch.engine.auto_tuning import default_memory
-from softswitch.engine.defaults import DEFAULT_ROUNDS, FEDERATION_ROUNDS
-from softswitch.engine.request import RunSettings, WarmStart, choose_eval_every
+from softswitch.engine.auto_tuning import FEDERATION_ROUNDS
+from softswitch.engine.request import DEFAULT_ROUNDS, RunSettings, choose_eval_every
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Federation
@@ -36,7 +35,7 @@ def solve_torch(
     compute: Compute,
     logging: Logging,
     checkpoints: Checkpoints | None = None,
-    warm_start: WarmStart | None = None,
+    warm_start: Result | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Solve for a PyTorch module; when it returns, the module holds the answer and is in ``eval`` mode.
@@ -52,13 +51,6 @@ def solve_torch(
         raise ValueError(f"privacy must be None for PyTorch modules, but is {privacy!r}; use PrivateClient over Flower")
     federation = torch_federation(problem, clients, sampling, logging.held_out)
     oracle: Any = federation.oracle
-    if settings.memory == "auto":
-        memory = None
-        if method.step_size is None:
-            repeats = oracle.can_repeat_reports and method.robust is None
-            all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
-            memory = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=repeats)
-        settings = changed(settings, memory=memory)
     if settings.eval_every is None:
         default = FEDERATION_ROUNDS if method.step_size is None else DEFAULT_ROUNDS
         rows = oracle.evaluation_row_count

@@ -107,7 +107,7 @@ class RemoteRestarts(Restarts):
     def _begin(self) -> None:
         """Begin the next cycle at the best answer so far."""
         choice, settings, done = self._choice, self._settings, self.done
-        first = choice.first_step * math.sqrt(max(1.0, MIN_RESTART_ROUNDS / self._next_length()))
+        first = choice.first_step * math.sqrt(max(1.0, MIN_RESTART_ROUNDS / choice.next_length(done, len(self.past))))
         if self.past:
             first = self.past[-1].step_size * self._factor
         step = local = self._next_step(first, settings.average_share(automatic=True))

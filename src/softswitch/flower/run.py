@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from softswitch.engine.auto_tuning import SMOOTHING, choose_first_restart
-from softswitch.engine.defaults import is_automatic
+from softswitch.engine.request import is_automatic
 from softswitch.engine.restarts import numbers_of, with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import ClientParams, PreviousParams

@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from softswitch.engine.defaults import resolve_method
+from softswitch.engine.request import resolve_method
 from softswitch.flower.jax_client import flatten_params, initial_arrays
 from softswitch.flower.membership import confusable_key, find_keys, normalize_name
 from softswitch.flower.settings import StrategySettings, with_changes

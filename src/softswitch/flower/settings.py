@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from softswitch.engine.defaults import AUTOMATIC_AVERAGE
+from softswitch.engine.request import AUTOMATIC_AVERAGE
 from softswitch.flower.membership import AllowedClient, check_distinct_names, confusable_key, parse_allow_list
 from softswitch.flower.secure_aggregation import SecureAggregation
 from softswitch.methods.memory import Memory

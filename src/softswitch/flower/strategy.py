@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
-from softswitch.engine.defaults import is_automatic, resolve_method
+from softswitch.engine.request import is_automatic, resolve_method
 from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_decision

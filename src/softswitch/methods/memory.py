@@ -271,13 +271,13 @@ class ClientMemory(Part):
         corrected = self.memory.corrected
         return Remembered.empty(clients, constraints, statistics, float_dtype(params), corrected=corrected)
 
-    def hear(self, parts: dict[str, Any], k: Array, clients: Array, reports: Reports) -> dict[str, Any]:
+    def hear(self, state: Remembered, k: Array, clients: Array, reports: Reports) -> Remembered:
         """Remember the reports."""
-        return parts | {self.name: parts[self.name].hear(self.memory.smoothing, k, clients, reports)}
+        return state.hear(self.memory.smoothing, k, clients, reports)
 
-    def wrap(self, decide: Decide, parts: dict[str, Any], clients: Array) -> Decide:
+    def wrap(self, decide: Decide, state: Remembered, clients: Array) -> Decide:
         """Return a decision by all remembered reports, with weights for the participants."""
-        memory: Remembered = parts[self.name]
+        memory = state
 
         def decide_by_memory(state: Any, reports: Reports) -> tuple[Decision, Any]:
             pooled = None
@@ -294,9 +294,9 @@ class ClientMemory(Part):
 
         return decide_by_memory
 
-    def may_average(self, parts: dict[str, Any]) -> Bool[Array, ""]:
+    def may_average(self, state: Remembered) -> Bool[Array, ""]:
         """Return whether all clients have reported, except as many as may be Byzantine."""
-        return parts[self.name].awaited.sum() <= (0 if self.byzantine is None else self.byzantine)
+        return state.awaited.sum() <= (0 if self.byzantine is None else self.byzantine)
 
     def move(self, state: Remembered, before: Params, after: Params) -> Remembered:
         """Add the length of the step to the server's path."""

@@ -55,15 +55,15 @@ class Part:
         """Return the state before round 0; None for a part without a state."""
         return None
 
-    def hear(self, parts: dict[str, Any], k: Array, clients: Array, reports: Reports) -> dict[str, Any]:
-        """Return the states of all parts after the reports of a round."""
-        return parts
+    def hear(self, state: Any, k: Array, clients: Array, reports: Reports) -> Any:
+        """Return the state after the reports of a round."""
+        return state
 
     def trust(self, reports: Reports) -> Reports:
         """Return the reports as the server uses them."""
         return reports
 
-    def wrap(self, decide: Decide, parts: dict[str, Any], clients: Array) -> Decide:
+    def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
         """Return a decision that includes this part."""
         return decide
 
@@ -71,7 +71,7 @@ class Part:
         """Return the direction of the server's step, and the state of the part if that step is taken."""
         return direction, state
 
-    def may_average(self, parts: dict[str, Any]) -> Any:
+    def may_average(self, state: Any) -> Any:
         """Return whether the iterate may join the average of feasible iterates."""
         return True
 

@@ -63,14 +63,14 @@ class RobustAggregation(Part):
         """Return the trimmed reports."""
         return trim(reports, self.byzantine)
 
-    def wrap(self, decide: Decide, parts: dict[str, Any], clients: Array) -> Decide:
+    def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
         """Return a decision by trimmed reports, with weights of at most 1/(2b+1)."""
 
-        def decide_robustly(state: Any, reports: Reports) -> tuple[Decision, Any]:
+        def decide_robustly(method: Any, reports: Reports) -> tuple[Decision, Any]:
             reports = trim(reports, self.byzantine)
-            decision, after = decide(state, reports)
+            decision, after = decide(method, reports)
             cap = 1 / (2 * jnp.asarray(self.byzantine, decision.weights.dtype) + 1)
-            return cap_weights(decide, state, reports, decision, cap), after
+            return cap_weights(decide, method, reports, decision, cap), after
 
         return decide_robustly
 
@@ -82,10 +82,6 @@ class RobustAggregation(Part):
         loss = played.decision.local_loss
         return state.compare(played.k, played.clients, played.reports, loss, update.directions, returned, step)
 
-    def settle(self, taken: Bool[Array, ""], new: Consistency, old: Consistency) -> Consistency:
-        """Return the new statistics: void rounds change none."""
-        return new
-
 
 class WeightCap(Part):
     """A cap on the weight of each client, as secure aggregation demands."""
@@ -95,13 +91,13 @@ class WeightCap(Part):
     def __init__(self, cap: Any) -> None:
         self.cap = cap
 
-    def wrap(self, decide: Decide, parts: dict[str, Any], clients: Array) -> Decide:
+    def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
         """Return a decision with capped weights."""
 
-        def decide_capped(state: Any, reports: Reports) -> tuple[Decision, Any]:
-            decision, after = decide(state, reports)
+        def decide_capped(method: Any, reports: Reports) -> tuple[Decision, Any]:
+            decision, after = decide(method, reports)
             cap = jnp.asarray(self.cap, decision.weights.dtype)
-            return cap_weights(decide, state, reports, decision, cap), after
+            return cap_weights(decide, method, reports, decision, cap), after
 
         return decide_capped
 

@@ -21,7 +21,6 @@ from softswitch.support.text import format_number, format_value
 START = "the start"
 CONSTANT = "best constant prediction"
 UNCONSTRAINED_WORST = "no constraint, worst client"
-UNCONSTRAINED_MEAN = "no constraint, mean client"
 
 START_MARGIN = 1e-9  # relative margin by which F must be below that of the start
 CONSTANT_MARGIN = 1e-3  # relative margin by which F must be below that of a constant prediction

@@ -92,8 +92,9 @@ class ProgressBar:
         if not self._bar.disable:
             f, g = (format_value(values[-1]) for values in (chunk.history.objective, chunk.history.constraint))
             speed = f"{chunk.round / chunk.seconds:,.0f}/s"
-            self.update(chunk.round, f"{speed}  F {f}  G {g}  feasible {chunk.switch_share:.0%}")
+            numbers = f"{speed}  F {f}  G {g}  feasible {chunk.switch_share:.0%}"
+            self._bar.update(self._task, completed=chunk.round, numbers=numbers)
 
-    def update(self, completed: int, numbers: str) -> None:
-        """Show the number of completed rounds and a text next to it."""
-        self._bar.update(self._task, completed=completed, numbers=numbers)
+    def advance(self, rounds: int) -> None:
+        """Show that further rounds are completed."""
+        self._bar.update(self._task, advance=rounds)

@@ -91,7 +91,6 @@ class DiagnosticCode(StrEnum):
     UPDATE_SCALE_MISMATCH = "update-scale-mismatch"
     UNKNOWN_BENEFIT = "unknown-benefit"
     CLIPPED_ROWS = "clipped-rows"
-    NOISE_EXCEEDS_BOUND = "noise-exceeds-bound"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pandas as pd
 from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit, split_masks
-from softswitch.engine.defaults import default_alpha
+from softswitch.engine.auto_tuning import default_alpha
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.problem.problem import Problem

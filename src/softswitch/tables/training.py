@@ -255,7 +255,7 @@ def _solve_privately(
     sampling, groups = options["sampling"], (options[name] for name in ("sampling", "output", "logging"))
     settings = RunSettings.from_options(options["rounds"], config.run.seconds, *groups)
     run: tuple[Any, ...] = (config.run.seed, logging, saved, key)
-    result, _ = solve_privately(table.problem, table.train, method, privacy, sampling, settings, *run)
+    result = solve_privately(table.problem, table.train, method, privacy, sampling, settings, *run)
     if table.held_out is None or result.status.code in (StatusCode.STOPPED, StatusCode.DIVERGED):
         return result, None
     budget = certificate_privacy(config)

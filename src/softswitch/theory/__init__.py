@@ -7,12 +7,9 @@ from softswitch.support.startup import lazy_attributes
 if TYPE_CHECKING:
     from softswitch.theory.client_gaps import GAPS as GAPS
     from softswitch.theory.client_gaps import NOISES as NOISES
-    from softswitch.theory.client_gaps import ExtremeValueLimit as ExtremeValueLimit
     from softswitch.theory.client_gaps import expected_gap as expected_gap
-    from softswitch.theory.client_gaps import extreme_value_limit as extreme_value_limit
     from softswitch.theory.client_gaps import gap_quantile as gap_quantile
     from softswitch.theory.client_gaps import heterogeneity as heterogeneity
-    from softswitch.theory.client_gaps import quantile_bound as quantile_bound
     from softswitch.theory.theorems import AlphaWindow as AlphaWindow
     from softswitch.theory.theorems import Bound as Bound
     from softswitch.theory.theorems import Constants as Constants
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from softswitch.theory.theorems import min_gradient_rows as min_gradient_rows
     from softswitch.theory.theorems import min_switch_share as min_switch_share
     from softswitch.theory.theorems import sampling_error as sampling_error
-    from softswitch.theory.theorems import staleness as staleness
     from softswitch.theory.theorems import tail_bound as tail_bound
     from softswitch.theory.theorems import theorem_1 as theorem_1
     from softswitch.theory.theorems import theorem_2 as theorem_2

@@ -19,7 +19,7 @@ from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch.theory.client_gaps import check_gap_shape, heterogeneity
+from softswitch.theory.client_gaps import heterogeneity
 from softswitch.theory.theorems import Constants
 
 MAX_CLIENTS = 50
@@ -35,8 +35,6 @@ def estimate_constants(
     pilots: int = 64,
     batch_size: int = 32,
     seed: int = 0,
-    gap: str = "uniform",
-    gap_shape: tuple[float, ...] = (),
 ) -> Constants:
     """Estimate D, L, σ_g, σ_ζ and σ as the largest over points of Θ, clients and functions.
 
@@ -55,11 +53,8 @@ def estimate_constants(
         pilots: Number of batches per point and client.
         batch_size: Rows per pilot batch.
         seed: Seed of points and batches.
-        gap: Distribution to whose scale σ refers; see ``softswitch.theory.GAPS``.
-        gap_shape: Shape parameters of the distribution.
     """
     checks.check_instance("clients", clients, ClientData)
-    gap_shape = check_gap_shape(gap, gap_shape)
     theta = problem.domain if domain is None else domain
     if not isinstance(theta, Ball | Box):
         raise ValueError(f"domain must be a Ball or a Box, because the theorems need a bounded Θ, but is {theta!r}")
@@ -93,10 +88,10 @@ def estimate_constants(
         gradient_noise = max(gradient_noise, _largest_norm(gradients))
         objective, constraint = evaluate(problem, clients, params)
         columns = (column[~np.isneginf(column)] for column in (objective, *constraint.T))
-        spread = max(spread, *(heterogeneity(column, gap, gap_shape) for column in columns if len(column)))
+        spread = max(spread, *(heterogeneity(column) for column in columns if len(column)))
     scale = float(np.sqrt(size))  # a mean of b rows deviates 1/√b as much as one row
     diameter = float(theta.diameter(problem.start))
-    return Constants(diameter, lipschitz, scale * gradient_noise, scale * value_noise, spread, gap, gap_shape)
+    return Constants(diameter, lipschitz, scale * gradient_noise, scale * value_noise, spread)
 
 
 def _largest_norm(deviations: np.ndarray) -> float:

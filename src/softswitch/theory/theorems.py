@@ -6,7 +6,7 @@ Theorem 1 covers full participation with one local step, Theorem 2 several local
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scipy import optimize
 
@@ -23,11 +23,8 @@ class Constants:
         lipschitz: L, the Lipschitz constant of every f_i and g_i on Θ.
         gradient_noise: σ_g, the sub-Gaussian norm of one row's gradient around its client's mean.
         value_noise: σ_ζ, the sub-Gaussian norm of one row's value of f or g.
-        heterogeneity: σ, the scale of the clients' gaps to the worst client, by ``heterogeneity(values, gap,
-            gap_shape)``. It matters with partial participation only.
-        gap: Distribution of Z, where σZ dominates the gap of a random client to the worst: "uniform" as in Theorem 3,
-            or another name in ``GAPS``.
-        gap_shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
+        heterogeneity: σ, the scale of the clients' gaps to the worst client, by ``heterogeneity(values)``. It matters
+            with partial participation only.
     """
 
     diameter: float
@@ -35,11 +32,8 @@ class Constants:
     gradient_noise: float = 0.0
     value_noise: float = 0.0
     heterogeneity: float = 0.0
-    gap: str = "uniform"
-    gap_shape: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gap_shape", check_gap_shape(self.gap, self.gap_shape))
         for name in ("diameter", "lipschitz"):
             object.__setattr__(self, name, checks.check_real(name, getattr(self, name), above=0))
         for name in ("gradient_noise", "value_noise", "heterogeneity"):
@@ -58,7 +52,6 @@ class Setting:
         batch_size: B_g.
         value_batch_size: B_ζ.
         delta: δ in (0, 1); the bounds hold with probability at least 1 − δ.
-        longest_wait: T, the longest time between two reports of a client (``Memory.longest_wait``). None: no memory.
     """
 
     clients: int
@@ -68,11 +61,8 @@ class Setting:
     batch_size: int = 32
     value_batch_size: int = 32
     delta: float = 0.05
-    longest_wait: int | None = None
 
     def __post_init__(self) -> None:
-        if self.longest_wait is not None:
-            checks.check_integer("longest_wait", self.longest_wait, minimum=1)
         for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
             checks.check_integer(name, getattr(self, name), minimum=1)
         _check_participants(self.clients, self.participants)
@@ -94,7 +84,7 @@ class Bound:
         theorem: Number of the theorem: 1, 2 or 3.
         optimization: ε', the error of finitely many rounds.
         estimation: Error of values estimated on batches.
-        sampling: Error of partial participation; with a client memory, of staleness.
+        sampling: Error of partial participation.
         step_size: η.
         local_step_size: γ.
         alpha: Smallest α that the theorem allows.
@@ -168,25 +158,15 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
     As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
     α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
 
-    If the gap is not uniform, sampling is 2·``sampling_error`` at δ/8, the general bound inserted into the theorem's
-    proof. It grows with ln K and does not depend on κ. If K < 128/δ, it is smaller also for a uniform gap, which is
-    ``gap="beta"`` of shape (1, 1). With a client memory, sampling is the error of staleness 6·T·η·L² (``staleness``;
-    docs/memory.md has the derivation, which is not in the paper), and α >= 2 ln(n)/ε'.
+    2·``sampling_error`` at δ/8, the general bound inserted into the proof, may replace the sampling error. It grows
+    with ln K and does not depend on κ. If K < 128/δ, it is smaller.
 
     Args:
         constants: Constants of the problem.
         setting: Settings of the run.
     """
-    reporting = setting.participants
-    if setting.longest_wait is not None:
-        step = constants.diameter / (constants.lipschitz * math.sqrt(8 * setting.rounds))
-        sampling, reporting = 6 * staleness(constants.lipschitz, step, setting.longest_wait), setting.clients
-    elif constants.gap == "uniform":
-        sampling = 4 * _sampling_unit(constants, setting) * math.log(32 / setting.delta)
-    else:
-        eighth = replace(setting, delta=setting.delta / 8)
-        sampling = 2 * sampling_error(constants.heterogeneity, eighth, constants.gap, constants.gap_shape)
-    return _bound(3, constants, setting, 24 * setting.rounds * setting.participants, sampling, reporting)
+    sampling = 4 * _sampling_unit(constants, setting) * math.log(32 / setting.delta)
+    return _bound(3, constants, setting, 24 * setting.rounds * setting.participants, sampling, setting.participants)
 
 
 def _bound(theorem: int, constants: Constants, setting: Setting, events: int, sampling: float, reporting: int) -> Bound:
@@ -206,9 +186,9 @@ def _bound(theorem: int, constants: Constants, setting: Setting, events: int, sa
 
 
 def _sampling_unit(constants: Constants, setting: Setting) -> float:
-    """Return σ/(|ln(1−r)|n); 0 at r = 1, with a client memory, and if the gap is not uniform."""
+    """Return σ/(|ln(1−r)|n); 0 at r = 1."""
     n, m = setting.clients, setting.participants
-    if m == n or setting.longest_wait is not None or constants.gap != "uniform":
+    if m == n:
         return 0.0
     return constants.heterogeneity / (abs(math.log1p(-m / n)) * n)
 
@@ -216,9 +196,8 @@ def _sampling_unit(constants: Constants, setting: Setting) -> float:
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
     """Return the upper bound on G(w̄), given the share κ of feasible rounds.
 
-    It is ε with full participation, with a client memory, or if the gap is not uniform. With partial participation it
-    is ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's statement, with 2σ for 4σ by its proof. For κ > ½ the logarithm
-    is negative, and the larger of the two holds.
+    It is ε with full participation. With partial participation it is ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's
+    statement, with 2σ for 4σ by its proof. For κ > ½ the logarithm is negative, and the larger of the two holds.
 
     Args:
         constants: Constants of the problem.
@@ -274,22 +253,6 @@ def max_local_steps(rounds: int) -> int:
         rounds: K.
     """
     return math.isqrt(checks.check_integer("rounds", rounds, minimum=1))
-
-
-def staleness(lipschitz: float, step_size: float, longest_wait: int) -> float:
-    """Return the largest error of remembered values, T·η·L².
-
-    A round moves w by at most ηL with plain SGD on all local rows, and changes a client's functions by at most L times
-    that.
-
-    Args:
-        lipschitz: L.
-        step_size: η.
-        longest_wait: T, the largest number of rounds between two reports of a client (``Memory.longest_wait``).
-    """
-    wait = checks.check_integer("longest_wait", longest_wait, minimum=1)
-    constant = checks.check_real("lipschitz", lipschitz, above=0)
-    return wait * checks.check_real("step_size", step_size, above=0) * constant**2
 
 
 def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:

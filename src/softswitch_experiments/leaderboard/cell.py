@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from softswitch.engine.defaults import choose_for_federation, resolve_method
+from softswitch.engine.auto_tuning import choose_for_federation
+from softswitch.engine.request import resolve_method
 from softswitch.engine.sweep import sweep
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method

@@ -25,7 +25,7 @@ from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
 from softswitch.theory.pilot import estimate_constants
-from softswitch.theory.theorems import Constants, Setting, bound
+from softswitch.theory.theorems import Constants, Setting, bound, sampling_error
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import CLIENTS, STUDY
 from softswitch_experiments.paper.study import half_interval
@@ -199,12 +199,12 @@ def theory_lines(
     exact = replace(constants, gradient_noise=0.0)
     base = Setting(CLIENTS, CLIENTS, middle, delta=DELTA)
     some = [replace(base, participants=m) for m in participants]
-    general = replace(exact, gap="beta", gap_shape=(1.0, 1.0))
+    sharper = [replace(setting, delta=DELTA / 8) for setting in some]
     return {
         "optimization": np.array([bound(exact, replace(base, rounds=k)).optimization for k in rounds]),
         "estimation": np.array([bound(exact, replace(base, value_batch_size=b)).estimation for b in rows]),
         "sampling": np.array([bound(exact, setting).sampling for setting in some]),
-        "general": np.array([bound(general, setting).sampling for setting in some]),
+        "general": np.array([2 * sampling_error(exact.heterogeneity, setting) for setting in sharper]),
     }
 
 
