@@ -1,43 +1,44 @@
 """Extreme values against closed forms, tables and simulation."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import integrate, special, stats
 
-from softswitch import theory
 from softswitch.theory.client_gaps import heterogeneity
 
 # The largest of n standard normals, on average: Harter's tables of order statistics.
 NORMAL = {2: 0.56419, 3: 0.84628, 5: 1.16296, 10: 1.53875, 20: 1.86748, 100: 2.50759}
 
 
+def expected_gap(noise, n):
+    """E[F − f_i] = E[max_j e_j] − E[e_i] over n clients: ∫(Φ(x) − Φ(x)ⁿ)dx, with the noise's distribution Φ."""
+
+    def integrand(x):
+        above = float(noise.sf(x))
+        return float(noise.cdf(x)) - (math.exp(n * math.log1p(-above)) if above < 1 else 0.0)
+
+    # Φⁿ rises within a few 1/n of 1: the pieces end there, so the quadrature does not miss it.
+    levels = (1 - 1e-15, 0.5, *(c / n for c in (100, 10, 1, 0.1, 0.01, 1e-15) if c / n < 0.5))
+    pieces = itertools.pairwise(float(noise.isf(level)) for level in levels)
+    return sum(integrate.quad(integrand, low, high, limit=200)[0] for low, high in pieces if low < high)
+
+
 @pytest.mark.parametrize("n", NORMAL)
 def test_the_gap_of_normal_noise_is_that_of_the_tables(n):
-    assert theory.expected_gap("normal", n) == pytest.approx(NORMAL[n], abs=1e-5)
-    assert theory.expected_gap("normal", n, scale=3.0) == pytest.approx(3 * NORMAL[n], abs=1e-4)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 1000, 10**6])
-def test_gaps_in_closed_form(n):
-    """Exponential: 1 + 1/2 + … + 1/n, less the mean 1. Uniform: n/(n + 1) − 1/2. Beta(1, 2): its maximum by hand."""
-    assert theory.expected_gap("exponential", n) == pytest.approx(special.digamma(n + 1) + np.euler_gamma - 1, rel=1e-7)
-    assert theory.expected_gap("uniform", n) == pytest.approx(n / (n + 1) - 0.5, rel=1e-9)
-    # P(e > x) = (1 − x)²: E max = 1 − ∫(1 − (1 − x)²)ⁿ dx = 1 − ½B(½, n + 1), and the mean is 1/3.
-    expected = 1 - special.beta(0.5, n + 1) / 2 - 1 / 3
-    assert theory.expected_gap("beta", n, shape=(1, 2)) == pytest.approx(expected, rel=1e-7, abs=1e-12)
-    assert theory.expected_gap("cauchy", n) == (0 if n == 1 else math.inf)
+    assert expected_gap(stats.norm(), n) == pytest.approx(NORMAL[n], abs=1e-5)
 
 
 def test_normal_gaps_grow_without_end_and_below_the_papers_root():
     """E[F − f_i]/(σ√(2 ln n)) → 1 from below, slowly."""
-    ratios = [theory.expected_gap("normal", n) / math.sqrt(2 * math.log(n)) for n in (20, 10**3, 10**6, 10**9)]
+    ratios = [expected_gap(stats.norm(), n) / math.sqrt(2 * math.log(n)) for n in (20, 10**3, 10**6, 10**9)]
     assert ratios == sorted(ratios)
     assert ratios[0] == pytest.approx(1 / 1.31, abs=0.005)
     assert ratios[2] == pytest.approx(1 / 1.08, abs=0.005)
     assert 0.94 < ratios[3] < 1
-    bounded = [theory.expected_gap("beta", n, shape=(2, 2)) for n in (20, 10**3, 10**6)]
+    bounded = [expected_gap(stats.beta(2, 2), n) for n in (20, 10**3, 10**6)]
     assert bounded == sorted(bounded)
     assert bounded[-1] < 0.5, "M less the mean, for every n"
 
@@ -93,10 +94,3 @@ def test_geometric_noise_has_no_limit():
     # The chance that the maximum is just the 1 − 1/n quantile goes up and down with n for ever.
     chances = [geometric.cdf(k) ** n - geometric.cdf(k - 1) ** n for n in (2**20, 2**20.5) for k in [20]]
     assert abs(chances[0] - chances[1]) > 0.01
-
-
-def test_bad_noise():
-    with pytest.raises(ValueError, match="noise must be one of 'normal'"):
-        theory.expected_gap("half-normal", 5)
-    with pytest.raises(ValueError, match="shape must have 2 positive numbers for noise='beta'"):
-        theory.expected_gap("beta", 5)

@@ -7,6 +7,7 @@ its memory cannot know them: its rows are read round by round.
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -47,7 +48,7 @@ class OutOfCoreEngine(CompiledEngine):
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk; none after one that diverged."""
-        oracle = _streamed(setup)
+        oracle: Any = setup.oracle
         selects = program.places is not None and program.places.total < oracle.client_count
         length = 1 if selects else min(oracle.feed.rounds, program.length)
         alone = program._replace(length=length, evaluates=False)
@@ -84,17 +85,21 @@ class OutOfCoreEngine(CompiledEngine):
     def report(self, oracle: OutOfCoreOracle, params: Params, key: Array, k: Any) -> tuple[Array, Reports]:
         """Return the participants of round k and their reports at some parameters."""
         stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-        return stretch.draws.clients[0], _report(oracle.with_rows(stretch), params, _first_round(stretch.draws))
+        return stretch.draws.clients[0], _report(
+            oracle.with_rows(stretch), params, jax.tree.map(itemgetter(0), stretch.draws)
+        )
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
         """Return the norm of round k's direction with local steps of size 0."""
-        oracle = _streamed(setup)
+        oracle: Any = setup.oracle
         stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-        return _norm_of_draws(setup._replace(oracle=oracle.with_rows(stretch)), state, _first_round(stretch.draws))
+        return _norm_of_draws(
+            setup._replace(oracle=oracle.with_rows(stretch)), state, jax.tree.map(itemgetter(0), stretch.draws)
+        )
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record of the shapes of a run; nothing is computed."""
-        oracle = _streamed(setup)
+        oracle: Any = setup.oracle
         alone, in_memory = program._replace(evaluates=False), setup._replace(oracle=oracle.drawing)
         state, record = super().shapes(in_memory, alone, span, key, state)
         return state, _add_evaluation(record, oracle, program.evaluates, None, program.length)
@@ -158,7 +163,7 @@ def _draw(oracle: GradientOracle, key: Array, first: Array, length: int, has_mem
 
 def _read_selected(setup: Setup, places: Places, key: Array, state: State, k: int) -> RoundRows:
     """Read the rows of one round whose clients the memory selects."""
-    oracle = _streamed(setup)
+    oracle: Any = setup.oracle
     assert setup.memory is not None
     rest = setup.method.rest
     return oracle.feed.read(_draw_selected(oracle.drawing, places, key, jnp.int32(k), state, rest), 1)
@@ -192,13 +197,3 @@ def _add_evaluation(
 @jax.jit
 def _report(oracle: GradientOracle, params: Params, draws: RowDraws) -> Any:
     return oracle.report(params, draws)[0]
-
-
-def _first_round(draws: RowDraws) -> RowDraws:
-    first: RowDraws = jax.tree.map(lambda part: part[0], draws)
-    return first
-
-
-def _streamed(setup: Setup) -> OutOfCoreOracle:
-    assert isinstance(setup.oracle, OutOfCoreOracle)
-    return setup.oracle

@@ -63,7 +63,7 @@ class StepwiseEngine:
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk; none after one that diverged."""
-        oracle = _host(setup)
+        oracle: Any = setup.oracle
         oracle.load_buffers(state.params, state.parts.get("buffers"))
         state = state._replace(parts={name: part for name, part in state.parts.items() if name != "buffers"})
         records = []
@@ -80,7 +80,8 @@ class StepwiseEngine:
         self, setup: Setup, program: Program, span: Span, key: Array, state: State, k: int
     ) -> tuple[State, Record]:
         """Run one round: report, decide, update, apply."""
-        oracle, method, number, round_key = _host(setup), setup.method, jnp.int32(k), _round_key(key, k)
+        oracle: Any = setup.oracle
+        method, number, round_key = setup.method, jnp.int32(k), _round_key(key, k)
         server = setup._replace(oracle=None)
         if setup.memory is None or program.places is None:
             draws = oracle.draw(round_key)
@@ -119,7 +120,8 @@ class StepwiseEngine:
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> float:
         """Return the norm of round k's direction with local steps of size 0."""
-        oracle, method = _host(setup), setup.method
+        oracle: Any = setup.oracle
+        method = setup.method
         oracle.load_buffers(state.params, state.parts.get("buffers"))
         draws = oracle.draw(_round_key(key, k))
         reports, kept = oracle.report(state.params, draws)
@@ -144,8 +146,3 @@ def _evaluate(oracle: HostOracle, method: Method, params: Params, reports: Repor
         return evaluate_all(oracle, method, params, reports)
     nothing = ClientSummary(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(ClientSummary._fields))
     return Evaluated(nothing, nothing if oracle.has_held_out else None)
-
-
-def _host(setup: Setup) -> HostOracle:
-    assert isinstance(setup.oracle, HostOracle)
-    return setup.oracle

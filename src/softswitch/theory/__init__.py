@@ -6,8 +6,6 @@ from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
     from softswitch.theory.client_gaps import GAPS as GAPS
-    from softswitch.theory.client_gaps import NOISES as NOISES
-    from softswitch.theory.client_gaps import expected_gap as expected_gap
     from softswitch.theory.client_gaps import gap_quantile as gap_quantile
     from softswitch.theory.client_gaps import heterogeneity as heterogeneity
     from softswitch.theory.theorems import AlphaWindow as AlphaWindow

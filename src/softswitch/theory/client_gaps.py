@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import integrate, stats
+from scipy import stats
 
 from softswitch.support import checks
 
@@ -22,29 +20,17 @@ GAPS = {
     "beta": stats.beta,
 }
 """Distributions that may dominate the gap. Chi-square has one shape parameter, beta two."""
-NOISES = {
-    "normal": stats.norm,
-    "exponential": stats.expon,
-    "cauchy": stats.cauchy,
-    "uniform": stats.uniform,
-    "beta": stats.beta,
-}
-"""Distributions of a client's noise. Beta has two shape parameters."""
 
 
 def check_gap_shape(gap: str, shape: Any) -> tuple[float, ...]:
     """Return the shape parameters as floats, or raise an error."""
-    return _check_shape("gap", gap, shape, GAPS)
-
-
-def _check_shape(kind: str, name: str, shape: Any, families: Mapping[str, Any]) -> tuple[float, ...]:
-    needed = families[checks.check_choice(kind, name, tuple(families))].numargs
+    needed = GAPS[checks.check_choice("gap", gap, tuple(GAPS))].numargs
     try:
         numbers = tuple(float(number) for number in shape)
     except (TypeError, ValueError):
         numbers = (math.nan,)
     if len(numbers) != needed or not all(0 < number < math.inf for number in numbers):
-        raise ValueError(f"shape must have {needed} positive numbers for {kind}={name!r}, but is {shape!r}")
+        raise ValueError(f"shape must have {needed} positive numbers for gap={gap!r}, but is {shape!r}")
     return numbers
 
 
@@ -80,33 +66,3 @@ def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, .
     levels = 1 - np.arange(1, n) / n
     quantiles = levels if gap == "uniform" else GAPS[gap].ppf(levels, *shape)
     return float(((ordered[-1] - ordered[:-1]) / quantiles).max(initial=0.0))
-
-
-def expected_gap(noise: str, clients: int, scale: float = 1.0, shape: tuple[float, ...] = ()) -> float:
-    """Return E[F − f_i] = E[max_j e_j] − E[e_i] over n clients: σ·∫(Φ(x) − Φ(x)ⁿ)dx, with the noise's distribution Φ.
-
-    For normal noise the paper has the asymptotic upper bound σ√(2 ln n), which is 31% too large at n = 20 and 8% at a
-    million. The value is infinite for Cauchy noise.
-
-    Args:
-        noise: Distribution of the noise; see ``NOISES``.
-        clients: n.
-        scale: σ, the factor of the standard noise.
-        shape: Shape parameters: (a, b) for beta.
-    """
-    shape = _check_shape("noise", noise, shape, NOISES)
-    n, factor = checks.check_integer("clients", clients, minimum=1), checks.check_real("scale", scale, minimum=0)
-    if n == 1 or factor == 0:
-        return 0.0
-    if noise == "cauchy":
-        return math.inf
-    family = NOISES[noise](*shape)
-
-    def integrand(x: float) -> float:
-        above = float(family.sf(x))
-        return float(family.cdf(x)) - (math.exp(n * math.log1p(-above)) if above < 1 else 0.0)
-
-    # Φⁿ rises within a few 1/n of 1: the pieces end there, so the quadrature does not miss it.
-    levels = (1 - 1e-15, 0.5, *(c / n for c in (100, 10, 1, 0.1, 0.01, 1e-15) if c / n < 0.5))
-    pieces = itertools.pairwise(float(family.isf(level)) for level in levels)
-    return factor * sum(integrate.quad(integrand, low, high, limit=200)[0] for low, high in pieces if low < high)
