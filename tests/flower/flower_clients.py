@@ -108,6 +108,10 @@ class FaultyGrid(InProcessGrid):
         super().__init__(app, nodes, **options)
         self.faults = {}
 
+    def forget(self, node):
+        """Clear what a node kept between exchanges, as after a restart."""
+        self._contexts[node].state = RecordDict()
+
     def deliver(self, message):
         kind, node = message.metadata.message_type, message.metadata.dst_node_id
         fault = self.faults.get((node - 100, kind))

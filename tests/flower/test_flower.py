@@ -1,10 +1,6 @@
 """The Flower engine: the same trajectory as the compiled one, the same rules, the same folder."""
 
-import logging
 import math
-import os
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -76,18 +72,6 @@ def same_course(data, engine, local_steps, share):
 @pytest.mark.parametrize(("local_steps", "share"), [pytest.param(*COURSES[0], marks=pytest.mark.slow), *COURSES[1:]])
 def test_flowers_grid_in_process_takes_the_compiled_course(cancer, local_steps, share):
     same_course(cancer, "grid", local_steps, share)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("local_steps", "share"), COURSES)
-def test_flowers_ray_simulation_takes_the_compiled_course(local_steps, share):
-    """In a process of its own: Ray leaves threads and servers behind."""
-    script = f"import test_flower as t; t.same_course(t.breast_cancer(4), 'ray', {local_steps}, {share}); print('same')"
-    where = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
-    told = subprocess.run(
-        [sys.executable, "-c", script], env=where, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert told.stdout.endswith("same\n"), told.stderr[-3000:]
 
 
 @pytest.mark.parametrize(
@@ -313,11 +297,10 @@ def test_a_report_carries_two_numbers_and_the_second_exchange_one_bit(cancer):
 
 
 def test_the_average_is_of_the_feasible_iterates_and_start_returns_it():
-    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1))
-    iterates = []
-    finished = strategy.start(
-        fl.InProcessGrid(quadratics(3), 3), zeros(), 30, evaluate_fn=lambda k, a: iterates.append(a["w"].numpy())
-    )
+    iterates = [np.zeros(FEATURES)]
+    keep = lambda chunk: iterates.append(np.asarray(chunk.state.params["w"]))  # noqa: E731
+    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), callbacks=[keep])
+    finished = strategy.start(fl.InProcessGrid(quadratics(3), 3), zeros(), 30)
     before = np.stack(iterates[:-1])  # w_0 to w_29
     feasible = strategy.result.history.feasible
     assert 0 < feasible.sum() < 30
@@ -410,7 +393,6 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert run.params["['w']"].shape == (FEATURES,)
     assert run.settings["run.rounds"] == 8
     assert run.settings["strategy.eval_every"] == 2
-    assert run.settings["method.parameters"] == FEATURES
     page = write_report([run.folder]).read_text(encoding="utf-8")
     assert "<td>site 2</td>" in page
     assert page.count("<svg") == 6  # three charts, each for a wide page and for a phone's
@@ -460,7 +442,7 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
         wanted = ss.certify(params, cancer.problem, alone, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)).clients[0]
         client = fl.JaxClient(cancer.problem, own, name=str(name), batch_size=None, held_out=own)
         error = 0.1
-        found = client.certify(flatten_params(params), error, [None, (0.0, 50.0)])
+        found = client.certify(flatten_params(params), ErrorLevels.uniform(error), [None, (0.0, 50.0)])
         np.testing.assert_allclose(found[1].upper, wanted.constraints[0].upper, rtol=1e-6)
         x, y = (torch.from_numpy(own[key]) for key in ("x", "y"))
 
@@ -478,7 +460,7 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
             name=str(name),
             held_out=TensorDataset(x, y),
         )
-        told = theirs.certify({"weight": np.asarray(params)[None]}, error, [None, (0.0, 50.0)])
+        told = theirs.certify({"weight": np.asarray(params)[None]}, ErrorLevels.uniform(error), [None, (0.0, 50.0)])
         for one, other in zip(told, found, strict=True):
             np.testing.assert_allclose(one.upper, other.upper, rtol=1e-4)
             assert one.rows == other.rows
@@ -524,8 +506,6 @@ def test_bad_settings_are_refused_before_anything_is_sent(settings, wrong):
 
 def test_other_bad_input_is_refused(cancer):
     grid = fl.InProcessGrid(quadratics(2), 2)
-    with pytest.raises(ValueError, match="train_config must be empty"):
-        fl.SwitchingStrategy(RULE).start(grid, zeros(), 2, train_config=wire.ConfigRecord({"lr": 0.1}))
     with pytest.raises(ValueError, match="'w' is float64"):
         fl.SwitchingStrategy(RULE).start(grid, ArrayRecord({"w": wire.Array(np.zeros(FEATURES))}), 2)
     with pytest.raises(ValueError, match="needs pooled"):
@@ -567,9 +547,3 @@ def test_columns_may_have_any_name():
     options = {"rounds": 2, "batch_size": None}
     found, grid = (flat.solve(problem, two, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
     np.testing.assert_allclose(grid.params, found.params, rtol=1e-6)
-
-
-def test_logs_of_flower_are_as_loud_as_before(cancer):
-    level = logging.getLogger("flwr").level
-    flat.solve(cancer.problem, cancer.train, RULE, engine="grid", rounds=1)
-    assert logging.getLogger("flwr").level == level

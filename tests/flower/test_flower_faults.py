@@ -10,7 +10,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
-from softswitch.flower.remote import read_intervals
+from softswitch.flower.intervals import read_intervals
 from softswitch.results.history import ClientOutcome
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
@@ -100,14 +100,6 @@ def test_without_the_heaviest_client_the_others_count_at_any_sharpness(alpha):
     grid.faults[worst, wire.UPDATE] = "gone"
     once = run(grid, method=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
     np.testing.assert_allclose(once.last["w"], 0.2 * client(second).mean(axis=0), atol=1e-6)
-
-
-def test_a_restarted_client_goes_on_where_the_parameters_come_again():
-    grid = FaultyGrid(quadratics(MANY), MANY)
-    grid.faults[2, wire.UPDATE] = "restarted"
-    result = run(grid, resend_params=True)
-    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
-    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3]), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [wire.REPORT, wire.UPDATE])
@@ -291,23 +283,6 @@ def test_what_most_clients_have_is_what_counts(caplog):
     assert run(grid, constraints=2).names == ("a",)
 
 
-def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
-    grid = FaultyGrid(quadratics(2), 2)
-    grid.faults[1, wire.REGISTER] = "silent"
-    asked = []
-    deliver = grid.deliver
-
-    def counting(message):
-        if message.metadata.message_type == wire.REGISTER and message.metadata.dst_node_id == 101:
-            asked.append(message)
-        return deliver(message)
-
-    grid.deliver = counting
-    result = run(grid, rounds=40, report_timeout=1e-6)
-    assert result.names == ("site 0",)
-    assert 3 <= len(asked) <= 8
-
-
 def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
     class Unreadable(FaultyGrid):
         def pull_messages(self, ids):
@@ -348,7 +323,7 @@ def test_what_a_client_writes_is_made_fit_for_a_log(reason, logged, caplog):
 
 def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the_round(caplog):
     class Pools:
-        rows, held_out_rows, value_rows, gradient_rows, constraints = 5, 0, 5, 5, 1
+        rows, held_out_rows, value_rows, gradient_rows, constraints, statistics = 5, 0, 5, 5, 1, 2
 
         def __init__(self, i):
             self.name, self.i = f"site {i}", i
@@ -362,7 +337,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
         def evaluate(self, params):
             return fl.Values(1.0, [0.0], [1.0, 1.0])
 
-        def certify(self, params, error, ranges):
+        def certify(self, params, levels, ranges):
             raise NotImplementedError
 
     def value(sums):
@@ -387,6 +362,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
 
 
 GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviation": [0.3], "approximate": [1]}
+GOOD |= {"marginal_upper": [0.2], "meets_at": [1.0], "violates_at": [1.0], "method": [0]}
 
 
 @pytest.mark.parametrize(
@@ -410,12 +386,12 @@ GOOD = {"estimate": [0.1], "lower": [0.0], "upper": [0.2], "rows": [9], "deviati
     ],
 )
 def test_intervals_that_cannot_be_are_rejected(change):
-    assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 1)[0].rows == 9
+    assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 9, [None])[0].rows == 9
     if change == {"rows": 9}:  # one number is a list of one
-        assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)[0].rows == 9
+        assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 9, [None])[0].rows == 9
         return
     with pytest.raises(wire.InvalidMessageError):
-        read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 1)
+        read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 9, [None])
 
 
 def test_evaluations_are_of_those_who_answer():

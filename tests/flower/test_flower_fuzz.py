@@ -126,7 +126,7 @@ PROPER = {
             "local_steps": 1,
             "step_size": 0.1,
             "switches": True,
-            "error": 0.05,
+            "joint": 0.05,
             "marginal": 0.05,
             "tolerance": 0.1,
             "low": [float("nan"), float("nan")],
@@ -143,7 +143,7 @@ PROPER = {
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("local_steps", 0, "its local_steps must be at least 1, but is 0"),
+        ("local_steps", 0, "its local_steps must be from 1 to 1,000,000, but is 0"),
         ("step_size", float("nan"), "its step_size must be a finite number"),
         ("switches", 1, "its switches must be True or False"),
     ],

@@ -68,8 +68,8 @@ def run(lie, robust, **changes):
         i = int(context.node_config["partition-id"])
         return Liar(ring(i), **lie) if i == LIAR and lie else ring(i)
 
-    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
-    strategy = fl.SwitchingStrategy(method, robust=robust, **changes)
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=robust)
+    strategy = fl.SwitchingStrategy(method, **changes)
     strategy.start(fl.InProcessGrid(simulated(made), CLIENTS), zeros(), ROUNDS)
     w = strategy.result.params["w"]
     honest = [0.5 * np.square(w - around(i)).sum() for i in range(CLIENTS) if i != LIAR]
@@ -116,10 +116,8 @@ def test_too_few_reports_for_a_robust_round_make_it_void(quiet):
 
 
 def test_fewer_names_than_a_robust_round_needs_are_refused(quiet):
-    method = ss.Automatic(tolerance=0.05)
-    strategy = fl.SwitchingStrategy(method, robust=2, names=["site 0", "site 1", "site 2", "site 3"])
+    method = ss.Automatic(tolerance=0.05, robust=2)
+    strategy = fl.SwitchingStrategy(method, names=["site 0", "site 1", "site 2", "site 3"])
     grid = fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4)
     with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):
         strategy.start(grid, zeros(), 5)
-    with pytest.raises(ValueError, match="robust must be an integer >= 0, but is -1"):
-        fl.SwitchingStrategy(method, robust=-1)

@@ -15,6 +15,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import start
+from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import membership
 from softswitch.flower import messages as wire
 from softswitch.flower.jax_client import flatten_params
@@ -145,26 +146,26 @@ def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
     held_out = rows_of(12, 20, seed=1)
     few, none = rows_of(9), rows_of(9)
     none = {key: column[none["y"] == 0] for key, column in none.items()}
-    kept = fl.ClientPolicy().restrict(client_of(what, few, held_out))
+    kept = fl.ClientPolicy()._restrict(client_of(what, few, held_out))
     report, judged, direction = asked(kept, what)
     assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (30, 20, 1)
     assert report.constraint == judged.constraint == [-np.inf]
     np.testing.assert_array_equal(direction, 0)
     expected, _ = class_means({"w": np.array([0.5, -1.0, 0.25])}, none, 0)
     assert report.objective == pytest.approx(expected, rel=1e-6)
-    fl.ClientPolicy().admit(kept, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
+    fl.ClientPolicy()._admit(kept, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
     whole = client_of(what, rows_of(10), held_out)
-    assert fl.ClientPolicy().restrict(whole) is whole  # ten are enough
+    assert fl.ClientPolicy()._restrict(whole) is whole  # ten are enough
     assert asked(whole, what)[0].constraint[0] > 0
     alone = client_of(what, few, held_out)
-    assert fl.ClientPolicy.for_simulations().restrict(alone) is alone
+    assert fl.ClientPolicy.for_simulations()._restrict(alone) is alone
 
 
 @pytest.mark.parametrize("what", KINDS)
 def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
-    kept = fl.ClientPolicy().restrict(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
+    kept = fl.ClientPolicy()._restrict(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
     assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (42, 20, 0)
-    objective, constraint = kept.certify(iterate(what), 0.05, [None, None])
+    objective, constraint = kept.certify(iterate(what), ErrorLevels.uniform(0.05), [None, None])
     assert np.isfinite(objective.upper)
     assert constraint.upper == np.inf  # nothing is known of it
 
@@ -172,13 +173,13 @@ def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
 def test_a_client_stays_away_where_too_few_rows_would_be_left():
     policy, held_out = fl.ClientPolicy(), rows_of(12, seed=1)
     with pytest.raises(fl.RefusalError, match="it has 0 rows left"):
-        policy.restrict(client_of("numpy", rows_of(3, 9), held_out))
+        policy._restrict(client_of("numpy", rows_of(3, 9), held_out))
     with pytest.raises(fl.RefusalError, match="its classes are not declared"):
-        policy.restrict(client_of("numpy", rows_of(12), held_out, classes=None))
+        policy._restrict(client_of("numpy", rows_of(12), held_out, classes=None))
     mine = quadratic(0)
     mine.class_rows, mine.classes = [12, 9], None
     with pytest.raises(fl.RefusalError, match="cannot exclude these rows"):
-        policy.restrict(mine)
+        policy._restrict(mine)
     loader = DataLoader(TensorDataset(*map(torch.from_numpy, rows_of(3).values())), batch_size=16)
     torch_client = fl.TorchClient(
         torch.nn.Linear(3, 1, bias=False),
@@ -189,7 +190,7 @@ def test_a_client_stays_away_where_too_few_rows_would_be_left():
         classes=rows_of(3)["y"],
     )
     with pytest.raises(fl.RefusalError, match="DataLoader"):
-        policy.restrict(torch_client)
+        policy._restrict(torch_client)
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -199,10 +200,10 @@ def test_a_client_refuses_batches_with_few_rows_of_a_class(what):
     for size, enough in ((32, what == "jax"), (40, True), (None, True)):
         client = client_of(what, columns, rows_of(12, seed=1), batch_size=size)
         if enough:
-            fl.ClientPolicy().admit(client, wire.REGISTER, context)
+            fl.ClientPolicy()._admit(client, wire.REGISTER, context)
         else:
             with pytest.raises(fl.RefusalError, match="its batches have 8 rows of its rarest class"):
-                fl.ClientPolicy().admit(client, wire.REGISTER, context)
+                fl.ClientPolicy()._admit(client, wire.REGISTER, context)
 
 
 def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows():
@@ -215,8 +216,8 @@ def test_batches_by_a_seed_that_the_server_knows_are_equations_for_single_rows()
 
     nowhere = {"w": np.zeros(4)}
     client = fl.NumpyClient(loss, loss, {"x": x}, nowhere, name="a", batch_size=30, classes=np.zeros(60))
-    client = fl.ClientPolicy().restrict(client)
-    fl.ClientPolicy().admit(client, wire.UPDATE, Context(1, 1, {}, RecordDict(), {}))
+    client = fl.ClientPolicy()._restrict(client)
+    fl.ClientPolicy()._admit(client, wire.UPDATE, Context(1, 1, {}, RecordDict(), {}))
     shares, heard = np.zeros((120, 60)), []
     for k in range(120):
         task = fl.Task(round=k, seed=0, local_steps=1, step_size=0.1, switches=True)
@@ -233,12 +234,12 @@ def test_secret_batches_are_drawn_by_no_seed_that_the_server_knows(what):
     client = client_of(what, rows_of(40, 120), rows_of(12, seed=1), batch_size=80)
     params, task = iterate(what), fl.Task(round=3, seed=5, local_steps=2, step_size=0.1, switches=True)
     for policy, alike in ((policy_of(), True), (policy_of(secret_batches=True), False)):
-        first, again = (client.report(params, policy.seed_batches(task)) for _ in range(2))
+        first, again = (client.report(params, policy._seed_batches(task)) for _ in range(2))
         assert (first.objective == again.objective) == alike
         loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
-        one, other = (client.update(params, policy.seed_batches(task), loss) for _ in range(2))
+        one, other = (client.update(params, policy._seed_batches(task), loss) for _ in range(2))
         assert all(np.array_equal(one[name], other[name]) for name in params) == alike
-    seeds = {policy_of(secret_batches=True).seed_batches(task).seed for _ in range(20)}
+    seeds = {policy_of(secret_batches=True)._seed_batches(task).seed for _ in range(20)}
     assert len(seeds) == 20
     assert max(seeds) > 2**80
     with pytest.raises(TypeError, match="secret_batches"):
@@ -248,9 +249,9 @@ def test_secret_batches_are_drawn_by_no_seed_that_the_server_knows(what):
 def test_intervals_of_rows_whose_classes_nobody_told_are_refused():
     client, context = client_of("torch", rows_of(12), rows_of(12, seed=1), held_out_classes=None), None
     context = Context(1, 1, {}, RecordDict(), {})
-    fl.ClientPolicy().admit(client, wire.REPORT, context)
+    fl.ClientPolicy()._admit(client, wire.REPORT, context)
     with pytest.raises(fl.RefusalError, match="held_out_classes"):
-        fl.ClientPolicy().admit(client, wire.CERTIFY, context)
+        fl.ClientPolicy()._admit(client, wire.CERTIFY, context)
 
 
 def test_classes_are_columns_or_labels():
@@ -276,21 +277,23 @@ def test_the_server_is_told_what_a_client_leaves_out(caplog, tmp_path):
         ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), wait=0.0, events=tmp_path / "events"
     )
     strategy.start(FaultyGrid(fl.client_app(factory), 3), fl.initial_arrays(start_at), 2)
-    assert "client 'site 1' leaves out 1 class with too few rows (its own policy)" in caplog.text
+    assert "client 'site 1': it leaves out 1 classes with too few rows (its own policy)" in caplog.text
     met = [event["why"] for event in fl.read_events(tmp_path / "events") if event["what"] == "met"]
-    assert met[1] == "it reports 30 rows and 30 held-out rows; it leaves out 1 class with too few rows (its own policy)"
+    assert (
+        met[1] == "it reports 30 rows and 30 held-out rows; it leaves out 1 classes with too few rows (its own policy)"
+    )
     assert [f.code for f in strategy.result.diagnostics if "site 1" in f.evidence] == ["suppressed-classes"]
     assert strategy.result.client_constraint[1, 0] == -np.inf
 
 
-def test_a_client_takes_part_in_so_many_rounds_of_a_run():
-    grid = grid_with(policy_of(max_rounds=3, max_evaluations=0))
+def test_a_client_takes_part_in_so_many_rounds(tmp_path):
+    grid = grid_with(policy_of(max_rounds=3, max_evaluations=0, counter_file=tmp_path / "counted.json"))
     result = start(grid, rounds=5).result
     outcomes = result.history.per_client.outcomes[:, 0].tolist()
     assert outcomes == [ClientOutcome.COUNTED] * 3 + [ClientOutcome.REFUSED] * 2
     assert np.isnan(result.client_objective).tolist() == [True, False]
-    grid.forget(100)  # a restart: Flower's context is gone, and with it the count
-    assert start(grid, rounds=1).result.history.per_client.outcomes[0, 0] == ClientOutcome.COUNTED
+    with pytest.raises(ValueError, match="counter_file is required"):
+        policy_of(max_rounds=3)
 
 
 def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
@@ -307,11 +310,13 @@ def test_a_file_counts_over_restarts_and_runs(tmp_path, caplog):
     )  # never more than allowed
 
 
-def test_a_direction_without_a_report_counts_too():
-    """A server that sends the parameters again could else ask for any number of directions."""
-    grid = grid_with(policy_of(max_rounds=2))
+def test_directions_after_one_report_count_too(tmp_path):
+    """A server could else ask for any number of directions."""
+    grid = grid_with(policy_of(max_rounds=2, counter_file=tmp_path / "counted.json"))
     settings = ConfigRecord({"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True})
-    content = RecordDict({"params": zeros(), "settings": settings, "decision": ConfigRecord({"feasible": True})})
+    report = RecordDict({"params": zeros(), "settings": settings})
+    grid.send_and_receive([Message(report, 100, wire.REPORT, group_id="0")])
+    content = RecordDict({"decision": ConfigRecord({"feasible": True})})
     replies = [next(iter(grid.send_and_receive([Message(content, 100, wire.UPDATE, group_id="0")]))) for _ in range(3)]
     assert [wire.read_refusal(reply.content) is None for reply in replies] == [True, True, False]
 
@@ -326,8 +331,9 @@ def hello(content):
 
 def test_a_client_refuses_a_server_of_another_protocol():
     assert wire.REGISTRATION in hello(RecordDict({wire.SETTINGS: ConfigRecord(membership.get_version())}))
-    assert "the server sent no version of the protocol, this client uses version 2" in wire.read_refusal(
-        hello(RecordDict())
+    assert (
+        "the server uses version None of the protocol (softswitch None), this client uses version 2"
+        in wire.read_refusal(hello(RecordDict()))
     )
     for other, older in ((1, "server"), (3, "client")):
         said = RecordDict({wire.SETTINGS: ConfigRecord({"protocol": other, "softswitch": "9.9"})})
@@ -336,8 +342,9 @@ def test_a_client_refuses_a_server_of_another_protocol():
         assert why.endswith(f"upgrade softswitch at the {older}")
 
 
-def test_a_client_that_allows_nothing_refuses(caplog):
-    result = start(grid_with(policy_of(max_rounds=0, max_evaluations=0))).result
+def test_a_client_that_allows_nothing_refuses(tmp_path, caplog):
+    policy = policy_of(max_rounds=0, max_evaluations=0, counter_file=tmp_path / "counted.json")
+    result = start(grid_with(policy)).result
     assert result.history.per_client.outcomes[0].tolist() == [ClientOutcome.REFUSED, ClientOutcome.COUNTED]
     assert "it has answered 0 reports, and its policy allows 0" in caplog.text
     assert "it refused: it has answered 0 evaluations, and its policy allows 0" in caplog.text
@@ -346,9 +353,9 @@ def test_a_client_that_allows_nothing_refuses(caplog):
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({}, "the client sent no version of the protocol, this server uses version 2"),
+        ({}, "the client uses version None of the protocol (softswitch None), this server uses version 2"),
         ({"protocol": 1, "softswitch": "0.0.1"}, "the client uses version 1 of the protocol (softswitch 0.0.1)"),
-        ({"protocol": "two"}, "sent no version"),
+        ({"protocol": "two"}, "the client uses version two of the protocol"),
     ],
 )
 def test_a_server_refuses_a_client_of_another_protocol(told, why, caplog):

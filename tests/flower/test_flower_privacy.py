@@ -14,9 +14,10 @@ from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
+from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.flower import private_client
-from softswitch.flower.remote import PrivacyReports
+from softswitch.flower.privacy_reports import PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.clipping import sum_clipped_values
@@ -340,16 +341,14 @@ def test_a_resumed_run_goes_on_by_the_clients_own_counts(tmp_path):
 def test_what_clients_say_of_their_noise_is_looked_at():
     def told(*deviations):
         spent, said = PrivacyReports(2), {"epsilon": 1.0, "delta": 1e-3, "neighbours": "a row is there or is not"}
-        if deviations:
-            said["deviations"] = list(deviations)
+        said["deviations"] = list(deviations)
         spent.read("a", RecordDict({wire.PRIVACY: ConfigRecord(said)}))
         return spent
 
     again = PrivacyReports(2)
     again.restore(json.loads(json.dumps(told(0.5, math.inf).reports)))
     assert again.account(["a", "b"]).deviations == ((0.5, None), (None, None))
-    assert told().account(["a"]).value_note == "values of clients are computed on clipped rows, with noise"
-    for wrong in ((0.5,), (0.5, -1.0), (0.5, math.nan)):
+    for wrong in ((), (0.5,), (0.5, -1.0), (0.5, math.nan)):
         with pytest.raises(wire.InvalidMessageError, match="it must report 2 deviations of its noise"):
             told(*wrong)
 
@@ -378,7 +377,7 @@ def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_pat
     slopes = (1 / (1 + np.exp(-scores)))[:, None] * own["x"][others]
     found = private.update(params, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"]
     np.testing.assert_allclose(found, slopes.sum(axis=0) / count, rtol=1e-4)
-    assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [count, 60 - count]
+    assert [one.rows for one in private.certify(params, ErrorLevels.uniform(0.05), [None, None])] == [count, 60 - count]
     assert "math range error" in caplog.text
     with pytest.raises(fl.RefusalError, match="shapes"):
         private.report({"w": np.zeros((2, 3), np.float32)}, TASK)
@@ -411,7 +410,7 @@ def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
     values = client.held_out_values(huge, np.arange(300))
     classes = [int((held_out["y"] == label).sum()) for label in (0, 1)]
     assert np.isnan(values[:, 1]).any()
-    intervals = private.certify(huge, 0.05, [None, None])
+    intervals = private.certify(huge, ErrorLevels.uniform(0.05), [None, None])
     assert [one.rows for one in intervals] == classes
     counted = np.nan_to_num(values[held_out["y"] == 1, 1], nan=20.0).clip(0, 20)  # the worst that it may be
     assert intervals[1].estimate == pytest.approx(counted.mean())
@@ -428,9 +427,9 @@ def test_on_how_many_rows_is_no_matter_of_what_a_module_was_given_before(tmp_pat
     options = {"objective_range": (0, 2), "constraint_range": (0, 2), "held_out": data, "name": "a"}
     client = fl.TorchClient(Linear(), loud, loud, TensorDataset(torch.zeros(60, 3)), **options)
     private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), budget_file=tmp_path / "a", rounds=5)
-    before = [one.rows for one in private.certify(client.start, 0.05, [None, None])]
+    before = [one.rows for one in private.certify(client.start, ErrorLevels.uniform(0.05), [None, None])]
     private.report({"w": np.full(3, 1e-9, np.float32)}, TASK)
-    assert [one.rows for one in private.certify(START, 0.05, [None, None])] == before
+    assert [one.rows for one in private.certify(START, ErrorLevels.uniform(0.05), [None, None])] == before
     assert before[0] < 60
 
 
@@ -457,14 +456,17 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
     private, plain = client("a"), numpy_client(0, held_out=held_out)
     params = {"w": np.array([0.2, 0.1, 0.3], np.float32)}
     error = 1e-6  # its noise has no seed, and at 0.05 the test itself would be wrong in 3 of 100 runs
-    noised, exact = private.certify(params, error, [None, None]), plain.certify(params, error, [None, None])
+    noised, exact = (
+        private.certify(params, ErrorLevels.uniform(error), [None, None]),
+        plain.certify(params, ErrorLevels.uniform(error), [None, None]),
+    )
     for own, other in zip(noised, exact, strict=True):
         assert own.lower < other.estimate < own.upper
         assert own.upper - own.lower > other.upper - other.lower
         assert own.estimate != other.estimate
     assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 1, 0]
     with pytest.raises(fl.RefusalError, match="ranges"):
-        client("b", constraint_range=None).certify(params, 0.05, [None, None])
+        client("b", constraint_range=None).certify(params, ErrorLevels.uniform(0.05), [None, None])
 
 
 def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
@@ -478,7 +480,10 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
     loud = {"w": np.array([3e38, 0, 0], np.float32)}
     assert np.isnan(own.held_out_values(loud, np.arange(40))[held_out["y"] == 1, 1]).any()
     for params in (START, loud):
-        assert [one.rows for one in private.certify(params, 0.05, [None, None])] == [40 - len(positive), len(positive)]
+        assert [one.rows for one in private.certify(params, ErrorLevels.uniform(0.05), [None, None])] == [
+            40 - len(positive),
+            len(positive),
+        ]
 
 
 def test_layers_that_mix_rows_are_refused(tmp_path):

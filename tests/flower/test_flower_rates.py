@@ -67,7 +67,7 @@ def torch_client(rate, **options):
 @pytest.mark.parametrize("make", [numpy_client, torch_client])
 def test_a_rate_without_errors_is_certified(make):
     client = make(missed_share, constraint_range={0, 1})
-    found = client.certify(PARAMS, ERROR / 3, [None, None], levels=LEVELS)[1]
+    found = client.certify(PARAMS, LEVELS, [None, None])[1]
     assert found.method is IntervalMethod.BINOMIAL
     assert not found.approximate
     assert found.rows == ROWS * 2 / 3
@@ -79,17 +79,17 @@ def test_a_rate_without_errors_is_certified(make):
 
 @pytest.mark.parametrize("make", [numpy_client, torch_client])
 def test_the_server_may_say_it_instead(make):
-    declared = make(missed_share, constraint_range={0, 1}).certify(PARAMS, ERROR, [None, None])
-    told = make(missed_share).certify(PARAMS, ERROR, [None, frozenset((0.0, 1.0))])
+    declared = make(missed_share, constraint_range={0, 1}).certify(PARAMS, ErrorLevels.uniform(ERROR), [None, None])
+    told = make(missed_share).certify(PARAMS, ErrorLevels.uniform(ERROR), [None, frozenset((0.0, 1.0))])
     assert told == declared
-    nothing_said = make(missed_share).certify(PARAMS, ERROR, [None, None])[1]
+    nothing_said = make(missed_share).certify(PARAMS, ErrorLevels.uniform(ERROR), [None, None])[1]
     assert nothing_said.approximate
 
 
 @pytest.mark.parametrize("make", [numpy_client, torch_client])
 def test_what_is_no_mean_is_not_taken_for_one(make):
     client = make(any_missed, constraint_range={0, 1})
-    found = client.certify(PARAMS, ERROR / 3, [None, None], levels=LEVELS)[1]
+    found = client.certify(PARAMS, LEVELS, [None, None])[1]
     assert found.approximate
     assert found.meets_at > ERROR
 

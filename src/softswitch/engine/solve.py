@@ -155,7 +155,7 @@ def solve_rows(
                 raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
         template = method if prepared.choice is None else prepared.choice.template(method)
         identity = prepared.identity(template, seed) if checkpoints else {}
-        arguments = (compute.engine, prepared.sampling, prepared.settings, seed, logging, checkpoints, identity)
+        arguments = (prepared.sampling, prepared.settings, seed, logging, checkpoints, identity)
         result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, *arguments)
     if isinstance(problem.objective, RegretObjective):
         result = replace(result, client_optimum=cast(Any, clients).client_optimum)

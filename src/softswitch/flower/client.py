@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
+from softswitch.flower.intervals import encode_intervals
 from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.flower.messages import require
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
-from softswitch.results.certificate import Interval, IntervalMethod
 from softswitch.support import checks
 from softswitch.support.files import write_atomically
 
 MAX_LOCAL_STEPS = 10**6
 MIN_ROWS = 10
 SECRET_SEED_BITS = 96
-REPLY_COUNTS = "reply_counts"
-"""The record in Flower's context with the number of replies so far."""
 COUNTERS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.EVALUATE: "evaluations", wire.CERTIFY: "evaluations"}
 _CLIENTS: dict[tuple[int, int], LocalOracle] = {}
 """The clients of the present run in this process, by run and node. Ray unpickles the app for every message."""
@@ -63,9 +59,10 @@ class ClientPolicy:
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
         min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
             directions are also sent without it.
-        max_rounds, max_evaluations: Maximum numbers of rounds, and of evaluations and certificates. Default: none.
-        counter_file: File that counts rounds and evaluations across runs and restarts. Default: they are counted in
-            Flower's context, for each run.
+        max_rounds, max_evaluations: Maximum numbers of rounds, and of evaluations and certificates, over all runs.
+            Default: none.
+        counter_file: File that counts them. It is required with a maximum, because Flower's context is lost in a
+            restart of the node.
     """
 
     runs: Collection[int] | Callable[[Context], bool] | None = None
@@ -82,6 +79,8 @@ class ClientPolicy:
         for name in ("min_rows", "min_class_rows", "min_secure_clients", "max_rounds", "max_evaluations"):
             if getattr(self, name) is not None:
                 checks.check_integer(name, getattr(self, name), minimum=0)
+        if self.counter_file is None and not (self.max_rounds is None and self.max_evaluations is None):
+            raise ValueError("counter_file is required with max_rounds or max_evaluations")
         if self.runs is not None and not callable(self.runs):
             runs = frozenset(checks.check_integer("runs", run, minimum=0) for run in self.runs)
             object.__setattr__(self, "runs", runs)
@@ -91,12 +90,8 @@ class ClientPolicy:
         """Return a policy without minimum sizes, for simulations in which all data is on one machine."""
         return cls(min_rows=1, min_class_rows=1)
 
-    def restrict(self, client: LocalOracle) -> LocalOracle:
-        """Return the client without the rows of small classes, or raise ``RefusalError``.
-
-        Args:
-            client: The client with all of its rows.
-        """
+    def _restrict(self, client: LocalOracle) -> LocalOracle:
+        """Return the client without the rows of small classes, or raise ``RefusalError``."""
         min_rows = self.min_class_rows
         if min_rows <= 1 or hasattr(client, "privacy_report"):
             return client
@@ -106,7 +101,7 @@ class ClientPolicy:
         sizes = [int(size) for size in (class_rows.values() if isinstance(class_rows, Mapping) else class_rows)]
         small, policy = sum(size < min_rows for size in sizes), f"fewer than {min_rows} rows (client policy)"
         classes = getattr(client, "classes", None)
-        if not isinstance(classes, RowClasses) or classes.rows is None:
+        if not isinstance(classes, RowClasses):
             refuse_unless(sizes and not small, f"it has a class of {policy}, and cannot exclude these rows")
             return client
         rows, held_out = classes.select_rows(min_rows)
@@ -119,22 +114,12 @@ class ClientPolicy:
             client.excluded_classes = small  # type: ignore[attr-defined]
         return client
 
-    def seed_batches(self, task: Task) -> Task:
-        """Return the task with the seed by which the client draws its batches.
-
-        Args:
-            task: The task from the server.
-        """
+    def _seed_batches(self, task: Task) -> Task:
+        """Return the task with the seed by which the client draws its batches."""
         return task._replace(seed=secrets.randbits(SECRET_SEED_BITS)) if self.secret_batches else task
 
-    def admit(self, client: LocalOracle, kind: str, context: Context) -> None:
-        """Raise ``RefusalError`` if a request must not be answered.
-
-        Args:
-            client: The client that would answer.
-            kind: The type of the message.
-            context: Flower's context.
-        """
+    def _admit(self, client: LocalOracle, kind: str, context: Context) -> None:
+        """Raise ``RefusalError`` if a request must not be answered."""
         if self.runs is not None:
             participates = self.runs(context) if callable(self.runs) else context.run_id in self.runs
             refuse_unless(participates, f"it does not participate in run {context.run_id} (client policy)")
@@ -142,51 +127,31 @@ class ClientPolicy:
             rows = int(getattr(client, attribute))
             problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.min_rows}"
             refuse_unless(rows >= self.min_rows or (not rows and attribute == "held_out_rows"), problem)
-        classes, min_rows = getattr(client, "classes", None), self.min_class_rows
-        per_batch = getattr(client, "class_rows_per_batch", None)
+        min_rows, per_batch = self.min_class_rows, getattr(client, "class_rows_per_batch", None)
         problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
         is_enough = per_batch is None or per_batch >= min_rows
         refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
-        certifies = kind == wire.CERTIFY and client.held_out_rows and min_rows > 1
-        is_partial = isinstance(classes, RowClasses) and classes.rows is not None and classes.held_out_rows is None
-        problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
-        refuse_unless(not (certifies and is_partial), f"{problem}: set held_out_classes")
+        classes = getattr(client, "classes", None)
+        if kind == wire.CERTIFY and client.held_out_rows and min_rows > 1 and isinstance(classes, RowClasses):
+            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
+            refuse_unless(classes.held_out_rows is not None, f"{problem}: set held_out_classes")
 
-    def count(self, kind: str, context: Context) -> None:
-        """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached.
-
-        Args:
-            kind: The type of the message.
-            context: Flower's context.
-        """
+    def _count(self, kind: str) -> None:
+        """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached."""
         name = COUNTERS[kind]
         maximum = self.max_evaluations if name == "evaluations" else self.max_rounds
-        if maximum is None:
+        if maximum is None or self.counter_file is None:
             return
-        file = None if self.counter_file is None else Path(self.counter_file).expanduser()
-        with nullcontext() if file is None else FileLock(file.with_name(f".{file.name}.lock")):
-            counts = _read_counts(file, context)
-            count = counts.get(name, 0)
+        file = Path(self.counter_file).expanduser()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_name(f".{file.name}.lock")):
+            try:
+                counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+                count = int(counts.get(name, 0))
+            except (ValueError, AttributeError, TypeError) as error:
+                raise RefusalError(f"its counter_file cannot be read: {file.name}") from error
             refuse_unless(count < maximum, f"it has answered {count} {name}, and its policy allows {maximum}")
-            counts[name] = count + 1
-            if file is None:
-                context.state[REPLY_COUNTS] = ConfigRecord(dict(counts))
-            else:
-                write_atomically(file, json.dumps(counts).encode())
-
-
-def _read_counts(file: Path | None, context: Context) -> dict[str, int]:
-    counts: Any = {}
-    try:
-        if file is None:
-            counts = context.state.get(REPLY_COUNTS) or {}
-        elif file.exists():
-            counts = json.loads(file.read_text(encoding="utf-8"))
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        return {str(name): int(count) for name, count in counts.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise RefusalError(f"its counter_file cannot be read: {file and file.name}") from error
+            write_atomically(file, json.dumps(counts | {name: count + 1}).encode())
 
 
 def client_app(
@@ -220,14 +185,14 @@ def client_app(
                 raise TypeError(
                     f"factory must return a client with the methods of LocalOracle, but returned {client!r}"
                 )
-            _CLIENTS[key] = handlers.policy.restrict(client)
+            _CLIENTS[key] = handlers.policy._restrict(client)
         return _CLIENTS[key]
 
     def handle(message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
         try:
             client = get_client(context)
-            handlers.policy.admit(client, kind, context)
+            handlers.policy._admit(client, kind, context)
             records = getattr(handlers, kind.split(".")[1])(client, message, context)
         except RefusalError as refusal:
             return wire.refuse(message, str(refusal))
@@ -264,8 +229,8 @@ class _Handlers:
         """Report values at w_k, and at w_{k−1} if requested; keep w_k for the update."""
         settings = wire.get_config(message.content, wire.SETTINGS)
         record, earlier = codes.read_params(message, context)
-        self.policy.count(wire.REPORT, context)  # after read_params: a request for whole parameters is not a report
-        params, task = wire.from_record(record), self.policy.seed_batches(_parse_task(settings))
+        self.policy._count(wire.REPORT)  # after read_params: a request for whole parameters is not a report
+        params, task = wire.from_record(record), self.policy._seed_batches(_parse_task(settings))
         previous = None
         if wire.PREVIOUS in settings and getattr(client, "can_repeat_reports", False):
             previous = _find_previous(settings[wire.PREVIOUS], params, earlier, message, context)
@@ -283,21 +248,20 @@ class _Handlers:
         return records
 
     def update(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        """Compute a direction at the parameters of the report, or at those sent again with this message."""
-        self.policy.count(wire.UPDATE, context)
+        """Compute a direction at the parameters of the report."""
+        self.policy._count(wire.UPDATE)
         content, policy = message.content, self.policy
         is_allowed = policy.min_secure_clients is None or secure.TERMS in content
         refuse_unless(is_allowed, "it sends directions only with secure aggregation (client policy)")
         decision = wire.get_config(content, wire.DECISION)
-        source = content if wire.PARAMS in content else context.state
-        params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
+        params, settings = context.state.get(wire.PARAMS), context.state.get(wire.SETTINGS)
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
             raise RefusalError("it lost the parameters of the round in a restart after its report")
         task, wanted = _parse_task(settings), message.metadata.group_id
         problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
         refuse_unless(str(task.round) == wanted, problem)
         loss = _parse_local_loss(decision, client.constraints)
-        direction = client.update(wire.from_record(params), policy.seed_batches(task), loss)
+        direction = client.update(wire.from_record(params), policy._seed_batches(task), loss)
         clip_norm = settings.get("clip_norm")
         if isinstance(clip_norm, float):
             direction = clip_direction(direction, clip_norm)
@@ -313,22 +277,20 @@ class _Handlers:
         return {secure.UNMASKING: secure.unmask(message, context, self.policy.min_secure_clients or 0)}
 
     def values(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        self.policy.count(wire.EVALUATE, context)
+        self.policy._count(wire.EVALUATE)
         return {wire.VALUES: wire.encode_values(client.evaluate(wire.from_record(message.content.get(wire.PARAMS))))}
 
     def certify(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        self.policy.count(wire.CERTIFY, context)
+        self.policy._count(wire.CERTIFY)
         settings = wire.get_config(message.content, wire.SETTINGS)
         params = wire.from_record(message.content.get(wire.PARAMS))
         refuse_unless(client.held_out_rows, "it has no held-out rows")
-        error = _parse_probability(settings, "error")
-        options: dict[str, Any] = {}
-        if "marginal" in settings and "levels" in inspect.signature(client.certify).parameters:
-            from softswitch.certification.intervals import ErrorLevels  # imports SciPy
+        from softswitch.certification.intervals import ErrorLevels  # imports SciPy
 
-            marginal, tolerance = _parse_probability(settings, "marginal"), wire.read_float(settings, "tolerance")
-            options["levels"] = ErrorLevels(error, marginal, tolerance)
-        intervals = client.certify(params, error, _parse_ranges(settings, client.constraints), **options)
+        levels = ErrorLevels(*(wire.read(settings, name, float) for name in ErrorLevels._fields))
+        is_valid = 0 < levels.joint <= levels.marginal < 1
+        require(is_valid, f"its error probabilities must be between 0 and 1, but are {levels.joint}, {levels.marginal}")
+        intervals = client.certify(params, levels, _parse_ranges(settings, client.constraints))
         return {wire.INTERVALS: encode_intervals(intervals)}
 
 
@@ -344,21 +306,16 @@ def _find_previous(
 
 
 def _parse_task(settings: ConfigRecord) -> Task:
-    local_steps = wire.read_int(settings, "local_steps", MAX_LOCAL_STEPS)
-    require(local_steps, "its local_steps must be at least 1, but is 0")
-    round_, seed = wire.read_int(settings, "round"), wire.read_int(settings, "seed")
-    return Task(round_, seed, local_steps, wire.read_float(settings, "step_size"), wire.read_bool(settings, "switches"))
-
-
-def _parse_probability(settings: ConfigRecord, name: str) -> float:
-    value = wire.read_float(settings, name)
-    require(0 < value < 1, f"its {name} must be between 0 and 1, but is {value:g}")
-    return value
+    kinds = {"round": int, "seed": int, "local_steps": int, "step_size": float, "switches": bool}
+    task = Task(**{name: wire.read(settings, name, kind) for name, kind in kinds.items()})
+    is_valid = 1 <= task.local_steps <= MAX_LOCAL_STEPS
+    require(is_valid, f"its local_steps must be from 1 to {MAX_LOCAL_STEPS:,}, but is {task.local_steps}")
+    return task
 
 
 def _parse_local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
     switches = "feasible" in decision
-    feasible = switches and wire.read_bool(decision, "feasible")
+    feasible = switches and wire.read(decision, "feasible", bool)
     mix = [0.0] * constraints
     if not feasible:
         is_single = switches and constraints == 1 and "constraint" not in decision
@@ -368,7 +325,7 @@ def _parse_local_loss(decision: ConfigRecord, constraints: int) -> LocalLoss:
     weights: Any = np.asarray(mix)
     if switches:
         return LocalLoss(float(feasible), weights, 0.0, 0.0)
-    objective, penalty, tolerance = (wire.read_float(decision, name) for name in ("objective", "penalty", "tolerance"))
+    objective, penalty, tolerance = (wire.read(decision, name, float) for name in ("objective", "penalty", "tolerance"))
     return LocalLoss(objective, weights, penalty, tolerance)
 
 
@@ -388,13 +345,6 @@ def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
     if norm <= limit:
         return direction
     return {name: (part * (limit / norm)).astype(part.dtype) for name, part in direction.items()}
-
-
-def encode_intervals(intervals: Sequence[Interval]) -> MetricRecord:
-    """Return intervals as a record with one list per attribute."""
-    rows = [asdict(interval) for interval in intervals]
-    kinds: dict[str, Any] = {"rows": int, "approximate": int, "method": list(IntervalMethod).index}
-    return MetricRecord({name: [kinds.get(name, float)(row[name]) for row in rows] for name in rows[0]})
 
 
 def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:

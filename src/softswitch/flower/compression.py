@@ -6,8 +6,10 @@ This module must not import JAX, because clients import it.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,20 +39,15 @@ class OutdatedParamsError(Exception):
 
 def describe_compressor(compressor: Compressor) -> str:
     """Return the text by which a compressor is sent to clients."""
-    if isinstance(compressor, TopK):
-        return f"top-k {compressor.share!r} {compressor.bits or 0}"
-    assert isinstance(compressor, Quantised)
-    return f"quantised {compressor.bits} {compressor.block}"
+    return json.dumps([type(compressor).__name__, asdict(compressor)])  # type: ignore[call-overload]
 
 
 def parse_compressor(settings: Mapping[str, Any], name: str) -> Compressor:
     """Return the compressor that the server describes in a setting."""
     try:
-        kind, first, second = str(settings[name]).split(" ")
-        if kind == "top-k":
-            return TopK(float(first), int(second) or None)
-        return {"quantised": Quantised}[kind](int(first), int(second))
-    except (KeyError, ValueError) as error:
+        kind, options = json.loads(str(settings[name]))
+        return {"TopK": TopK, "Quantised": Quantised}[kind](**options)
+    except (KeyError, TypeError, ValueError) as error:
         raise wire.InvalidMessageError(f"its {name} is not a known compressor: {wire.sanitize(str(error))}") from error
 
 
@@ -79,16 +76,14 @@ def decode(compressor: Compressor, code: Any, specs: Mapping[str, wire.ArraySpec
     return from_vector(vector, specs)
 
 
-def parse_direction(
-    record: Any, compressor: Compressor, specs: Mapping[str, wire.ArraySpec], largest: float
-) -> wire.Arrays:
+def parse_direction(record: Any, compressor: Compressor, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
     """Return a client's compressed direction, or raise ``InvalidMessageError``."""
     is_code = isinstance(record, ConfigRecord) and set(record) == {CODE}
     require(is_code, "it contains no compressed direction; upgrade softswitch at the client")
     require(record[CODE] != b"", "its direction contains NaN or infinity")
     direction = decode(compressor, record[CODE], specs)
-    size = max((float(np.abs(part).max(initial=0)) for part in direction.values()), default=0.0)
-    require(size <= largest, f"its direction has entries up to {size:g}, but at most {largest:g} is accepted")
+    for part in direction.values():
+        wire.check_size("its direction", part)
     return direction
 
 
@@ -170,7 +165,7 @@ def compress_direction(
     if not np.isfinite(vector).all():
         return ConfigRecord({CODE: b""})
     errors = wire.from_record(held) if isinstance(held, ArrayRecord) else {}
-    apart = "feasible" in decision and wire.read_bool(settings, APART)
+    apart = "feasible" in decision and wire.read(settings, APART, bool)
     branch = "constraint" if apart and not decision["feasible"] else "objective"
     error = errors.get(branch)
     if error is not None and error.shape == vector.shape:
@@ -179,7 +174,7 @@ def compress_direction(
     error = vector - compressor.decode(code, len(vector), vector.dtype)
     rounds: Any = context.state.get(ERROR_ROUNDS) or {"settled": -1}
     context.state[NEXT_ERRORS] = wire.to_record({**errors, branch: error})
-    next_round = wire.read_int(settings, "round")
+    next_round = wire.read(settings, "round", int)
     context.state[ERROR_ROUNDS] = ConfigRecord({"settled": rounds["settled"], "next": next_round})
     return ConfigRecord({CODE: code})
 
@@ -187,116 +182,87 @@ def compress_direction(
 # ---- the server's part
 
 
-def _holds_params(reply: Any) -> bool:
-    """Return whether a client holds the round's parameters: it replied and did not refuse."""
-    return isinstance(reply, Message) and wire.read_refusal(reply.content) is None
+class HeldParams:
+    """Tracks which parameters each client holds, and its last counted direction, to send no more than it needs.
 
+    A client that replied in a round holds that round's parameters. With compressed changes it is sent only the changes
+    since then. All other clients, and all clients after a server restart, are sent whole parameters, as is a client
+    that requests them. With ``reports_twice`` clients also report at w_{k−1}, which is sent to those that lack it.
 
-class PreviousParams:
-    """Tracks which clients hold w_{k−1}. After a server restart none is assumed to."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, bytes] = {}  # client -> digest of the parameters it holds
-        self._current = self.digest = b""
-        self._record = ArrayRecord()
-
-    def begin(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> None:
-        """Begin a round at w_k = ``params`` with w_{k−1} = ``previous``."""
-        self._current, self.digest = digest(params), digest(previous)
-        self._record = wire.to_record(previous)
-
-    def add_to(self, index: int, content: RecordDict) -> RecordDict:
-        """Add w_{k−1} to the content for a client that is sent whole parameters and does not hold w_{k−1}."""
-        if wire.PARAMS not in content or self.digest in (self._current, self._held.get(index)):
-            return content
-        return RecordDict({**content, wire.PREVIOUS: self._record})
-
-    def record_reply(self, index: int, reply: Any) -> None:
-        """Note whether a client holds the round's parameters."""
-        self._held[index] = self._current if _holds_params(reply) else b""
-
-
-class ClientParams:
-    """Tracks the parameter changes that each client has applied, and its last counted direction.
-
-    A client that replied in a round holds that round's parameters. All other clients, and all clients after a server
-    restart, are sent whole parameters, as is a client that requests them. ``settings`` are those that all clients need,
-    and ``down`` counts the bytes of parameters sent in the present round.
+    Attributes:
+        settings: The settings of a round that all clients need.
+        down: Number of bytes of parameters sent in the present round.
     """
 
-    def __init__(self, compression: Compression) -> None:
-        self._compression = compression
-        self._codes: list[bytes] = []  # the changes up to the present parameters
-        self._dropped = 0  # the number of earlier changes that are no longer kept
-        self._digest = b""
-        self._held: dict[int, int] = {}  # client -> number of changes it has applied
+    def __init__(self, compression: Compression | None, *, reports_twice: bool) -> None:
+        self._up = None if compression is None else compression.up
+        self._down = None if compression is None else compression.down
+        self._reports_twice = reports_twice
+        self._codes: dict[bytes, bytes] = {}  # digest of parameters -> code of the change that follows them
+        self._digest = self._previous_digest = b""
+        self._record, self._previous = ArrayRecord(), ArrayRecord()
+        self._held: dict[int, bytes] = {}  # client -> digest of the parameters it holds
         self._counted: dict[int, int] = {}  # client -> last round in which its direction counted
         self.down, self.settings = 0, dict[str, Any]()
-        if compression.up is not None:
-            self.settings |= {UP: describe_compressor(compression.up), APART: bool(compression.apart)}
-        if compression.down is not None:
-            self.settings[DOWN] = describe_compressor(compression.down)
+        if compression is not None and self._up is not None:
+            self.settings |= {UP: describe_compressor(self._up), APART: bool(compression.apart)}
+        if self._down is not None:
+            self.settings[DOWN] = describe_compressor(self._down)
 
     def restore(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
         """Restore the last counted directions from a history, beginning at round ``begin``."""
-        self._counted = {}
         for k in range(begin, len(clients)):
             self._note_counted(k, clients[k], outcomes[k])
 
     def _note_counted(self, k: int, clients: Any, outcomes: Any) -> None:
         from softswitch.results.history import ClientOutcome  # imports JAX
 
-        counted = (
-            client for client, outcome in zip(clients, outcomes, strict=True) if outcome == ClientOutcome.COUNTED
-        )
-        self._counted |= {int(client): k for client in counted}
+        counted = np.asarray(clients)[np.asarray(outcomes) == ClientOutcome.COUNTED]
+        self._counted |= dict.fromkeys(counted.tolist(), k)
 
-    def begin(self, params: Mapping[str, Any]) -> None:
-        """Begin a round at these parameters; if the kept changes do not lead to them, forget the changes."""
-        self.down = 0
-        if self._compression.down is None:
+    def begin(self, params: Mapping[str, Any], previous: Mapping[str, Any] | None) -> None:
+        """Begin a round at w_k = ``params``; ``previous`` is w_{k−1} if clients report there too."""
+        self.down, self._record = 0, wire.to_record(params)
+        if self._down is None and not self._reports_twice:
             return
         current = digest(params)
-        if current != self._digest:
-            self._codes, self._dropped, self._held, self._digest = [], 0, {}, current
-        whole = sum(np.asarray(part).nbytes for part in params.values())
-        while sum(map(len, self._codes)) >= whole:  # whole parameters need fewer bytes
-            del self._codes[0]
-            self._dropped += 1
+        if current != self._digest:  # the changes do not lead to these parameters
+            self._codes, self._digest = {}, current
+        whole = count_bytes(self._record)
+        while sum(map(len, self._codes.values())) >= whole:  # whole parameters need fewer bytes
+            del self._codes[next(iter(self._codes))]
+        if previous is not None and self._reports_twice:
+            self._previous, self._previous_digest = wire.to_record(previous), digest(previous)
+            self.settings[wire.PREVIOUS] = self._previous_digest
 
-    def content(
-        self,
-        index: int,
-        params: Mapping[str, Any],
-        settings: ConfigRecord,
-        begin: int,
-        previous: PreviousParams | None = None,
-    ) -> RecordDict:
+    def content(self, index: int, settings: Mapping[str, Any], begin: int) -> RecordDict:
         """Return the content of a client's first message in a round; no error is kept from before round ``begin``."""
-        client_settings = dict(settings)
-        if self._compression.up is not None:
+        client_settings, held = {**settings, **self.settings}, self._held.get(index)
+        if self._up is not None:
             counted = self._counted.get(index, -1)
             client_settings[LAST_COUNTED] = counted if counted >= begin else -1
         content = RecordDict({wire.SETTINGS: ConfigRecord(client_settings)})
-        held = self._held.get(index, -1)
-        if self._compression.down is None or held < self._dropped:
-            content[wire.PARAMS] = wire.to_record(params)
+        digests = [*self._codes, self._digest]
+        if self._down is not None and held in digests:
+            codes = list(self._codes.values())[digests.index(held) :]
+            content[CHANGE] = ConfigRecord({CODES: codes, DIGEST: self._digest})
         else:
-            content[CHANGE] = ConfigRecord({CODES: self._codes[held - self._dropped :], DIGEST: self._digest})
-        if previous is not None:
-            content = previous.add_to(index, content)
+            content[wire.PARAMS] = self._record
+            if self._reports_twice and self._previous_digest not in (self._digest, held):
+                content[wire.PREVIOUS] = self._previous
         self.down += sum(count_bytes(content.get(name)) for name in (wire.PARAMS, CHANGE, wire.PREVIOUS))
         return content
 
     def record_reply(self, index: int, reply: Any) -> None:
-        """Note whether a client holds the round's parameters."""
-        self._held[index] = self._dropped + len(self._codes) if _holds_params(reply) else -1
+        """Note whether a client holds the round's parameters: it replied and did not refuse."""
+        has_replied = isinstance(reply, Message) and wire.read_refusal(reply.content) is None
+        self._held[index] = self._digest if has_replied else b""
 
     def end_round(self, k: int, clients: Any, outcomes: Any, code: bytes | None, params: Mapping[str, Any]) -> None:
         """Note whose direction counted, the code of the parameters' change, if any, and the new parameters."""
         self._note_counted(k, clients, outcomes)
         if code is not None:
-            self._codes.append(code)
+            self._codes[self._digest] = code
             self._digest = digest(params)
 
 

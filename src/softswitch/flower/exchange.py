@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -27,14 +26,11 @@ CLIENT_RAISED = 2
 
 
 class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error of the server)
-    """A client sent no usable reply, for the reason in the text.
+    """A client sent no usable reply, for the reason in the text; ``permanent`` if it would fail again."""
 
-    It is ``permanent`` if the client would fail again, ``silent`` if nothing came before the timeout.
-    """
-
-    def __init__(self, reason: str, *, permanent: bool = False, silent: bool = False) -> None:
+    def __init__(self, reason: str, *, permanent: bool = False) -> None:
         super().__init__(reason)
-        self.permanent, self.silent = permanent, silent
+        self.permanent = permanent
 
 
 Reply = Message | NoReply
@@ -72,10 +68,10 @@ class PendingMessages:
         """The keys of the pending messages."""
         return {key for key, _ in self._pending.values()} | set(self._unsent)
 
-    def send(self, messages: Mapping[int, Message], timeout: float | None = None) -> None:
-        """Send messages by their keys, perhaps with a timeout other than the default."""
+    def send(self, messages: Mapping[int, Message]) -> None:
+        """Send messages by their keys."""
         sent = set(self._grid.push_messages(list(messages.values()))) if messages else ()
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + self._timeout
         for key, message in messages.items():
             if message.metadata.message_id in sent:
                 self._pending[message.metadata.message_id] = key, deadline
@@ -95,7 +91,7 @@ class PendingMessages:
         for message_id, (key, deadline) in list(self._pending.items()):
             if now >= deadline:
                 del self._pending[message_id]
-                results.append((key, NoReply(f"no reply within {self._timeout:g} s", silent=True)))
+                results.append((key, NoReply(f"no reply within {self._timeout:g} s")))
         return results
 
 
@@ -107,22 +103,18 @@ def poll_intervals() -> Iterator[float]:
         interval = min(1.3 * interval, LONGEST_POLL)
 
 
-def exchange(grid: Grid, messages: Sequence[Message], timeout: float, quorum: int | None = None) -> list[Reply]:
-    """Send messages and wait for the replies, or for a quorum that are not refusals; return them in order."""
-    results: list[Reply] = [NoReply("the message could not be sent")] * len(messages)
-    pending, replies = PendingMessages(grid, timeout), 0
+def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Reply]:
+    """Send messages and wait for the replies; return them, or the reasons why there are none, in order."""
+    results: dict[int, Reply] = {}
+    pending = PendingMessages(grid, timeout)
     pending.send(dict(enumerate(messages)))
     deadline = time.monotonic() + timeout
     for interval in poll_intervals():
-        for place, reply in pending.poll():
-            results[place] = reply
-            replies += isinstance(reply, Message) and wire.read_refusal(reply.content) is None
-        if not pending or (quorum is not None and replies >= quorum):
+        results |= dict(pending.poll())
+        if not pending:
             break
         time.sleep(max(0.0, min(interval, deadline - time.monotonic())))
-    for place in pending.keys:
-        results[place] = NoReply(f"not awaited: {replies} of {len(messages)} clients had replied (quorum)")
-    return results
+    return [results[place] for place in range(len(messages))]
 
 
 def _pull(grid: Grid, ids: list[str]) -> Iterator[tuple[str, Reply]]:
@@ -145,21 +137,3 @@ def _failure(reply: Message) -> NoReply:
     errors = [line for line in reason.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
     text = wire.sanitize(errors[-1] if errors and reason.startswith("Traceback") else reason)
     return NoReply(f"error {reply.error.code}: {text}", permanent=reply.error.code == CLIENT_RAISED)
-
-
-class PollingGrid:
-    """A proxy of a grid whose ``send_and_receive`` is ``exchange``; ``results`` are the last replies and failures."""
-
-    def __init__(self, grid: Grid, timeout: float, quorum: Callable[[int], int | None]) -> None:
-        self._grid, self._timeout, self._quorum = grid, timeout, quorum
-        self.results: list[Reply] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and return the replies, without failures."""
-        sent = list(messages)
-        limit = self._timeout if timeout is None else timeout
-        self.results = exchange(self._grid, sent, limit, self._quorum(len(sent)))
-        return [result for result in self.results if isinstance(result, Message)]

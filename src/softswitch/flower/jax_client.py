@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -93,21 +94,16 @@ class JaxClient(RowClient):
         held_out_classes: Classes = None,
     ) -> None:
         self._init = JaxClient.__init__, {key: value for key, value in locals().items() if key != "self"}
-        self._problem, self.domain = problem, problem.domain
+        self._problem = problem
         self._data = _client_data(data, name, strata)
         self._held_out = None if held_out is None else _client_data(held_out, name, None)
         self.rows = int(self._data.sizes[0])
         self.held_out_rows = 0 if held_out is None else int(self._held_out.sizes[0])
-        self._batches: dict[str, Any] = {
-            "batch_size": batch_size,
-            "value_batch_size": value_batch_size,
-            "replace": replace,
-        }
-        if "auto" in (batch_size, value_batch_size):
-            report, update = choose_batches(
-                batch_size, value_batch_size, replace, self.rows, count_parameters(problem.start)
-            )
-            self._batches |= {"batch_size": update, "value_batch_size": report}
+        self._sampling = Sampling(batch_size=batch_size, value_batch_size=value_batch_size, replace=replace)
+        if self._sampling.is_automatic:
+            parameters = count_parameters(problem.start)
+            report, update = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
+            self._sampling = Sampling(batch_size=update, value_batch_size=report, replace=replace)
         self._oracles: dict[int, GradientOracle] = {}
         oracle = self._oracle(1)
         self._dtype = np.dtype(float_dtype(problem.start))
@@ -173,7 +169,7 @@ class JaxClient(RowClient):
 
     def _oracle(self, local_steps: int) -> GradientOracle:
         if local_steps not in self._oracles:
-            sampling, compute = Sampling(local_steps=local_steps, **self._batches), Compute(client_batch_size=1)
+            sampling, compute = replace(self._sampling, local_steps=local_steps), Compute(client_batch_size=1)
             self._oracles[local_steps] = make_gradient_oracle(self._problem, self._data, sampling, compute)
         return self._oracles[local_steps]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -97,17 +96,14 @@ class LocalOracle(Protocol):
             params: The parameters to evaluate.
         """
 
-    def certify(self, params: Arrays, error: float, ranges: Sequence[Range | None]) -> list[Interval]:
+    def certify(self, params: Arrays, levels: ErrorLevels, ranges: Sequence[Range | None]) -> list[Interval]:
         """Return confidence intervals for f_i and g_i from the rows held out.
-
-        A client may also accept the keyword ``levels``, an ``ErrorLevels`` with a second error probability and the
-        tolerance. Its intervals then have p-values. Without them certification may need more rows.
 
         Args:
             params: The parameters to certify.
-            error: The error probability of each side of each interval.
+            levels: The error probability of each side of each interval (``joint``); and for the p-values, which may be
+                omitted, a second error probability and the tolerance.
             ranges: The ranges of f and of each g on a single row, or None for those that are not known.
-            levels: A second error probability and the tolerance, for p-values. This argument is optional.
         """
 
 
@@ -193,12 +189,13 @@ class RowClient:
         """Set the classes of the training and held-out rows; ``columns`` are those of both."""
         if held_out_classes is None and _are_column_names(classes):
             held_out_classes = classes
+        training = _row_labels("classes", classes, columns[0], self.rows)
         held_out = None
         if self.held_out_rows:
             held_out = _row_labels("held_out_classes", held_out_classes, columns[1], self.held_out_rows)
-        self.classes = RowClasses(_row_labels("classes", classes, columns[0], self.rows), held_out)
-        self.class_rows = self.classes.rows
-        if self.class_rows is not None:
+        if training is not None:
+            self.classes = RowClasses(training, held_out)
+            self.class_rows = self.classes.rows
             self.class_rows_per_batch = self._min_class_rows_in_batch(self.class_rows)
 
     def _min_class_rows_in_batch(self, class_rows: Mapping[str, int]) -> int:
@@ -228,13 +225,9 @@ class RowClient:
             return data
         return {key: np.asarray(column)[selected] for key, column in data.items()} if selected.any() else None
 
-    def certify(
-        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
-    ) -> list[Interval]:
+    def certify(self, params: Arrays, levels: ErrorLevels, ranges: Sequence[Range | None]) -> list[Interval]:
         """Return confidence intervals from the held-out rows."""
-        from softswitch.certification.intervals import ErrorLevels  # imports SciPy
-
-        return self._intervals(params, levels or ErrorLevels.uniform(error), merge_ranges(ranges, self.ranges))
+        return self._intervals(params, levels, merge_ranges(ranges, self.ranges))
 
     def row_values(self, params: Arrays, rows: np.ndarray) -> np.ndarray:
         """Return f and each g on single training rows."""
@@ -246,29 +239,29 @@ class RowClient:
 
 
 class RowClasses:
-    """The class labels of a client's training rows and held-out rows, or None for labels that are not known."""
+    """The class labels of a client's training rows, and of its held-out rows if they are known."""
 
-    def __init__(self, training: np.ndarray | None, held_out: np.ndarray | None) -> None:
+    def __init__(self, training: np.ndarray, held_out: np.ndarray | None) -> None:
         self._training, self._held_out = training, held_out
-        self.rows, self.held_out_rows = _count_labels(training), _count_labels(held_out)
+        self.rows = _count_labels(training)
+        self.held_out_rows = None if held_out is None else _count_labels(held_out)
 
     def select_rows(self, min_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return masks of the training and held-out rows whose class has at least ``min_rows`` rows.
 
         A class with too few training rows is excluded from the held-out rows too.
         """
-        small = [name for name, count in (self.rows or {}).items() if count < min_rows]
-        selected = ~np.isin(np.asarray(self._training), small)
+        small = [name for name, count in self.rows.items() if count < min_rows]
+        selected = ~np.isin(self._training, small)
         small += [name for name, count in (self.held_out_rows or {}).items() if count < min_rows]
         return selected, None if self._held_out is None else ~np.isin(self._held_out, small)
 
     def arguments(self, rows: np.ndarray, held_out: np.ndarray | None) -> dict[str, Any]:
         """Return the arguments about classes of a client with the selected rows only."""
-        labels = {"classes": (self._training, rows), "held_out_classes": (self._held_out, held_out)}
-        return {
-            name: values if values is None or selected is None or not selected.any() else values[selected]
-            for name, (values, selected) in labels.items()
-        }
+        arguments: dict[str, Any] = {"classes": self._training[rows]}
+        if self._held_out is not None and held_out is not None and held_out.any():
+            arguments["held_out_classes"] = self._held_out[held_out]
+        return arguments
 
 
 def expected_class_rows(class_rows: Mapping[str, int], batch: int) -> int:
@@ -299,9 +292,7 @@ def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | No
     return np.array(labels)[index.reshape(-1)]
 
 
-def _count_labels(labels: np.ndarray | None) -> dict[str, int] | None:
-    if labels is None:
-        return None
+def _count_labels(labels: np.ndarray) -> dict[str, int]:
     values, counts = np.unique(labels, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
@@ -319,29 +310,16 @@ class RegretClient:
 
     Args:
         client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client.
-        client_optimum: The value f_i*. Default: it is computed when it is first needed, by L-BFGS from the client's
-            ``start`` on its objective without constraints. This requires ``batch_size=None``. Flower creates a client
-            for every message, so read ``client_optimum`` once and pass it to avoid repeated searches.
+        client_optimum: The value f_i*, for example from ``softswitch.certification.client_optimum``.
     """
 
-    def __init__(self, client: LocalOracle, client_optimum: float | None = None) -> None:
+    def __init__(self, client: LocalOracle, client_optimum: float) -> None:
         if not isinstance(client, LocalOracle):
             raise TypeError(f"client must have the methods of LocalOracle, but is a {type(client).__name__}")
         if getattr(client, "privacy_report", None) is not None:
             raise ValueError(f"client must not be a PrivateClient, but {client.name!r} is: f_i* would not be private")
         self._client = client
-        self._given = None if client_optimum is None else checks.check_real("client_optimum", client_optimum)
-        required = f"client_optimum is required for client {client.name!r}"
-        if client_optimum is None and getattr(client, "domain", None) is not None:
-            raise ValueError(f"{required}, because its problem has a domain; compute it with softswitch.client_optimum")
-        has_exact_gradients = getattr(client, "start", None) is not None and client.gradient_rows >= client.rows
-        if client_optimum is None and not has_exact_gradients:
-            raise ValueError(f"{required}, unless it has a start and gradients of all rows (batch_size=None)")
-
-    @cached_property
-    def client_optimum(self) -> float:
-        """The client optimum f_i*."""
-        return _find_optimum(self._client) if self._given is None else self._given
+        self.client_optimum = checks.check_real("client_optimum", client_optimum)
 
     def __getattr__(self, name: str) -> Any:
         if name in PER_ROW_METHODS or name.startswith("_"):
@@ -349,13 +327,13 @@ class RegretClient:
         return getattr(self._client, name)
 
     def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> RegretClient:
-        """Return this client with the selected rows only, and with the same given f_i*, if any.
+        """Return this client with the selected rows only, and with the same f_i*.
 
         Args:
             rows: Mask of the training rows to keep.
             held_out: Mask of the held-out rows to keep, or None for all.
         """
-        return RegretClient(self._client.restrict(rows, held_out), self._given)  # type: ignore[attr-defined]
+        return RegretClient(self._client.restrict(rows, held_out), self.client_optimum)  # type: ignore[attr-defined]
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return f_i − f_i* and g_i on a batch."""
@@ -367,26 +345,3 @@ class RegretClient:
 
     def _subtract_optimum(self, values: Values) -> Values:
         return values._replace(objective=values.objective - self.client_optimum)
-
-
-def _find_optimum(client: LocalOracle) -> float:
-    """Return f_i*, or 0 if the client has no objective."""
-    start: Arrays = client.start  # type: ignore[attr-defined]
-    task = Task(round=0, seed=0, local_steps=1, step_size=0.0, switches=True)
-    objective_only: Any = LocalLoss(1.0, np.zeros(client.constraints), 0.0, 0.0)  # type: ignore[arg-type]
-    ends = np.cumsum([leaf.size for leaf in start.values()])
-
-    def to_vector(arrays: Arrays) -> np.ndarray:
-        return np.concatenate([np.ravel(arrays[name]) for name in start]).astype(float)
-
-    def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
-        parts = zip(start.items(), np.split(point, ends[:-1]), strict=True)
-        params = {name: part.reshape(leaf.shape).astype(leaf.dtype) for (name, leaf), part in parts}
-        return client.evaluate(params).objective, to_vector(client.update(params, task, objective_only))
-
-    from softswitch.certification.lbfgs import find_minimum  # imports SciPy
-
-    optimum = find_minimum(value_and_gradient, to_vector(start))
-    if np.isnan(optimum):
-        raise ValueError(f"client_optimum is required for client {client.name!r}: its objective is unbounded below")
-    return 0.0 if optimum == -np.inf else optimum

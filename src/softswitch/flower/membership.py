@@ -55,8 +55,8 @@ class ClientInfo:
     gradient_rows: int
     constraints: int
     statistics: int = 0
-    has_surrogate: bool = False
     excluded_classes: int = 0
+    has_surrogate: bool = False
     can_repeat_reports: bool = False
 
     @classmethod
@@ -67,16 +67,13 @@ class ClientInfo:
 
 
 @cache
-def _package_version() -> str:
-    try:
-        return version("softswitch")
-    except PackageNotFoundError:
-        return "of unknown version"
-
-
 def get_version() -> dict[str, Any]:
     """Return the versions of the protocol and of softswitch, to be sent."""
-    return {"protocol": wire.PROTOCOL, "softswitch": _package_version()}
+    try:
+        package = version("softswitch")
+    except PackageNotFoundError:
+        package = "of unknown version"
+    return {"protocol": wire.PROTOCOL, "softswitch": package}
 
 
 def protocol_mismatch(received: Mapping[str, Any], sender: str) -> str | None:
@@ -85,61 +82,50 @@ def protocol_mismatch(received: Mapping[str, Any], sender: str) -> str | None:
     if protocol == wire.PROTOCOL:
         return None
     receiver = "client" if sender == "server" else "server"
-    local = f"this {receiver} uses version {wire.PROTOCOL} (softswitch {_package_version()})"
-    if not isinstance(protocol, int):
-        return f"the {sender} sent no version of the protocol, {local}: upgrade softswitch at the {sender}"
+    is_older = not isinstance(protocol, int) or protocol < wire.PROTOCOL
     remote = f"the {sender} uses version {protocol} of the protocol (softswitch {received.get('softswitch')})"
-    return f"{remote}, {local}: upgrade softswitch at the {sender if protocol < wire.PROTOCOL else receiver}"
+    local = f"this {receiver} uses version {wire.PROTOCOL} (softswitch {get_version()['softswitch']})"
+    return f"{remote}, {local}: upgrade softswitch at the {sender if is_older else receiver}"
 
 
-def parse_registration(content: RecordDict, largest_rows: int) -> ClientInfo:
+def parse_registration(content: RecordDict) -> ClientInfo:
     """Return a client's registration, or raise ``InvalidMessageError``."""
     record = wire.get_config(content, wire.REGISTRATION, "it does not run a softswitch client")
     mismatch = protocol_mismatch(record, "client")
     require(mismatch is None, wire.sanitize(str(mismatch)))
-    numbers = [field.name for field in fields(ClientInfo) if str(field.type) == "int"]
-    counts: dict[str, Any] = {
-        name: wire.read_int(record, name, MAX_COUNTS.get(name, largest_rows))
-        for name in numbers
-        if name in record or name not in ("statistics", "excluded_classes")
-    }
-    require(counts["constraints"], "it has no constraint")
-    flags = {name: record.get(name) is True for name in ("has_surrogate", "can_repeat_reports")}
-    return ClientInfo(normalize_name(wire.read_text(record, "name")), **counts, **flags)
+    values: dict[str, Any] = {"name": normalize_name(wire.read_text(record, "name"))}
+    for field in fields(ClientInfo)[1:]:
+        if str(field.type) == "bool":
+            values[field.name] = wire.read(record, field.name, bool)
+        else:
+            values[field.name] = wire.read(record, field.name, int, MAX_COUNTS.get(field.name, wire.LARGEST_ROWS))
+    require(values["constraints"], "it has no constraint")
+    return ClientInfo(**values)
 
 
-def read_public_key(key: str | bytes | Path) -> str:
+@lru_cache(maxsize=4096)
+def to_pem(key: str) -> str:
+    """Return a public key, given as OpenSSH or PEM, in the PEM by which keys are compared; or raise an exception."""
+    load = serialization.load_pem_public_key if key.startswith(PEM) else serialization.load_ssh_public_key
+    form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return load(key.encode()).public_bytes(*form).decode()
+
+
+def read_public_key(key: str | Path) -> str:
     """Return a public key in PEM from its text (OpenSSH or PEM) or the path of its file."""
-    given = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-    text = given.strip()
+    text = str(key).strip()
     if isinstance(key, Path) or not text.startswith((PEM, *SSH)):
-        file = Path(given).expanduser()
-        if "\n" in given or not file.is_file():
+        file = Path(key).expanduser()
+        if "\n" in text or not file.is_file():
             accepted = "the text of a public key (OpenSSH or PEM) or the path of its file"
-            raise ValueError(f"key must be {accepted}, but is {given[:80]!r}")
+            raise ValueError(f"key must be {accepted}, but is {text[:80]!r}")
         text = file.read_text(encoding="utf-8", errors="replace").strip()
     if "PRIVATE KEY" in text:
         raise ValueError("key must be a public key, but is a private key: use the .pub file")
     try:
-        return _serialize_key(text.encode(), serialization.Encoding.PEM).decode()
+        return to_pem(text)
     except Exception as error:
         raise ValueError(f"key must be a public key, but {text[:60]!r} … is not a public key: {error}") from error
-
-
-@lru_cache(maxsize=4096)
-def encode_key(key: bytes) -> bytes | None:
-    """Return a key in PEM or OpenSSH as bytes by which keys are compared, or None if it is not a public key."""
-    try:
-        return _serialize_key(key, serialization.Encoding.DER)
-    except Exception:
-        return None
-
-
-def _serialize_key(text: bytes, encoding: serialization.Encoding) -> bytes:
-    is_pem = text.startswith(PEM.encode())
-    key: Any = serialization.load_pem_public_key(text) if is_pem else serialization.load_ssh_public_key(text)
-    data: bytes = key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return data
 
 
 @dataclass(frozen=True)
@@ -148,7 +134,7 @@ class AllowedClient:
 
     Attributes:
         key: The public key: its text (OpenSSH or PEM) or the path of its file. It is stored in PEM.
-        rows, held_out_rows: Maximum numbers of rows. Default: ``largest_rows`` of ``StrategySettings``.
+        rows, held_out_rows: Maximum numbers of rows. Default: 10⁸.
     """
 
     key: str | Path
@@ -160,11 +146,6 @@ class AllowedClient:
         for name in ("rows", "held_out_rows"):
             if getattr(self, name) is not None:
                 checks.check_integer(name, getattr(self, name), minimum=0)
-
-    @property
-    def identity(self) -> bytes:
-        """The bytes by which keys are compared."""
-        return encode_key(str(self.key).encode()) or b""
 
 
 def find_keys(folder: str | Path) -> dict[str, Path]:
@@ -180,12 +161,12 @@ def parse_allow_list(clients: Mapping[str, str | Path | AllowedClient]) -> dict[
     if not isinstance(clients, Mapping):
         raise TypeError(f"clients must be a dict from names to public keys, but is {clients!r:.200}")
     allowed: dict[str, AllowedClient] = {}
-    owners: dict[bytes, str] = {}
+    owners: dict[str, str] = {}
     for name, client in zip(check_distinct_names("clients", map(str, clients)), clients.values(), strict=True):
         try:
             allowed[name] = client if isinstance(client, AllowedClient) else AllowedClient(client)
         except ValueError as error:
             raise ValueError(f"clients[{name!r}]: {error}") from error
-        if (owner := owners.setdefault(allowed[name].identity, name)) != name:
+        if (owner := owners.setdefault(str(allowed[name].key), name)) != name:
             raise ValueError(f"clients must have different keys, but {owner!r} and {name!r} have the same key")
     return allowed

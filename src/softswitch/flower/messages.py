@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,8 @@ VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "interva
 PREVIOUS, PREVIOUS_VALUES = "previous", "previous_values"
 """The names of the records in a message. ``PREVIOUS`` is also the setting with the digest of w_{k−1}."""
 MAX_HEADER_BYTES, MAX_TEXT_LENGTH, MAX_INT = 4096, 200, 2**63 - 1
+LARGEST_NUMBER, LARGEST_ROWS = 1e12, 10**8
+"""Reports and directions with a larger absolute value are rejected, and clients with more rows are turned away."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -86,19 +87,16 @@ def from_record(record: Any) -> Arrays:
     return arrays
 
 
-def parse_arrays(record: Any, expected: Mapping[str, ArraySpec], largest: float) -> Arrays:
-    """Return a client's arrays of the expected names, shapes and dtypes, or raise ``InvalidMessageError``.
-
-    No entry may exceed ``largest`` in absolute value.
-    """
+def parse_arrays(record: Any, expected: Mapping[str, ArraySpec]) -> Arrays:
+    """Return a client's arrays of the expected names, shapes and dtypes, or raise ``InvalidMessageError``."""
     require(isinstance(record, ArrayRecord), "it contains no arrays")
     difference = sorted(set(record) ^ set(expected))
     text = sanitize(", ".join(difference[:5]))
     require(not difference, f"its arrays are not those of the model; missing or unknown: {text}")
-    return {name: _parse_array(repr(name), record[name].data, spec, largest) for name, spec in expected.items()}
+    return {name: _parse_array(repr(name), record[name].data, spec) for name, spec in expected.items()}
 
 
-def _parse_array(name: str, data: bytes, expected: ArraySpec, largest: float) -> np.ndarray:
+def _parse_array(name: str, data: bytes, expected: ArraySpec) -> np.ndarray:
     max_bytes = math.prod(expected.shape) * np.dtype(expected.dtype).itemsize + MAX_HEADER_BYTES
     require(len(data) <= max_bytes, f"{name} has {len(data):,} bytes, but at most {max_bytes:,} are accepted")
     try:
@@ -106,32 +104,28 @@ def _parse_array(name: str, data: bytes, expected: ArraySpec, largest: float) ->
     except Exception as error:
         raise InvalidMessageError(f"{name} is not an array as expected: {error}") from error
     require(np.isfinite(array).all(), f"{name} contains NaN or infinity")
-    size = np.abs(array).max(initial=0)
-    require(size <= largest, f"{name} has entries up to {size:g}, but at most {largest:g} is accepted")
+    check_size(name, array)
     return array
+
+
+def check_size(name: str, values: Any) -> None:
+    """Raise ``InvalidMessageError`` if a received number is too large."""
+    size = np.abs(values).max(initial=0)
+    require(size <= LARGEST_NUMBER, f"{name} has entries up to {size:g}, but at most {LARGEST_NUMBER:g} is accepted")
 
 
 def _read_array(data: bytes, expected: ArraySpec | None = None) -> np.ndarray:
     """Return an array in NumPy's format; the header is checked first, because it may claim a huge array."""
-    start = 10 if data[6:7] == b"\x01" else 12  # the length of the header has two bytes in version 1, then four
-    end = start + int.from_bytes(data[8:start], "little")
-    require(end <= MAX_HEADER_BYTES, f"its header has {end:,} bytes, but at most {MAX_HEADER_BYTES:,} are accepted")
-    shape, order, dtype, size = _parse_header(data[:end])
+    stream = io.BytesIO(data)
+    is_first_version = np.lib.format.read_magic(stream) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first_version else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(stream, max_header_size=MAX_HEADER_BYTES)
+    require(not dtype.hasobject, "it contains Python objects")
     if expected is not None and expected != (shape, str(dtype)):
         sent = f"it is {dtype} of shape {shape}"
         raise InvalidMessageError(f"{sent}, but must be {expected.dtype} of shape {expected.shape}")
-    return np.frombuffer(data, dtype, math.prod(shape), size).reshape(shape, order=order)
-
-
-@lru_cache(maxsize=1024)  # the same arrays arrive in every round
-def _parse_header(header: bytes) -> tuple[tuple[int, ...], Any, np.dtype, int]:
-    """Return the shape, the order, the dtype, and the position of the data."""
-    stream = io.BytesIO(header)
-    is_first_version = np.lib.format.read_magic(stream) == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if is_first_version else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
-    require(not dtype.hasobject, "it contains Python objects")
-    return shape, "F" if fortran else "C", dtype, stream.tell()
+    array = np.frombuffer(data, dtype, math.prod(shape), stream.tell())
+    return array.reshape(shape, order="F" if fortran else "C")
 
 
 def encode_values(values: Values) -> MetricRecord:
@@ -144,10 +138,10 @@ def encode_values(values: Values) -> MetricRecord:
     return record
 
 
-def parse_values(content: RecordDict, constraints: int, statistics: bool, largest: float, name: str = VALUES) -> Values:
-    """Return a client's values, or raise ``InvalidMessageError``.
+def parse_values(content: RecordDict, constraints: int, statistics: int, name: str = VALUES) -> Values:
+    """Return a client's values with these numbers of constraints and statistics, or raise ``InvalidMessageError``.
 
-    No value may exceed ``largest`` in absolute value. −∞ means that the client has no such function.
+    −∞ means that the client has no such function.
     """
     record: Any = content.get(name)
     require(isinstance(record, MetricRecord), "it contains no report")
@@ -155,13 +149,12 @@ def parse_values(content: RecordDict, constraints: int, statistics: bool, larges
     counts = f"{len(objective)} and {len(constraint)}"
     expected = f"it must report 1 objective and {constraints} constraints, but reports {counts}"
     require(len(objective) == 1 and len(constraint) == constraints, expected)
-    for value in (*objective, *constraint):
-        is_valid = abs(value) <= largest or value == -math.inf
-        require(is_valid, f"it reports {value}, but a number of at most {largest:g} in size is accepted")
-    sums = read_numbers(record, "statistics") if statistics else None
-    small = all(abs(value) <= largest for value in sums or ())
-    require(small, f"its statistics must be finite and at most {largest:g} in size")
-    return Values(objective[0], constraint, sums)
+    sums = read_numbers(record, "statistics") if statistics else []
+    require(len(sums) == statistics, f"it reports {len(sums)} statistics, but {statistics} are expected")
+    for value in (*(value for value in (*objective, *constraint) if value != -math.inf), *sums):
+        is_small = abs(value) <= LARGEST_NUMBER
+        require(is_small, f"it reports {value}, but a number of at most {LARGEST_NUMBER:g} in size is accepted")
+    return Values(objective[0], constraint, sums if statistics else None)
 
 
 def reply(message: Message, **records: Any) -> Message:
@@ -197,37 +190,27 @@ def read_numbers(record: Mapping[str, Any], name: str) -> list[float]:
     """Return a number, or a list of numbers, as a list."""
     value: Any = record.get(name)
     entries = value if isinstance(value, list) else [value]
-    valid = all(isinstance(entry, int | float) for entry in entries)
-    require(valid, f"its {name} must be a number or a list of numbers, but is {value!r:.80}")
+    is_valid = all(isinstance(entry, int | float) for entry in entries)
+    require(is_valid, f"its {name} must be a number or a list of numbers, but is {value!r:.80}")
     return [float(entry) for entry in entries]
 
 
 def read_text(record: Mapping[str, Any], name: str) -> str:
     """Return a short printable text."""
     value: Any = record.get(name)
-    valid = isinstance(value, str) and 0 < len(value.strip()) <= MAX_TEXT_LENGTH and value.isprintable()
-    require(valid, f"its {name} must be a text of 1 to {MAX_TEXT_LENGTH} characters, but is {value!r:.80}")
+    is_valid = isinstance(value, str) and 0 < len(value.strip()) <= MAX_TEXT_LENGTH and value.isprintable()
+    require(is_valid, f"its {name} must be a text of 1 to {MAX_TEXT_LENGTH} characters, but is {value!r:.80}")
     return str(value)
 
 
-def read_float(record: Mapping[str, Any], name: str) -> float:
-    """Return a finite number."""
+def read(record: Mapping[str, Any], name: str, kind: type, largest: int = MAX_INT) -> Any:
+    """Return a bool, an int from 0 to ``largest``, or a finite float, or raise ``InvalidMessageError``."""
     value: Any = record.get(name)
-    valid = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    require(valid, f"its {name} must be a finite number, but is {value!r:.80}")
-    return float(value)
-
-
-def read_bool(record: Mapping[str, Any], name: str) -> bool:
-    """Return True or False."""
-    value: Any = record.get(name)
-    require(isinstance(value, bool), f"its {name} must be True or False, but is {value!r:.80}")
-    return bool(value)
-
-
-def read_int(record: Mapping[str, Any], name: str, largest: int = MAX_INT) -> int:
-    """Return an integer from 0 to ``largest``."""
-    value: Any = record.get(name)
-    valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
-    require(valid, f"its {name} must be an integer from 0 to {largest:,}, but is {value!r:.80}")
-    return int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_valid, accepted = {
+        bool: (isinstance(value, bool), "True or False"),
+        int: (is_number and isinstance(value, int) and 0 <= value <= largest, f"an integer from 0 to {largest:,}"),
+        float: (is_number and math.isfinite(value), "a finite number"),
+    }[kind]
+    require(is_valid, f"its {name} must be {accepted}, but is {value!r:.80}")
+    return kind(value)

@@ -136,9 +136,7 @@ class PrivateClient:
         self._budget.charge(evaluations=1)
         return self._noisy_values(params, np.arange(self._client.rows), self._levels.evaluation, 1.0)
 
-    def certify(
-        self, params: Arrays, error: float, ranges: Sequence[Range | None], *, levels: ErrorLevels | None = None
-    ) -> list[Interval]:
+    def certify(self, params: Arrays, levels: ErrorLevels, ranges: Sequence[Range | None]) -> list[Interval]:
         """Return confidence intervals from noisy sums over the held-out rows."""
         known = merge_ranges(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
         refuse_unless(None not in known[1:], "it is private, and certifies only constraints with known ranges")
@@ -148,7 +146,6 @@ class PrivateClient:
         values, elsewhere = (
             self._evaluate_rows(evaluate, point, rows) for point in (params, perturb_params(self._start, 1))
         )
-        levels = levels or ErrorLevels.uniform(error)
         return private_intervals(values, elsewhere, self._levels.evaluation, levels, known)
 
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
@@ -212,24 +209,18 @@ class PrivateClient:
         """
         client, rows = self._client, np.arange(self._client.rows)
 
-        def hide_errors(compute: Callable[[Arrays], Any]) -> Callable[[Arrays], np.ndarray]:
-            def compute_quietly(params: Arrays) -> np.ndarray:
-                try:
-                    return np.asarray(compute(params))
-                except Exception:
-                    logger.exception("client %r could not compute its reply", self.name)
-                    raise RefusalError("it could not compute its reply; the error is in the client's log") from None
+        def compute_quietly(compute: Callable[[], Any]) -> np.ndarray:
+            try:
+                return np.asarray(compute())
+            except Exception:
+                logger.exception("client %r could not compute its reply", self.name)
+                raise RefusalError("it could not compute its reply; the error is in the client's log") from None
 
-            return compute_quietly
+        def row_values(params: Arrays) -> np.ndarray:
+            return compute_quietly(lambda: client.row_values(params, rows))
 
-        @hide_errors
-        def row_values(params: Arrays) -> Any:
-            return client.row_values(params, rows)
-
-        @hide_errors
-        def mean_values(params: Arrays) -> Any:
-            values = client.evaluate(params)
-            return [values.objective, *values.constraint]
+        def mean_values(params: Arrays) -> np.ndarray:
+            return compute_quietly(lambda: np.hstack(client.evaluate(params)[:2]))
 
         return count_rows_from_values(row_values, mean_values, self._start, attempts)
 

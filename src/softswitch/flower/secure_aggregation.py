@@ -71,35 +71,28 @@ class SecureAggregation:
     Attributes:
         min_clients: Minimum effective number of clients in a sum.
         min_weight: Minimum share of the weight that must remain after clients are lost; otherwise the round is void.
-        threshold: Share of the clients in a round, at least one half, that must be exceeded to remove the masks. As
-            many clients must collude with a server that follows the protocol to reveal another client's direction.
-            Signed keys raise this number; see ``required_shares``.
     """
 
     min_clients: int = 5
     min_weight: float = 0.5
-    threshold: float = 0.5
 
     def __post_init__(self) -> None:
         checks.check_integer("min_clients", self.min_clients, minimum=2)
         checks.check_real("min_weight", self.min_weight, above=0, maximum=1)
-        checks.check_real("threshold", checks.check_fraction("threshold", self.threshold), minimum=0.5)
 
     @property
     def max_weight(self) -> float:
         """The maximum weight of a client."""
         return 1 / self.min_clients
 
-    def required_shares(self, clients: int, *, signed: bool = False) -> int:
-        """Return the number of clients that must respond to remove the masks.
+    def _required_shares(self, clients: int, *, signed: bool) -> int:
+        """Return the number of clients that must respond to remove the masks: more than half.
 
-        Args:
-            clients: Number of clients in the sum.
-            signed: Whether keys are signed. Then even a server that lies about who responded cannot obtain a sum of
-                fewer than ``min_clients``.
+        As many clients must collude with a server that follows the protocol to reveal another client's direction. With
+        signed keys, even a server that lies about who responded obtains no sum of fewer than ``min_clients``.
         """
         lying = malicious_server_threshold(clients, self.min_clients) if signed else 0
-        return min(clients, max(int(self.threshold * clients) + 1, lying))
+        return min(clients, max(clients // 2 + 1, lying))
 
 
 def malicious_server_threshold(clients: int, min_clients: int) -> int:
@@ -143,15 +136,6 @@ def generate_key_pair() -> tuple[bytes, bytes]:
     """Return a private and a public key for one round."""
     private, public = asymmetric.generate_key_pairs()
     return asymmetric.private_key_to_bytes(private), asymmetric.public_key_to_bytes(public)
-
-
-def derive_shared_secrets(private: bytes, publics: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Return the secret in common with the owner of each public key, or raise ValueError."""
-    key = asymmetric.bytes_to_private_key(private)
-    return {
-        place: symmetric_encryption.generate_shared_key(key, asymmetric.bytes_to_public_key(public))
-        for place, public in publics.items()
-    }
 
 
 def derive_key(secret: bytes, purpose: bytes, digest: bytes) -> bytes:
@@ -291,10 +275,10 @@ def parse_terms(record: Any) -> AggregationTerms:
     require(len(signatures) in (0, clients) and max(map(len, keys)) <= MAX_KEY_BYTES, problem)
     valid_weights = all(0 <= weight <= 1 for weight in weights) and 0 < sum(weights) < 1.001
     require(valid_weights, "its weights must be between 0 and 1 with a sum of at most 1")
-    limit, shares = wire.read_float(terms, "limit"), wire.read_int(terms, "shares", clients)
+    limit, shares = wire.read(terms, "limit", float), wire.read(terms, "shares", int, clients)
     problem = "its limit must be positive, and its shares more than half of the clients"
     require(limit > 0 and 2 * shares > clients, problem)
-    return AggregationTerms(wire.read_int(terms, "round"), names, keys, weights, shares, limit, signatures)
+    return AggregationTerms(wire.read(terms, "round", int), names, keys, weights, shares, limit, signatures)
 
 
 def _read_list(record: Mapping[str, Any], name: str, kind: type) -> list[Any]:
@@ -307,20 +291,16 @@ def _read_list(record: Mapping[str, Any], name: str, kind: type) -> list[Any]:
 def parse_key(content: RecordDict) -> tuple[bytes, bytes]:
     """Return a client's public key for the round and its signature, which may be empty."""
     missing = "it contains no key for secure aggregation; upgrade softswitch at the client"
-    record = wire.get_config(content, ROUND_KEY, missing)
-    key, signature = _read_bytes(record, "key"), _read_bytes(record, "signature")
+    record: Any = wire.get_config(content, ROUND_KEY, missing)
+    key, signature = (record.get(name, b"") for name in ("key", "signature"))
+    for data in (key, signature):
+        is_short = isinstance(data, bytes) and len(data) <= MAX_KEY_BYTES
+        require(is_short, f"its key and signature for the round must have at most {MAX_KEY_BYTES:,} bytes")
     try:
         asymmetric.bytes_to_public_key(key)
     except (ValueError, TypeError) as error:
         raise wire.InvalidMessageError("its key for the round is not a public key") from error
     return key, signature
-
-
-def _read_bytes(record: Mapping[str, Any], name: str) -> bytes:
-    data = record.get(name, b"")
-    if not isinstance(data, bytes) or len(data) > MAX_KEY_BYTES:
-        raise wire.InvalidMessageError(f"its {name} for the round must be at most {MAX_KEY_BYTES:,} bytes")
-    return data
 
 
 # ---- the client's part; its state is in Flower's context
@@ -418,9 +398,14 @@ def _check_effective_clients(weights: list[float], min_clients: int) -> None:
 
 
 def _derive_secrets(terms: AggregationTerms, key: dict[str, Any], place: int) -> dict[int, bytes]:
+    """Return the secret in common with each other client, by place."""
+    private = asymmetric.bytes_to_private_key(key["private"])
     try:
-        others = {other: public for other, public in enumerate(terms.keys) if other != place}
-        return derive_shared_secrets(key["private"], others)
+        return {
+            other: symmetric_encryption.generate_shared_key(private, asymmetric.bytes_to_public_key(public))
+            for other, public in enumerate(terms.keys)
+            if other != place
+        }
     except ValueError as error:
         raise wire.InvalidMessageError(f"its terms contain an invalid key: {wire.sanitize(str(error))}") from error
 
@@ -460,14 +445,14 @@ class SecureAggregator:
             return None
         keys, signatures = zip(*(parse_key(replies[place].content) for place in self._places), strict=True)
         signed = list(signatures) if all(signatures) else []
-        threshold = self._secure.required_shares(len(used), signed=bool(signed))
+        threshold = self._secure._required_shares(len(used), signed=bool(signed))
         self._terms = AggregationTerms(k, list(names.values()), list(keys), used, threshold, self._clip_norm, signed)
         return self._terms
 
     def read_update(self, content: RecordDict) -> MaskedUpdate:
         """Return the masked update in a client's reply, or raise ``InvalidMessageError``."""
         expected = {"sum": wire.ArraySpec((self._size,), "uint32")}
-        numbers = wire.parse_arrays(content.get(MASKED), expected, 2.0**32)["sum"]
+        numbers = wire.parse_arrays(content.get(MASKED), expected)["sum"]
         letters, clients = _read_list(wire.get_config(content, SHARES), "shares", bytes), len(self._places)
         valid = len(letters) == clients and all(len(letter) <= MAX_SHARE_BYTES for letter in letters)
         require(valid, f"it must send {clients} letters to clients of at most {MAX_SHARE_BYTES} bytes each")

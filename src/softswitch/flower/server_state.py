@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from softswitch.engine.server_step import Cost, Evaluated, Setup, apply, decide,
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
-from softswitch.flower.remote import no_reports, pool_statistics
+from softswitch.flower.replies import no_reports
 from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
@@ -65,28 +64,26 @@ def _choose_by_memory(
     return connected[select_clients(available, clients_in_turn(order, k, places), places, k, rest)]
 
 
-class _PoolingFailed(Exception):  # noqa: N818
-    """The pooled constraint has no value."""
+class Observed(NamedTuple):
+    """What only a network has of a round: the clients that were asked, their outcomes and budgets, and costs.
 
+    ``full`` has F and G over all clients if they were evaluated, ``rows`` the numbers of rows of reports and gradients,
+    ``traffic`` the bytes up and down if messages are compressed, and ``epsilon`` the spent budgets, or NaN.
+    """
 
-class _Pool:
-    """The pooled constraint of the clients, which is not compiled."""
-
-    def __init__(self, pooled: Any, dtype: Any) -> None:
-        self._pooled, self._dtype = pooled, dtype
-
-    def pool(self, sums: jax.Array) -> jax.Array:
-        """Return the constraint of summed statistics."""
-        value = pool_statistics(self._pooled, np.asarray(sums)[None])
-        if value is None:
-            raise _PoolingFailed
-        return jnp.asarray(value, self._dtype)
+    clients: list[int]
+    outcomes: np.ndarray
+    full: ClientSummary
+    rows: tuple[int, int]
+    traffic: tuple[int, int] | None
+    epsilon: np.ndarray
 
 
 class ServerState:
     """The server's state and its part of a round, as in the compiled engine.
 
     Attributes:
+        memory: The server's memory of every client's reports, or None.
         averaging_from: The first round that may join the average.
         direction_size: The norm of the last round's direction; None if it was void.
         record: The history so far; None before the first round.
@@ -97,37 +94,20 @@ class ServerState:
     """
 
     def __init__(
-        self,
-        method: Method,
-        params: Params,
-        constraints: int,
-        statistics: int | None,
-        rounds: int,
-        settings: StrategySettings,
+        self, method: Method, params: Params, constraints: int, rounds: int, settings: StrategySettings
     ) -> None:
-        self.method = method
-        self.constraints = constraints
-        self.rounds = rounds
-        self.averaging_from = first_averaged_round(rounds, settings.average_share(automatic=False))
-        self._participation = settings.participation
-        self._local_steps = settings.local_steps
-        self._key = jax.random.key(settings.seed)
-        self._min_clients = settings.min_clients
-        self._pooled = settings.pooled
-        self.dtype = np.dtype(float_dtype(params))
         assert not isinstance(settings.memory, str)
-        self._memory: Memory | None = settings.memory
-        self._statistics = statistics
-        max_weight = None if settings.secure is None else settings.secure.max_weight
-        self._setup = Setup(None, method, as_pytree(settings.domain), self._memory, max_weight)
+        self.method, self.constraints, self.rounds, self._settings = method, constraints, rounds, settings
+        self.memory: Memory | None = settings.memory
+        self.averaging_from = first_averaged_round(rounds, settings.average_last or 1.0)
+        self._key, self._domain = jax.random.key(settings.seed), as_pytree(settings.domain)
+        self.dtype = np.dtype(float_dtype(params))
         self.state: State = self._first_state(params, method)
-        self.direction_size: float | None = None
         self._stand_for: jax.Array | None = None
         self.record: Record | None = None
-        self.done = 0
-        self.void_in_a_row = 0
-        self.cycle_begin = 0
+        self.direction_size: float | None = None
         self.change: bytes | None = None
+        self.done = self.void_in_a_row = self.cycle_begin = 0
 
     @property
     def compression(self) -> Compression | None:
@@ -137,11 +117,12 @@ class ServerState:
     @property
     def setup(self) -> Setup:
         """What the server computes."""
-        return self._setup._replace(method=self.method, memory=self._memory)
+        secure = self._settings.secure
+        return Setup(None, self.method, self._domain, self.memory, None if secure is None else secure.max_weight)
 
     def _first_state(self, params: Params, method: Method) -> State:
-        parts = [part for part in active_parts(method, self._memory) if part.name != "at_clients"]  # clients keep it
-        return first_state(params, method, parts, 0, self.constraints, self._statistics)
+        parts = [part for part in active_parts(method, self.memory) if part.name != "at_clients"]  # clients keep it
+        return first_state(params, method, parts, 0, self.constraints)
 
     @property
     def has_diverged(self) -> bool:
@@ -151,15 +132,16 @@ class ServerState:
     @property
     def local_step_size(self) -> float:
         """The clients' step size γ in this round."""
-        return float(self.method.local_step_size_at(self.done, self._local_steps))
+        return float(self.method.local_step_size_at(self.done, self._settings.local_steps))
 
-    @property
-    def _void_reports(self) -> Reports:
-        return no_reports(1, self.constraints, self.dtype, self._pooled is not None)
+    def _no_reports(self, clients: int) -> Reports:
+        return no_reports(clients, self.constraints, self.dtype, self._settings.pooled is not None)
 
     def like(self) -> tuple[State, Record]:
         """Return a state and a record with the structure of this run's."""
-        return self.state, self._void_record([0], np.zeros(1, int), ClientSummary.missing(), (0, 0), None, None)
+        traffic = None if self.compression is None else (0, 0)
+        nothing = Observed([0], np.zeros(1, int), ClientSummary.missing(), (0, 0), traffic, np.zeros(1))
+        return self.state, self._void_record(nothing)
 
     def program(self) -> str:
         """Return a digest of the server's computation in a round, with all constants of the method."""
@@ -168,46 +150,26 @@ class ServerState:
             played = decide(setup, state, k, jnp.zeros(1, jnp.int32), reports)
             nothing = Evaluated(ClientSummary.missing())
             state, _ = apply(setup, 0, state, played, Update(state.params), nothing, Cost(), record_clients=False)
-            return state, setup.method.local_step_size_at(k, self._local_steps)
+            return state, setup.method.local_step_size_at(k, self._settings.local_steps)
 
         setup = self.setup._replace(memory=None, weight_cap=None)
         state = self._first_state(self.state.params, self.method)
         parts = {name: part for name, part in state.parts.items() if name == "direction"}
-        return program_digest(one_round, setup, state._replace(parts=parts), jnp.int32(0), self._void_reports)
-
-    @property
-    def has_bad_updates(self) -> bool:
-        """Whether a direction of the last round was rejected."""
-        if self.record is None or self.record.clients is None:
-            return False
-        return bool((np.asarray(self.record.clients.outcomes)[-1] == ClientOutcome.BAD_UPDATE).any())
-
-    @property
-    def smoothing(self) -> float:
-        """The smoothing of remembered reports."""
-        return 0.0 if self._memory is None else float(self._memory.smoothing)
-
-    @smoothing.setter
-    def smoothing(self, value: float) -> None:
-        if self._memory is not None:
-            self._memory = replace(self._memory, smoothing=value)
+        return program_digest(one_round, setup, state._replace(parts=parts), jnp.int32(0), self._no_reports(1))
 
     def feasible_share(self, first: int) -> float:
         """Return the share of feasible rounds from the first one on."""
         return 0.0 if self.record is None else float(np.mean(np.asarray(self.record.feasible)[first:]))
 
-    def begin_cycle(
-        self, params: Params, method: Method, averaging_from: int, values: tuple[np.ndarray, np.ndarray]
-    ) -> None:
+    def begin_cycle(self, params: Params, method: Method, averaging_from: int, values: Mapping[int, Any]) -> None:
         """Restart at these parameters with this method; keep only what is remembered of clients.
 
-        ``values`` are f_i and g_i at the parameters, NaN for a client that did not report them.
+        ``values`` are f_i and g_i at the parameters by client, if it reported them.
         """
         state = self._first_state(params, method)
         memory, consistency = (self.state.parts.get(name) for name in ("memory", "consistency"))
         if memory is not None:
-            known = memory if memory.sums is not None else _with_values(memory, self.done, *values)
-            state = state.with_part("memory", known)
+            state = state.with_part("memory", _with_values(memory, self.done, values))
         if consistency is not None:
             state = state.with_part("consistency", consistency.without_predictions())
         if self.done and method.goes_on:
@@ -228,13 +190,6 @@ class ServerState:
         self.state = jax.tree.map(jnp.asarray, snapshot.state)
         self.record, self.done = snapshot.record, snapshot.done
 
-    def forget(self, clients: list[int]) -> None:
-        """Forget what is remembered of some clients."""
-        memory = self.state.parts.get("memory")
-        known = [] if memory is None else [index for index in clients if index < len(memory.reported_at)]
-        if memory is not None and known:
-            self.state = self.state.with_part("memory", memory.forget(jnp.asarray(known, jnp.int32)))
-
     def sample(self, connected: list[int], known: int) -> list[int]:
         """Return the clients of this round, out of the connected ones; by need if the server has memory.
 
@@ -247,69 +202,46 @@ class ServerState:
             part = self.state.parts.get(name)
             if part is not None and len(part.times) < known:
                 self.state = self.state.with_part(name, part.widen(known))
-        size = min(len(connected), max(self._min_clients, round(self._participation * len(connected))))
+        size = min(
+            len(connected), max(self._settings.min_clients, round(self._settings.participation * len(connected)))
+        )
         k = jnp.int32(self.done)
-        if self._memory is None:
+        if self.memory is None:
             return [connected[i] for i in np.asarray(_choose(self._key, k, len(connected), size))]
-        places, rest = self._memory.places(size), self.method.rest
+        places, rest = self.memory.places(size), self.method.rest
         self._stand_for = represented_clients(places, len(connected), self.dtype)
         indices, memory = jnp.asarray(connected, jnp.int32), self.state.parts["memory"]
         return np.asarray(_choose_by_memory(self._key, k, memory, indices, places, rest)).tolist()
 
     def decide(self, clients: list[int], reports: Reports) -> Round | None:
         """Return the round after the method's decision; None if too few clients reported."""
-        if int(np.asarray(reports.mask).sum()) < self._min_clients or bool(reports.void):
+        if int(np.asarray(reports.mask).sum()) < self._settings.min_clients or bool(reports.void):
             return None
-        if self._memory is not None:
+        if self.memory is not None:
             reports = reports._replace(stand_for=self._stand_for)
-        arguments = (
-            self.state,
-            jnp.int32(self.done),
-            jnp.asarray(clients, jnp.int32),
-            jax.tree.map(jnp.asarray, reports),
-        )
-        if self._memory is None or self._pooled is None:
-            return _decide(self.setup, *arguments)
-        try:
-            return decide(self.setup._replace(oracle=cast(Any, _Pool(self._pooled, self.dtype))), *arguments)
-        except _PoolingFailed:
-            return None
+        indices = jnp.asarray(clients, jnp.int32)
+        return _decide(self.setup, self.state, jnp.int32(self.done), indices, jax.tree.map(jnp.asarray, reports))
 
-    def apply(
-        self,
-        clients: list[int],
-        outcomes: np.ndarray,
-        played: Round | None,
-        directions: Mapping[int, Arrays] | SecureMean,
-        full: ClientSummary,
-        rows: tuple[int, int],
-        traffic: tuple[int, int] | None = None,
-        epsilon: np.ndarray | None = None,
-    ) -> Record:
+    def apply(self, played: Round | None, directions: Mapping[int, Arrays] | SecureMean, observed: Observed) -> Record:
         """End the round: step along the directions that arrived, or change nothing if too few did.
 
-        ``outcomes`` are changed to void if the round is. ``played`` is what ``decide`` returned. Directions are by
-        place in ``clients``. ``rows`` counts those of reports and of gradients, ``traffic`` the bytes up and down.
+        ``played`` is what ``decide`` returned. Directions are by place in the round's clients. The observed outcomes
+        are changed to void if the round is.
         """
         update = None if played is None else self._aggregate(played, directions)
         size, change, state = None, None, self.state
         if played is None or update is None:
+            outcomes = observed.outcomes
             outcomes[outcomes == ClientOutcome.COUNTED] = ClientOutcome.VOID
-            record = self._void_record(clients, outcomes, full, rows, traffic, epsilon)
+            record = self._void_record(observed)
         else:
             size = float(optax.tree.norm(update.direction))
+            evaluated = Evaluated(observed.full)
             state, of_round = _apply(
-                self.setup,
-                self.averaging_from,
-                self.state,
-                played,
-                update,
-                Evaluated(full),
-                Cost(),
-                record_clients=True,
+                self.setup, self.averaging_from, self.state, played, update, evaluated, Cost(), record_clients=True
             )
             state, change = self._round_as_clients(state)
-            record = self._complete(of_round, np.asarray(played.reports.mask), outcomes, rows, traffic, epsilon)
+            record = self._complete(of_round, np.asarray(played.reports.mask), observed)
         history = record if self.record is None else _concatenate(self.record, record)
         void_in_a_row = self.void_in_a_row + 1 if update is None else 0
         # One assignment: after Ctrl-C a round is either done or not.
@@ -333,7 +265,7 @@ class ServerState:
     def _aggregate(self, played: Round, directions: Mapping[int, Arrays] | SecureMean) -> Update | None:
         """Return Σ r_i u_i over the arrived directions, with weights for these clients; None if too few arrived."""
         arrived = directions.places if isinstance(directions, SecureMean) else list(directions)
-        if len(arrived) < self._min_clients:
+        if len(arrived) < self._settings.min_clients:
             return None
         if isinstance(directions, SecureMean):
             return Update(self._as_params(directions.mean))
@@ -366,93 +298,68 @@ class ServerState:
         params: Params = tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), arrays, self.state.params)
         return params
 
-    def _void_record(
-        self,
-        clients: list[int],
-        outcomes: np.ndarray,
-        full: ClientSummary,
-        rows: tuple[int, int],
-        traffic: tuple[int, int] | None,
-        epsilon: np.ndarray | None,
-    ) -> Record:
+    def _void_record(self, observed: Observed) -> Record:
         """Return the record of a round in which nothing changed."""
-        reports = no_reports(len(clients), self.constraints, self.dtype, self._pooled is not None)
+        reports = self._no_reports(len(observed.clients))
         nothing: Any = np.asarray(-np.inf, self.dtype)
-        indices: Any = np.asarray(clients, np.int32)
+        indices: Any = np.asarray(observed.clients, np.int32)
         recorded = ClientHistory(indices, reports.objective, reports.constraint, {})
         false, zero, none = (cast(Any, value) for value in (np.asarray(False), np.int32(0), np.int32(-1)))
-        record = Record(nothing, nothing, nothing, false, none, full, None, zero, None, recorded)
+        record = Record(nothing, nothing, nothing, false, none, observed.full, None, zero, None, recorded)
         if (memory := self.state.parts.get("memory")) is not None:
             at = np.asarray(memory.reported_at)
             oldest = self.done - at[at >= 0].min(initial=self.done)
             unheard, oldest = (cast(Any, np.int32(count)) for count in ((at == -1).sum(), oldest))
             record = record._replace(unheard=unheard, oldest=oldest)
-        return self._complete(record, np.asarray(reports.mask), outcomes, rows, traffic, epsilon)
+        return self._complete(record, np.asarray(reports.mask), observed)
 
-    def _complete(
-        self,
-        record: Record,
-        mask: np.ndarray,
-        outcomes: np.ndarray,
-        rows: tuple[int, int],
-        traffic: tuple[int, int] | None,
-        epsilon: np.ndarray | None,
-    ) -> Record:
+    def _complete(self, record: Record, mask: np.ndarray, observed: Observed) -> Record:
         """Return a record of length 1 with what only a network has: missing reports, outcomes, and costs."""
         assert record.clients is not None
         clients, objective, constraint = (np.asarray(part) for part in record.clients[:3])
-        if traffic is None and self.compression is not None:
-            traffic = (0, 0)
         per_client: tuple[Any, ...] = (
             clients,
             np.where(mask, objective, np.nan).astype(self.dtype),
             np.where(mask[:, None], constraint, np.nan).astype(self.dtype),
             {},
-            outcomes.astype(np.int32),
-            np.full(len(clients), np.nan) if epsilon is None else epsilon,
+            observed.outcomes.astype(np.int32),
+            observed.epsilon,
         )
         changes: dict[str, Any] = {
             "full": ClientSummary(*(np.asarray(part, np.float32) for part in record.full)),  # type: ignore[arg-type]
-            "rows": np.asarray(rows, np.int64),
+            "rows": np.asarray(observed.rows, np.int64),
             "clients": ClientHistory(*per_client),
         }
-        if traffic is not None:
-            changes["traffic"] = np.array([split_byte_counts(np.int64(part)) for part in traffic], np.int64)
+        if observed.traffic is not None:
+            changes["traffic"] = np.array([split_byte_counts(np.int64(part)) for part in observed.traffic], np.int64)
         of_round: Record = jax.tree.map(lambda part: np.asarray(part)[None], record._replace(**changes))
         return of_round
 
 
-def _with_values(memory: Remembered, done: int, objective: np.ndarray, constraint: np.ndarray) -> Remembered:
-    """Return the memory with values that clients reported outside of a round; NaN keeps what was remembered."""
-    clients = max(len(objective), len(memory.reported_at))
-    memory, more = memory.widen(clients), clients - len(objective)
-    objective = np.pad(objective, (0, more), constant_values=np.nan)
-    constraint = np.pad(constraint, ((0, more), (0, 0)), constant_values=np.nan)
+def _with_values(memory: Remembered, done: int, values: Mapping[int, Any]) -> Remembered:
+    """Return the memory with values that some clients reported outside of a round."""
+    clients = max([len(memory.reported_at), *(index + 1 for index in values)])
+    memory = memory.widen(clients)
+    objective, constraint = np.full(clients, np.nan), np.full((clients, memory.constraint.shape[1]), np.nan)
+    for index, (f, g) in values.items():
+        objective[index], constraint[index] = f, g
     return memory.with_values(jnp.asarray(objective), jnp.asarray(constraint), jnp.asarray(~np.isnan(objective)), done)
 
 
 def _concatenate(before: Record, after: Record) -> Record:
     """Concatenate the records of two stretches of rounds; pad the clients to the same width."""
-
-    def pad(record: Any, width: int) -> Record:
-        clients, objective, constraint, metrics, outcomes, epsilon = record.clients
-        if clients.shape[1] == width:  # nearly always; the history is not copied again
-            unchanged: Record = record
-            return unchanged
-        more = [(0, 0), (0, width - clients.shape[1])]
-        padded: Any = (
-            np.pad(clients, more, constant_values=-1),
-            np.pad(objective, more, constant_values=np.nan),
-            np.pad(constraint, [*more, (0, 0)], constant_values=np.nan),
-            metrics,
-            np.pad(outcomes, more),
-            np.pad(epsilon, more, constant_values=np.nan),
-        )
-        widened_record: Record = record._replace(clients=ClientHistory(*padded))
-        return widened_record
-
     assert before.clients is not None
     assert after.clients is not None
     width = max(before.clients.clients.shape[1], after.clients.clients.shape[1])
-    joined: Record = jax.tree.map(lambda a, b: np.concatenate([a, b]), pad(before, width), pad(after, width))
+    joined: Record = jax.tree.map(lambda a, b: np.concatenate([a, b]), _widen(before, width), _widen(after, width))
     return joined
+
+
+def _widen(record: Any, width: int) -> Any:
+    """Return the record with empty places for more clients."""
+    recorded: Any = record.clients
+    more = [(0, 0), (0, width - recorded.clients.shape[1]), (0, 0)]
+    fills = {"clients": -1, "objective": np.nan, "constraint": np.nan, "outcomes": 0, "epsilon": np.nan}
+    parts = {name: (getattr(recorded, name), fill) for name, fill in fills.items()}
+    padded = {name: np.pad(part, more[: part.ndim], constant_values=fill) for name, (part, fill) in parts.items()}
+    return record._replace(clients=recorded._replace(**padded)) if more[1][1] else record

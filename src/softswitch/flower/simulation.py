@@ -1,18 +1,11 @@
-"""solve() over Flower: the same problem and clients in an in-process grid, or in Flower's Ray simulation."""
+"""solve() over Flower: the same problem and clients in an in-process grid."""
 
 from __future__ import annotations
 
 import itertools
-import logging
-import os
-import tempfile
 import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,9 +14,8 @@ import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-from safetensors.numpy import load_file, save_file
 
 from softswitch.data.client_data import ClientData
 from softswitch.engine.request import RunSettings
@@ -34,7 +26,6 @@ from softswitch.flower.membership import normalize_name
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
-from softswitch.methods.state import active_parts, first_state
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
@@ -42,11 +33,6 @@ from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.callbacks import ProgressBar, check_callbacks
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
-from softswitch.support.arrays import unflatten_by_path
-
-STRATUM = "stratum of the row"
-FIRST_REPLIES = 600.0
-"""Seconds for Ray to start, and for all clients to introduce themselves."""
 
 
 class InProcessGrid(Grid):
@@ -86,14 +72,6 @@ class InProcessGrid(Grid):
         self._ids = itertools.count(1)
         # Outside of a Flower process, messages have no sender unless it is set here.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self._run, self.SERVER, 1
-
-    def forget(self, node: int) -> None:
-        """Clear what a node kept between exchanges, as after a restart.
-
-        Args:
-            node: Id of the node.
-        """
-        self._contexts[node].state = RecordDict()
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the connected nodes."""
@@ -151,7 +129,6 @@ def solve_over_flower(
     problem: Problem,
     clients: ClientData,
     method: Method,
-    engine: str,
     sampling: Sampling,
     settings: RunSettings,
     seed: int,
@@ -161,14 +138,24 @@ def solve_over_flower(
 ) -> Result:
     """Solve a problem as ``solve`` does, with every client as a ``JaxClient`` behind Flower's messages.
 
-    ``engine`` is "grid" or "ray". ``identity`` is what a run of the compiled engine depends on, as text.
+    ``identity`` is what a run of the compiled engine depends on, as text.
     """
     names = [normalize_name(str(name)) for name in clients.names]
-    first, constraint, domain = initial_arrays(problem.start), problem.constraint, problem.domain
+    constraint, domain = problem.constraint, problem.domain
     if not (domain is None or isinstance(domain, Ball | Box)):  # these work with any structure
         domain = _FlatDomain(domain, problem.start)
-    shown = ProgressBar(settings.rounds, logging.progress)
-    with shown as bar, tempfile.TemporaryDirectory() as folder, _without_flower_log():
+
+    batches: dict[str, Any] = {name: getattr(sampling, name) for name in ("batch_size", "value_batch_size", "replace")}
+
+    def factory(context: Context) -> JaxClient:
+        i = int(context.node_config["partition-id"])
+        end = int(np.sum(clients.sizes[: i + 1]))
+        rows = slice(end - int(clients.sizes[i]), end)
+        columns = {key: np.ascontiguousarray(column[rows]) for key, column in clients.rows.columns.items()}
+        strata = np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])
+        return JaxClient(problem, columns, name=names[i], strata=strata, **batches)
+
+    with ProgressBar(settings.rounds, logging.progress) as bar:
         strategy = SwitchingStrategy(
             as_method(method),
             local_steps=sampling.local_steps,
@@ -183,51 +170,32 @@ def solve_over_flower(
             checkpoints=checkpoints,
             memory=settings.memory,
             names=names,
-            wait=FIRST_REPLIES,
         )
         strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
-        for i, rows in enumerate(_client_rows(clients)):  # a worker reads only the rows of its clients
-            save_file(rows, Path(folder) / f"{i}.safetensors")
-        batches = {name: getattr(sampling, name) for name in ("batch_size", "value_batch_size", "replace")}
-        factory = partial(_load_client, folder, problem, names, batches)
-        app = client_app(factory, ClientPolicy.for_simulations())
-        if engine == "grid":
-            strategy.start(InProcessGrid(app, len(clients)), first, settings.rounds)
-        else:
-            _simulate(app, len(clients), lambda grid: strategy.start(grid, first, settings.rounds))
+        grid = InProcessGrid(client_app(factory, ClientPolicy.for_simulations()), len(clients))
+        strategy.start(grid, initial_arrays(problem.start), settings.rounds)
     result = strategy.result
     assert result is not None
 
-    def unflatten(params: Any) -> Any:
-        return None if params is None else jax.tree.map(jnp.asarray, unflatten_params(params, problem.start))
+    flat = flatten_params(problem.start)
 
-    parts, constraints = active_parts(result.method, None), result.client_constraint.shape[1]
-    like = jax.eval_shape(lambda: first_state(problem.start, result.method, parts, len(result.names), constraints))
-    known = {name: part for name, part in like.parts.items() if name in result.state.parts}
-    like = like._replace(parts={"memory": result.state.parts.get("memory"), "previous": problem.start} | known)
-    like = like._replace(parts={name: like.parts[name] for name in result.state.parts})
+    def is_flat(node: Any) -> bool:
+        return isinstance(node, dict) and set(node) == set(flat)
+
+    def unflatten(tree: Any) -> Any:
+        """Return a tree in which parameters by name have their own structure again."""
+        structured = jax.tree.map(
+            lambda node: unflatten_params(node, problem.start) if is_flat(node) else node, tree, is_leaf=is_flat
+        )
+        return jax.tree.map(jnp.asarray, structured)
+
     original_names: dict[Any, Any] = dict(zip(names, clients.names, strict=True))
     return replace(
         result,
         names=clients.names,
         status=replace(result.status, client=original_names.get(result.status.client, result.status.client)),
-        params=unflatten(result.params),
-        last=unflatten(result.last),
-        best=unflatten(result.best),
-        state=_unflatten_state(result.state, like, flatten_params(problem.start)),
+        **{name: unflatten(getattr(result, name)) for name in ("params", "last", "best", "state")},
     )
-
-
-def _unflatten_state(state: Any, like: Any, flat_params: Mapping[str, Any]) -> Any:
-    """Return a state that contains parameters by name in the structure of ``like``."""
-    arrays, keystr = {}, jax.tree_util.keystr
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        *outer, last = path
-        name = getattr(last, "key", None)
-        arrays[keystr(path)] = leaf
-        if name in flat_params:  # the name is the path within the parameters
-            arrays[f"{keystr(tuple(outer))}{name}"] = leaf
-    return unflatten_by_path(arrays, like)
 
 
 class _FlatDomain:
@@ -238,57 +206,3 @@ class _FlatDomain:
 
     def project(self, params: Params) -> Params:
         return flatten_traced(self._domain.project(unflatten_params(params, self._like)))
-
-
-def _load_client(
-    folder: str, problem: Problem, names: list[str], batches: dict[str, Any], context: Context
-) -> JaxClient:
-    i = int(context.node_config["partition-id"])
-    rows = load_file(Path(folder) / f"{i}.safetensors")
-    return JaxClient(problem, rows, name=names[i], strata=rows.pop(STRATUM), **batches)
-
-
-def _client_rows(clients: ClientData) -> Iterator[dict[str, np.ndarray]]:
-    """Yield every client's rows, with the stratum of each row."""
-    ends = np.cumsum(clients.sizes)
-    for i, (first, end) in enumerate(zip(ends - clients.sizes, ends, strict=True)):
-        columns = {key: np.ascontiguousarray(column[first:end]) for key, column in clients.rows.columns.items()}
-        yield {**columns, STRATUM: np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])}
-
-
-def _simulate(app: ClientApp, clients: int, main: Callable[[Grid], Any]) -> None:
-    """Run ``main`` in Flower's Ray simulation, and raise what it raises."""
-    try:
-        import ray  # noqa: F401
-        from flwr.simulation import run_simulation
-    except ImportError as error:
-        raise ValueError("engine='ray' needs Ray: pip install 'softswitch[simulation]'") from error
-    server, errors = ServerApp(), []
-
-    @server.main()
-    def run(grid: Grid, context: Context) -> None:
-        try:
-            main(grid)
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # Ray's processes share no state with this one
-        run_simulation(server, app, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
-    if errors:
-        raise errors[0]
-
-
-@contextmanager
-def _without_flower_log() -> Iterator[None]:
-    """Suppress Flower's log lines for every round."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -90,8 +90,8 @@ class Compute:
     """Where and how clients compute.
 
     Attributes:
-        engine: "compiled" runs many rounds as one program. "grid" and "ray" exchange Flower messages with every
-            client, in this process or in Flower's Ray simulation: slower, to try out what a deployment does.
+        engine: "compiled" runs many rounds as one program. "grid" exchanges Flower messages with every client in
+            this process: slower, to try out what a deployment does.
         devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
             of its clients only. Default: the default device.
         client_batch_size: Number of clients that are computed side by side. Default: as many as fit in 256 MiB, or in

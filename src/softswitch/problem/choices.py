@@ -8,7 +8,7 @@ ALPHA_SCALES = ("raw", "spread", "change")
 """What α is measured in."""
 LOSSES = ("squared", "absolute", "quantile")
 """What a prediction of a number costs."""
-ENGINES = ("compiled", "grid", "ray")
+ENGINES = ("compiled", "grid")
 """What moves data through the rounds."""
 
 BINARY, MULTICLASS, NUMBER = ("binary", "multiclass", "number")
