@@ -373,6 +373,27 @@ def test_a_pooled_constraint_is_remembered_by_its_sums():
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
 
 
+def pooled_task(clients=6):
+    """A mean over all rows that must stay small, of clients whose rows differ in number and lie apart."""
+    generator = np.random.default_rng(0)
+    owner = np.repeat(np.arange(clients), np.where(np.arange(clients) % 2, 5, 12))
+    x = generator.normal(size=(len(owner), 2)) + np.linspace(-1, 2, clients)[owner, None]
+
+    def objective(params, batch):
+        return jnp.average(((batch["x"] - params["a"]) ** 2).sum(axis=1), weights=batch["weight"])
+
+    def statistics(params, batch):
+        return jnp.stack([(batch["weight"] * (batch["x"] @ params["a"])).sum(), batch["weight"].sum()])
+
+    problem = ss.Problem(
+        objective, ss.PooledConstraint(statistics, lambda sums: sums[0] / sums[1] - 0.3), {"a": jnp.ones(2)}
+    )
+    return problem, ss.ClientData.from_arrays({"x": x.astype(np.float32)}, owner)
+
+
+POOLED = ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.05, criterion="pooled")
+
+
 def test_checkpoints_keep_it(tmp_path):
     clients = client_data(*regression(clients=9))
     options = {"participation": 0.4, "memory": ss.Memory(smoothing=0.5), "batch_size": 8, "eval_every": 0}
