@@ -75,7 +75,7 @@ def report(
 def _table(*columns: str, title: str | None = None) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column, overflow="fold", min_width=30 if column == "run" else None)
+        table.add_column(column, overflow="fold", min_width=29 if column == "run" else None)
     return table
 
 
