@@ -280,6 +280,7 @@ def test_running_means_go_on_with_a_checkpoint(tmp_path):
         flat.solve_torch(net(), objective, other, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
     """A process that is killed in the middle of its run, and another that goes on from its checkpoints."""
     program = tmp_path / "train.py"
