@@ -15,7 +15,7 @@ from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
-from softswitch.engine.request import Request, RunSettings, request_of
+from softswitch.engine.request import RunSettings, request_of
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
@@ -101,28 +101,20 @@ def solve_privately(
     The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new. The answer
     is evaluated only once, at the end.
     """
-    request, method, plan = prepare_privately(problem, clients, method, privacy, sampling, settings, seed, secret)
-    result = add_account(run(request, method, seed, logging, checkpoints), request.oracle, plan)
-    return _compare_with_ranges(result, problem, privacy)
-
-
-def prepare_privately(
-    problem: Problem,
-    clients: ClientData,
-    method: Method,
-    privacy: RecordPrivacy,
-    sampling: Sampling,
-    settings: RunSettings,
-    seed: int = 0,
-    secret: Sequence[int] = (),
-) -> tuple[Request, Method, PrivatePlan]:
-    """Return the checked request of a private run, its method with all settings filled in, and its plan."""
     refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
     counts = count_applicable_rows(problem, clients)
     plan = make_plan(privacy, settings, sampling.local_steps)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    settings = plan.settings
+    method = _fill_method(method, oracle, plan.settings)
+    identity = f"{privacy} for {plan.settings.rounds} rounds"
+    request = request_of(federation, (method,), plan.settings, privacy=identity)
+    result = add_account(run(request, method, seed, logging, checkpoints), oracle, plan)
+    return _compare_with_ranges(result, problem, privacy)
+
+
+def _fill_method(method: Method, oracle: PrivateOracle, settings: RunSettings) -> Method:
+    """Return the method with settings that need no data in place of those that are open."""
     filled: dict[str, Any] = {}
     if method.threshold is None and method.slack is None:
         deviations = oracle.report_deviations[:, 1:]
@@ -137,9 +129,7 @@ def prepare_privately(
             filled["criterion"] = "max"
     if isinstance(method, SoftmaxSGM) and method.alpha is None:
         filled["alpha"] = default_alpha(oracle.client_count, method.tolerance)
-    method = replace(method, **filled)
-    identity = f"{plan.privacy} for {settings.rounds} rounds"
-    return request_of(federation, (method,), settings, privacy=identity), method, plan
+    return replace(method, **filled)
 
 
 def make_private_oracle(
