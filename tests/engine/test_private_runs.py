@@ -19,7 +19,7 @@ from softswitch.privacy import oracle as private_oracle_module
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.oracle import PrivateOracle
 from softswitch.problem.fairness import demographic_parity, gap_sides, signed_gaps
-from softswitch.results.folder import open_run
+from softswitch.results.folder import open_run, write_result
 from softswitch.results.report.page import write_report
 from softswitch_experiments.tasks.neyman_pearson import class_loss, neyman_pearson
 
