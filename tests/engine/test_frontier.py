@@ -270,3 +270,11 @@ def test_other_bad_input(parts):
         flat.frontier(PROBLEM, parts, [0.1], confidence=1.0)
     with pytest.raises(TypeError, match=r"measures\['accuracy'\] must be a function"):
         flat.frontier(PROBLEM, parts, [0.1], measures={"accuracy": 0.9})
+
+
+def test_filled_markers_are_certified():
+    points = (point(0.2, 0.1, BoundOutcome.CERTIFIED), point(0.1, 0.2, BoundOutcome.FAILED))
+    assert points[0] != points[1]
+    (axes,) = Frontier(points, 0.95, 4).figure().axes
+    filled = next(line for line in axes.lines if line.get_linestyle() == "None")
+    assert np.isfinite(filled.get_ydata()).tolist() == [True, False]

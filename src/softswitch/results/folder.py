@@ -336,11 +336,6 @@ def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -
     write_json(folder / FRONTIER, {"format": FRONTIER_FORMAT, "about": dict(about), **frontier.to_dict()})
 
 
-def has_frontier(folder: str | Path) -> bool:
-    """Return whether the folder has a frontier."""
-    return (Path(folder) / FRONTIER).exists()
-
-
 def read_frontier(folder: str | Path) -> Frontier:
     """Read the frontier of a folder. Its models have separate folders."""
     file = Path(folder) / FRONTIER

@@ -262,7 +262,7 @@ class Frontier:
     def _plot_models(self, axes: Axes, values: Sequence[float], colour: str, label: str) -> None:
         bounds = [point.bound for point in self.points]
         axes.plot(bounds, values, "o--", color=colour, linewidth=1.2, markerfacecolor="white", label=label)
-        filled = [math.nan if p not in self.certified else v for p, v in zip(self.points, values, strict=True)]
+        filled = [v if p in self.certified else math.nan for p, v in zip(self.points, values, strict=True)]
         axes.plot(bounds, filled, "o", color=colour)
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ def nan_if_none(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JsonRecord:
     """A dataclass that JSON can hold, except for fields that are not compared."""
 
