@@ -395,7 +395,7 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert run.settings["strategy.eval_every"] == 2
     page = write_report([run.folder]).read_text(encoding="utf-8")
     assert "<td>site 2</td>" in page
-    assert page.count("<svg") == 6  # three charts, each for a wide page and for a phone's
+    assert page.count("<svg") == 2
     assert "Run folder" in capsys.readouterr().err
 
 

@@ -131,7 +131,7 @@ def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     assert Counter(event["what"] for event in found.events) == {"refused": 3, "met": 2, "excluded": 1, "finished": 1}
     assert kinds(found.folder / EVENTS, "excluded") == [("excluded", "site 2")]
     page = (found.folder / "report.html").read_text()
-    assert "Events (events.jsonl): 3 refused, 2 met, 1 excluded, 1 finished." in page
+    assert "Events (events.jsonl): 1 excluded, 2 met, 3 refused, 1 finished." in page
     assert "Excluded clients: site 2." in page
     assert any(one["code"] == "excluded-clients" for one in found.about["diagnostics"])
     assert "exclude" in (found.folder / "config.toml").read_text()
