@@ -283,6 +283,23 @@ def test_what_most_clients_have_is_what_counts(caplog):
     assert run(grid, constraints=2).names == ("a",)
 
 
+def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
+    grid = FaultyGrid(quadratics(2), 2)
+    grid.faults[1, wire.REGISTER] = "silent"
+    asked = []
+    deliver = grid.deliver
+
+    def counting(message):
+        if message.metadata.message_type == wire.REGISTER and message.metadata.dst_node_id == 101:
+            asked.append(message)
+        return deliver(message)
+
+    grid.deliver = counting
+    result = run(grid, rounds=40, report_timeout=1e-6)
+    assert result.names == ("site 0",)
+    assert 3 <= len(asked) <= 8
+
+
 def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
     class Unreadable(FaultyGrid):
         def pull_messages(self, ids):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from flower_clients import FaultyGrid, quadratic, quadratics, simulated
-from member_clients import Clock, start
+from member_clients import Clock, kinds, start
 from softswitch.flower import messages as wire
+from softswitch.flower.roster import LONGEST_BACKOFF, Backoff
+from softswitch.results.history import ClientOutcome
 
 pytestmark = pytest.mark.usefixtures("quiet")
 MANY = 4
@@ -27,6 +29,46 @@ def counting(grid, kind, clock=None):
 
     grid.deliver = delivered
     return asked
+
+
+def test_a_client_that_stays_silent_is_asked_ever_more_rarely_and_comes_back(clock, tmp_path):
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[1, wire.REPORT] = "silent"
+    asked = counting(grid, wire.REPORT)
+
+    def recover(chunk):
+        if chunk.round == 30:
+            grid.faults.clear()
+
+    events = tmp_path / "events.jsonl"
+    result = start(grid, rounds=50, report_timeout=600.0, callbacks=[recover], events=events).result
+    told = result.history.per_client
+    rounds = np.flatnonzero((told.clients == 1).any(axis=1)).tolist()
+    assert rounds == [0, 1, 2, 4, 8, 16, *range(32, 50)]
+    assert sum(node == 101 for node, _ in asked) == len(rounds)
+    assert (told.outcomes[32:] == ClientOutcome.COUNTED).all()
+    assert clock.now == pytest.approx(6 * 600, abs=10)
+    assert kinds(events, "silent", "back") == [("silent", "site 1")] * 4 + [("back", "site 1")]
+    assert result.status.ok  # where the answer is judged, everyone is asked
+
+
+def test_those_who_stayed_silent_are_asked_where_there_are_too_few_others(clock):
+    grid = FaultyGrid(quadratics(2), 2)
+    grid.faults[1, wire.REPORT] = "silent"
+    result = start(grid, rounds=6, min_clients=2, report_timeout=1.0).result
+    assert (result.history.per_client.clients >= 0).all()
+
+
+def test_the_pauses_grow_up_to_a_limit_and_end_with_an_answer():
+    backoff = Backoff(tolerated=1)
+    delays = [backoff.record_silence(7, 100) for _ in range(9)]
+    assert delays == [0, 2, 4, 8, 16, 32, 64, LONGEST_BACKOFF, LONGEST_BACKOFF]
+    assert backoff.is_waiting(7, 163)
+    assert not backoff.is_waiting(7, 164)
+    assert not backoff.is_waiting(8, 0)
+    assert backoff.reset(7)
+    assert not backoff.is_waiting(7, 0)
+    assert not backoff.reset(7)
 
 
 def test_a_node_that_never_introduces_itself_holds_nobody_up_for_longer_than_wait(clock):

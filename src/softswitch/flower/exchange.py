@@ -26,11 +26,14 @@ CLIENT_RAISED = 2
 
 
 class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error of the server)
-    """A client sent no usable reply, for the reason in the text; ``permanent`` if it would fail again."""
+    """A client sent no usable reply, for the reason in the text.
 
-    def __init__(self, reason: str, *, permanent: bool = False) -> None:
+    It is ``permanent`` if the client would fail again, ``silent`` if nothing came before the timeout.
+    """
+
+    def __init__(self, reason: str, *, permanent: bool = False, silent: bool = False) -> None:
         super().__init__(reason)
-        self.permanent = permanent
+        self.permanent, self.silent = permanent, silent
 
 
 Reply = Message | NoReply
@@ -91,7 +94,7 @@ class PendingMessages:
         for message_id, (key, deadline) in list(self._pending.items()):
             if now >= deadline:
                 del self._pending[message_id]
-                results.append((key, NoReply(f"no reply within {self._timeout:g} s")))
+                results.append((key, NoReply(f"no reply within {self._timeout:g} s", silent=True)))
         return results
 
 

@@ -129,14 +129,15 @@ class RemoteClients:
     ) -> None:
         """Ask all clients, or some, within one time limit.
 
-        If ``patient``, wait before for those that are not connected, and repeat requests that fail for now.
+        If ``patient``, wait before for those that are not connected, repeat requests that fail for now, and ask clients
+        that were silent in rounds.
         """
         roster, settings = self.roster, self.settings
         roster.refresh(self._grid, len(roster.names) if patient else 0, settings.wait if patient else 0.0)
         nodes, left = roster.connected, set(range(len(roster.names))) if indices is None else indices
         for i in sorted(left - set(nodes)) if patient else ():
             log_event(self.events, "lost", f"it was not connected ({kind})", client=roster.names[i])
-        left &= set(nodes)
+        left &= set(nodes if patient else roster.available(self.events.round or 0, 0))
         deadline = time.monotonic() + settings.report_timeout
         for _ in range(ATTEMPTS if patient else 1):
             timeout = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""The clients of a run: which node is which client, and who is connected."""
+"""The clients of a run: which node is which client, who is connected, and who is asked less often."""
 
 from __future__ import annotations
 
@@ -19,6 +19,37 @@ from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
+LONGEST_BACKOFF = 64
+"""The longest time, in rounds or polls, before a silent client or node is asked again."""
+SILENT_ROUNDS = 2
+"""Number of silent rounds in a row after which a client is asked less often."""
+
+
+class Backoff:
+    """Exponential backoff for clients or nodes that are silent more often in a row than is ``tolerated``."""
+
+    def __init__(self, tolerated: int = 0) -> None:
+        self._tolerated = tolerated
+        self.silences, self._next = Counter[int](), dict[int, int]()
+
+    def record_silence(self, key: int, now: int) -> int:
+        """Record a silence at time ``now``; return the time until the next attempt, 0 for no delay."""
+        self.silences[key] += 1
+        excess = self.silences[key] - self._tolerated
+        if excess <= 0:
+            return 0
+        delay = min(2**excess, LONGEST_BACKOFF)
+        self._next[key] = now + delay
+        return delay
+
+    def reset(self, key: int) -> bool:
+        """Record a reply; return whether there was a delay."""
+        del self.silences[key]
+        return self._next.pop(key, None) is not None
+
+    def is_waiting(self, key: int, now: int) -> bool:
+        """Return whether the next attempt is later than ``now``."""
+        return self._next.get(key, now) > now
 
 
 class Roster:
@@ -47,8 +78,9 @@ class Roster:
         self._nodes: dict[int, int] = {}  # node -> index
         self._candidates: dict[int, ClientInfo] = {}  # node -> client that is not admitted yet
         self._turned_away: set[int] = set()
-        self._failed: set[int] = set()  # nodes that did not introduce themselves, until the next refresh
         self._greetings: PendingMessages | None = None
+        self._node_backoff, self._polls = Backoff(), 0
+        self._client_backoff = Backoff(tolerated=SILENT_ROUNDS)
 
     @property
     def connected(self) -> dict[int, int]:
@@ -91,6 +123,24 @@ class Roster:
         self._indices = {confusable_key(name): index for index, name in enumerate(self.names)}
         self._nodes = {node: self._indices[confusable_key(name)] for node, name in names_of_nodes.items()}
 
+    def available(self, k: int, min_clients: int) -> list[int]:
+        """Return the connected clients for round k, without silent ones unless fewer than ``min_clients`` are left."""
+        connected = list(self.connected)
+        available = [index for index in connected if not self._client_backoff.is_waiting(index, k)]
+        return available if len(available) >= min(min_clients, len(connected)) else connected
+
+    def finish_round(self, k: int, silent: set[int], replied: set[int]) -> None:
+        """Record which clients were silent in round k, and which replied."""
+        backoff = self._client_backoff
+        for index in sorted(silent):
+            if delay := backoff.record_silence(index, k):
+                reason = f"{backoff.silences[index]} times in a row; asked again after {delay} rounds"
+                log_event(self._events, "silent", reason, client=self.names[index])
+        for index in sorted(replied - silent):
+            if backoff.reset(index):
+                logger.info("client %r is back", self.names[index])
+                self._events.record("back", "it replied", client=self.names[index])
+
     def refresh(self, grid: Grid, min_clients: int, wait: float, *, all_expected: bool = False) -> None:
         """Update who is connected; wait up to ``wait`` seconds for ``min_clients`` clients.
 
@@ -98,7 +148,6 @@ class Roster:
         introduced themselves are connected, these have the time of a report.
         """
         self._greetings = self._greetings or PendingMessages(grid, self._timeout)
-        self._failed.clear()
         deadline = time.monotonic() + wait
         greeting_deadline = max(deadline, time.monotonic() + (self._timeout if min_clients else 0.0))
         for interval in poll_intervals():
@@ -127,7 +176,9 @@ class Roster:
             self._turned_away.clear()  # another node may take its name now
         self._turned_away &= present
         self._candidates = {node: client for node, client in self._candidates.items() if node in present}
-        busy = {*self._nodes, *self._candidates, *self._turned_away, *self._failed, *greetings.keys}
+        self._polls += 1
+        busy = {*self._nodes, *self._candidates, *self._turned_away, *greetings.keys}
+        busy |= {node for node in present if self._node_backoff.is_waiting(node, self._polls)}
         new = [node for node in sorted(present - busy) if self._may_join(node)]
         hello = RecordDict({wire.SETTINGS: ConfigRecord(get_version())})
         greetings.send({node: Message(hello, node, wire.REGISTER, ttl=self._timeout, group_id="hello") for node in new})
@@ -161,11 +212,12 @@ class Roster:
             client = parse_registration(reply.content)
             self._check_identity(client, owner)
         except NoReply as failure:
-            self._failed.add(node)
+            self._node_backoff.record_silence(node, self._polls)
             log_event(self._events, "not introduced", str(failure), node=node, client=owner)
         except wire.InvalidMessageError as error:
             self._turn_away(node, str(error), owner)
         else:
+            self._node_backoff.reset(node)
             if confusable_key(client.name) in self._exclude:
                 self._exclude_node(node, client.name)
             else:
@@ -234,6 +286,7 @@ class Roster:
             self.names.append(name)
             self.clients.append(None)
         self._nodes[node], self.clients[index] = index, client
+        self._client_backoff.reset(index)  # it has just replied
         if current_node is not None:
             del self._nodes[current_node]
             self._turned_away.add(current_node)

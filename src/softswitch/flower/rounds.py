@@ -15,7 +15,7 @@ from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.client import encode_decision
 from softswitch.flower.compression import count_bytes, needs_params
-from softswitch.flower.exchange import Reply, exchange
+from softswitch.flower.exchange import NoReply, Reply, exchange
 from softswitch.flower.run import FlowerRun
 from softswitch.flower.secure_aggregation import MASKED, TERMS
 from softswitch.flower.server_state import Observed
@@ -33,7 +33,7 @@ def play_round(run: FlowerRun) -> Record:
     settings, server, roster, aggregator = run.settings, run.server, run.roster, run.aggregator
     k = run.events.round = server.done
     roster.refresh(run.grid, settings.min_clients, settings.wait)
-    clients = server.sample(list(roster.connected), len(roster.names))
+    clients = server.sample(roster.available(k, settings.min_clients), len(roster.names))
     full = ClientSummary.missing()
     if settings.eval_every and k % settings.eval_every == 0:
         full = _summarize(run.requested, run.clients.evaluate_params(server.state.params, patient=False))
@@ -63,6 +63,9 @@ def play_round(run: FlowerRun) -> Record:
             k, directions, lambda contents: _ask(run, clients, wire.UNMASK, contents, settings.report_timeout)
         )
         directions = unmasking or {}
+    every_reply = [*enumerate(replies), *update_replies.items()]
+    silent = {clients[place] for place, reply in every_reply if isinstance(reply, NoReply) and reply.silent}
+    roster.finish_round(k, silent, {clients[place] for place, reply in every_reply if isinstance(reply, Message)})
     traffic = None
     if server.compression is not None:
         sent = (reply.content.get(wire.DIRECTION) for reply in update_replies.values() if isinstance(reply, Message))
