@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-EXTRAS = ("fairness", "flower", "parquet", "report", "tensorboard")
+EXTRAS = ("excel", "fairness", "flower", "parquet", "report", "tensorboard")
 """Extras to install. The large ones (PyTorch, Ray, MLflow) are only tested with the pinned versions."""
 TOOLS = ("beartype", "hypothesis", "jsonschema", "prometheus-client", "psutil", "pytest-xdist", "pyyaml")
 """Packages that the tests need in addition to pytest."""

@@ -1,6 +1,8 @@
 """A table is the same table however its file is written."""
 
+import bz2
 import gzip
+import lzma
 
 import hypothesis.strategies as st
 import numpy as np
@@ -50,14 +52,17 @@ def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, sepa
     assert text_format(file).separator == separator
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "txt.xz", "csv.bz2", "parquet", "xlsx"])
 def test_endings(tmp_path, ending):
     file = tmp_path / f"T.{ending}"
     text = TABLE.to_csv(index=False, sep="\t").encode()
     if ending == "parquet":
         TABLE.to_parquet(file)
+    elif ending == "xlsx":
+        TABLE.to_excel(file, index=False)
     else:
-        file.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+        pack = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}.get(file.suffix, bytes)
+        file.write_bytes(pack(text))
     found = read_table(file)
     assert list(found.columns) == list(TABLE.columns)
     for name in TABLE.columns:
@@ -134,7 +139,7 @@ def test_blanks_around_words_go():
     ("name", "text", "message"),
     [
         ("none.csv", None, "does not exist"),
-        ("t.doc", "a", r"must end in .csv, .tsv, .*, .pq, a compressed text file in .gz"),
+        ("t.doc", "a", r"must end in .csv, .tsv, .*, .xlsx, .xlsm, a compressed text file in .gz, .bz2, .xz"),
         ("t.parquet.gz", "a", "must end in .csv"),
         ("t.csv", "", "t.csv is empty"),
         ("t.csv", "\n\n", "t.csv is empty"),
@@ -146,7 +151,7 @@ def test_blanks_around_words_go():
         ("t.csv.gz", "a,b\n1,2\n", "could not be unpacked"),
         ("t.zip", "a,b\n1,2\n", "must end in .csv"),
         ("t.parquet", "a,b\n1,2\n", "could not be read as Parquet"),
-        ("t.xlsx", "a,b\n1,2\n", "must end in .csv, .*; save a spreadsheet as CSV"),
+        ("t.xlsx", "a,b\n1,2\n", "could not be read as Excel"),
     ],
 )
 def test_files_that_are_no_tables(tmp_path, name, text, message):

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import os
 
 import hypothesis.strategies as st
@@ -59,10 +60,12 @@ def test_fuzz_text_of_tables(tmp_path_factory, content):
 
 def packed():
     text = table(30).to_csv(index=False).encode()
-    found = {"csv": text, "csv.gz": gzip.compress(text)}
-    stream = io.BytesIO()
-    table(30).to_parquet(stream, index=False)
-    return found | {"parquet": stream.getvalue()}
+    found = {"csv": text, "csv.gz": gzip.compress(text), "csv.xz": lzma.compress(text)}
+    for ending in ("parquet", "excel"):
+        stream = io.BytesIO()
+        getattr(table(30), f"to_{ending}")(stream, index=False)
+        found["xlsx" if ending == "excel" else ending] = stream.getvalue()
+    return found
 
 
 PACKED = packed()

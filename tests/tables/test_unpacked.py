@@ -1,8 +1,10 @@
 """Packed tables, and such as are made to do harm."""
 
 import gzip
+import lzma
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,6 +56,25 @@ def test_a_packed_table_that_is_cut_short(tmp_path, keep):
     file.write_bytes(content[: int(keep if keep > 1 else keep * len(content))])
     with pytest.raises(ValueError, match=r"t.csv.* (could not be|is empty)"):
         read_table(file)
+
+
+def test_an_xz_file_that_needs_much_memory(tmp_path):
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    (tmp_path / "t.csv.xz").write_bytes(lzma.compress(TEXT, filters=filters))
+    with pytest.raises(ValueError, match=r"t.csv.xz could not be unpacked: Memory usage limit exceeded"):
+        read_table(tmp_path / "t.csv.xz")
+
+
+def test_an_excel_file_with_a_cell_far_away(tmp_path):
+    book = openpyxl.Workbook()
+    book.active.append(["a", "b"])
+    book.active.append([1, 2])
+    book.save(tmp_path / "good.xlsx")
+    assert len(read_table(tmp_path / "good.xlsx")) == 1
+    book.active["XFD1048576"] = 1
+    book.save(tmp_path / "far.xlsx")
+    with pytest.raises(ValueError, match=r"far.xlsx could not be read as Excel: has 137 GB unpacked, but the limit is"):
+        read_table(tmp_path / "far.xlsx")
 
 
 def test_parquet_that_grows_beyond_measure(tmp_path, monkeypatch):

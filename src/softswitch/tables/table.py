@@ -18,10 +18,11 @@ from softswitch.tables.text_file import COMPRESSED, COMPRESSION_ERRORS, TextForm
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 PARQUET = (".parquet", ".pq")
+EXCEL = (".xlsx", ".xlsm")
 
 
 def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = False, **form: Any) -> pd.DataFrame:
-    """Read a table from a text file (also compressed) or Parquet; its suffix selects the format.
+    """Read a table from a text file (also compressed), Parquet or Excel; its suffix selects the format.
 
     ``empty``: further strings that count as empty cells. ``as_text``: return the cells of a text file unchanged.
     ``form``: encoding, separator and decimal sign of a text file. Default: detected.
@@ -29,7 +30,7 @@ def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = F
     path, ending = check_file(file)
     if ending in TEXT:
         return _read_text(path, detect_format(path, **form), empty, as_text=as_text)
-    table = _read_parquet(path)
+    table = _read_binary(path, ending)
     _check_names(path, list(table.columns))
     return table if as_text else table.apply(parse_cells, empty=empty)
 
@@ -40,11 +41,10 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise ValueError(f"file must be an existing table, but {str(path)!r} {problem}")
-    ending, *_ = [ending.lower() for ending in reversed(path.suffixes) if ending.lower() != COMPRESSED] or [""]
-    is_compressed = path.suffix.lower() == COMPRESSED
-    if ending not in (TEXT if is_compressed else (*TEXT, *PARQUET)):
-        accepted = f"{', '.join((*TEXT, *PARQUET))}, a compressed text file in {COMPRESSED}"
-        raise ValueError(f"file must end in {accepted}, but is {str(path)!r}; save a spreadsheet as CSV")
+    ending, *_ = [ending.lower() for ending in reversed(path.suffixes) if ending.lower() not in COMPRESSED] or [""]
+    if ending not in (TEXT if path.suffix.lower() in COMPRESSED else (*TEXT, *PARQUET, *EXCEL)):
+        accepted = f"{', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file in {', '.join(COMPRESSED)}"
+        raise ValueError(f"file must end in {accepted}, but is {str(path)!r}")
     return path, ending
 
 
@@ -109,15 +109,22 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise ValueError(f"{path} has several columns of the same name: {', '.join(duplicates[:8])}")
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_binary(path: Path, ending: str) -> pd.DataFrame:
+    """Read a Parquet file, or the first sheet of an Excel file."""
+    kind, extra = ("Excel", "excel") if ending in EXCEL else ("Parquet", "parquet")
     try:
-        text_file.check_parquet(path)
-        return pd.read_parquet(path).rename(columns=lambda name: str(name).strip())
+        if ending in EXCEL:
+            text_file.check_excel(path)
+            table = pd.read_excel(path, engine="openpyxl", keep_default_na=False, na_values=[*EMPTY])
+        else:
+            text_file.check_parquet(path)
+            table = pd.read_parquet(path)
+        return table.rename(columns=lambda name: str(name).strip())
     except ImportError as error:
-        raise ValueError(f"{path} is Parquet, which needs pyarrow: pip install 'softswitch[parquet]'") from error
+        raise ValueError(f"{path} is {kind}, which needs another package: pip install 'softswitch[{extra}]'") from error
     except Exception as error:  # a damaged file can raise anything
         reason = str(error).partition("\n")[0].removeprefix(f"{path} ") or type(error).__name__
-        raise ValueError(f"{path} could not be read as Parquet: {reason}") from error
+        raise ValueError(f"{path} could not be read as {kind}: {reason}") from error
 
 
 def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:

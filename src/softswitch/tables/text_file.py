@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
+import lzma
+import zipfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pandas as pd
 
@@ -21,8 +24,9 @@ HARMLESS = 1 << 30  # uncompressed size up to which the compression ratio is not
 CELL_BYTES = 8  # smallest size of a cell in memory
 SAMPLE = 1 << 18  # number of characters or bytes that are read at once, and that reveal the format
 SEPARATORS = (",", ";", "\t", "|")
-COMPRESSED = ".gz"
-COMPRESSION_ERRORS = (EOFError, OSError, zlib.error)  # errors of damaged compressed files
+COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+COMPRESSION_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of damaged compressed files
+XZ_MEMORY = 1 << 28  # limit for the dictionary of an .xz file
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,13 @@ class TextFormat:
 def check_text(path: Path) -> None:
     """Raise if a text file is too large, also uncompressed."""
     check_size(path, TABLE)
-    if path.suffix.lower() != COMPRESSED:
+    if (ending := path.suffix.lower()) not in COMPRESSED:
         return
+    if ending == ".xz":  # lzma.open has no such limit
+        with path.open("rb") as file:
+            lzma.LZMADecompressor(memlimit=XZ_MEMORY).decompress(file.read(SAMPLE), 1)
     size, packed, limit = 0, path.stat().st_size, size_limit(TABLE)
-    with gzip.open(path) as stream:
+    with COMPRESSED[ending](path) as stream:
         while block := stream.read(SAMPLE):
             size += len(block)
             if size > limit:
@@ -64,9 +71,28 @@ def check_parquet(path: Path) -> None:
     check_compression_ratio(path, size, path.stat().st_size, most, TABLE, HARMLESS)
 
 
+def check_excel(path: Path) -> None:
+    """Raise if an Excel file is too large uncompressed, or its first sheet has too many cells."""
+    import openpyxl
+
+    check_size(path, TABLE)
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    limit = size_limit(TABLE)
+    check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
+    sheet = openpyxl.load_workbook(path, read_only=True).worksheets[0]
+    sheet.reset_dimensions()  # the file may state others than its cells have
+    rows = columns = 0
+    for rows, row in enumerate(sheet.iter_rows(), start=1):
+        columns = max(columns, len(row))
+    if (size := max(size, CELL_BYTES * columns * rows)) > limit:
+        raise_too_large(path, size, limit, "unpacked")
+
+
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a text file for reading its uncompressed bytes."""
-    return gzip.open(path) if path.suffix.lower() == COMPRESSED else path.open("rb")  # type: ignore[return-value]
+    stream: IO[bytes] = COMPRESSED.get(path.suffix.lower(), Path.open)(path, "rb")
+    return stream
 
 
 def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextFormat:
