@@ -161,7 +161,7 @@ def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
     assert np.abs(counts.sum(axis=0) / n - expected).max() < 3 * np.sqrt(rounds / n)
 
 
-def test_what_does_not_go_together_is_refused():
+def test_what_does_not_go_together_is_refused(monkeypatch):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
@@ -170,6 +170,11 @@ def test_what_does_not_go_together_is_refused():
         flat.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
         flat.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
+    monkeypatch.setattr("softswitch.engine.request.MAX_COPIES_BYTES", 100)
+    with pytest.raises(ValueError, match="at_clients=.* GiB .* each of 6 clients"):
+        flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
+    with pytest.raises(ValueError, match="robust=1 needs .* GiB"):
+        flat.solve(problem, clients, ss.SoftmaxSGM(robust=1, **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
         ss.SoftmaxSGM(direction="optimistic", **common)
 

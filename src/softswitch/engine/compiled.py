@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,41 @@ class Program(NamedTuple):
     record_clients: bool
     evaluates: bool
     places: Places | None = None
+
+
+class Engine(Protocol):
+    """What moves data through the rounds; the mathematics of a round is in ``server_step``.
+
+    ``overwrites_state`` says whether ``run_chunk`` overwrites the state that it is given.
+    """
+
+    overwrites_state: bool
+
+    def chunk_length(self, oracle: Any) -> int:
+        """Return the number of rounds between two calls of the callbacks."""
+
+    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
+        """Return the state before round 0."""
+
+    def copy_state(self, state: State) -> State:
+        """Return a state that ``run_chunk`` may overwrite."""
+
+    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
+        """Run the rounds of a chunk, but none from ``span.last`` on."""
+
+    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
+        """Return the participants of round k and their reports at some parameters."""
+
+    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
+        """Return the norm of round k's direction with local steps of size 0."""
+
+    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
+        """Return a state and a record of the shapes of a run."""
+
+    def identity(
+        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
+    ) -> dict[str, str]:
+        """Return what the clients compute and on which data, as text by name."""
 
 
 def run_rounds(
@@ -192,10 +227,9 @@ def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
 
 
 class CompiledEngine:
-    """Chunks of rounds on one device. An engine moves data through the rounds of ``server_step``."""
+    """Chunks of rounds on one device."""
 
     overwrites_state = True
-    """Whether ``run_chunk`` overwrites the state that it is given."""
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
     start = staticmethod(start)
     copy_state = staticmethod(copy_state)

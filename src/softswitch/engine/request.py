@@ -17,7 +17,7 @@ import jax
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
-from softswitch.engine.compiled import CompiledEngine, Program, Span
+from softswitch.engine.compiled import CompiledEngine, Engine, Program, Span
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.sharded import ShardedEngine, release
@@ -46,6 +46,8 @@ DEFAULT_ROUNDS = 1000
 AUTOMATIC_AVERAGE = 0.5
 EVALUATIONS = 20
 """Default number of evaluations on all data in a run."""
+MAX_COPIES_BYTES = 4 * 2**30
+"""Memory for copies of the parameters that clients or robust aggregation keep."""
 CHOSEN_FOR = "chosen_for"
 """Key in a request's identity of the rounds for which its settings were chosen, as JSON."""
 
@@ -126,7 +128,7 @@ class Request:
         return None if domain is None else as_pytree(domain)
 
     @cached_property
-    def engine(self) -> CompiledEngine | StepwiseEngine:
+    def engine(self) -> Engine:
         """The engine that runs the rounds of these clients."""
         if isinstance(self.oracle, ShardedOracle):
             return ShardedEngine()
@@ -380,14 +382,26 @@ def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
                 "criterion='pooled' needs a constraint that is a function of additive statistics, given as "
                 "PooledConstraint(statistics, value); other criteria are 'softmax', 'max' and 'mean'"
             )
+        copies = {"at_clients": oracle.client_count if method.at_clients is not None else 0}
         if method.robust is not None:
             check_robust(method, oracle.participants)
+            copies["robust"] = oracle.participants
+        for name, count in copies.items():
+            _check_copies(name, getattr(method, name), count, start)
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
         if request.warm_start is not None:
             fresh = jax.eval_shape(partial(replace(request, warm_start=None).first_state, method))
             _check_warm_start(request.warm_start.state, fresh, federation.domain)
     return request
+
+
+def _check_copies(name: str, value: Any, count: int, start: Params) -> None:
+    """Raise an error if a setting keeps so many copies of the parameters that memory would not suffice."""
+    size = count * sum(leaf.nbytes for leaf in jax.tree.leaves(start))
+    if size > MAX_COPIES_BYTES:
+        needed = f"{size / 2**30:.1f} GiB for one copy of the parameters for each of {count:,} clients"
+        raise ValueError(f"{name}={value} needs {needed}, more than {MAX_COPIES_BYTES / 2**30:g}; use fewer clients")
 
 
 def _check_warm_start(earlier: State, fresh: State, domain: Domain | None) -> None:
