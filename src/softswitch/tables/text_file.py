@@ -82,10 +82,8 @@ def check_excel(path: Path) -> None:
     check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
     sheet = openpyxl.load_workbook(path, read_only=True).worksheets[0]
     sheet.reset_dimensions()  # the file may state others than its cells have
-    rows = columns = 0
-    for rows, row in enumerate(sheet.iter_rows(), start=1):
-        columns = max(columns, len(row))
-    if (size := max(size, CELL_BYTES * columns * rows)) > limit:
+    lengths = [len(row) for row in sheet.iter_rows()]
+    if (size := max(size, CELL_BYTES * len(lengths) * max(lengths, default=0))) > limit:
         raise_too_large(path, size, limit, "unpacked")
 
 
