@@ -2,7 +2,7 @@
 
 A SuperLink and five SuperNodes as processes of their own, with TLS and node authentication, on 127.0.0.1 and free
 ports. Only the five hospitals whose keys are in FOLDER/clients may take part; --imposter starts a sixth node, with a
-key that the SuperLink knows and the list does not, which calls itself hospital-1. --exclude hospital-3 runs without
+key that the SuperLink knows and the list does not, which calls itself hospital-1. --exclude hospital-3 goes on without
 that one. Everything is below FOLDER: the hospitals' files, keys, logs and the run's folder with its report. Every
 process is stopped at the end.
 """
@@ -218,7 +218,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--resume", action="store_true", help="go on with the newest run that was not finished")
     parser.add_argument("--imposter", action="store_true", help="start a node that is not in the list of clients")
-    parser.add_argument("--exclude", default="", metavar="NAME", help="run without these hospitals")
+    parser.add_argument("--exclude", default="", metavar="NAME", help="go on without these hospitals")
     chosen = parser.parse_args()
     began = time.time()
     with Loopback(chosen.folder, imposters=int(chosen.imposter)) as deployment:

@@ -191,10 +191,10 @@ def test_a_run_whose_server_is_killed_is_resumed(sites):
 
 @pytest.mark.slow
 def test_an_imposter_is_turned_away_and_an_excluded_site_left_out(tmp_path):
-    """The imposter's key is registered at the SuperLink, and it calls itself site-1; site-3 stays left out."""
+    """The imposter's key is registered at the SuperLink, and it calls itself site-1; site-3 is left out on the way."""
     with Sites(tmp_path, imposters=1) as sites:
         sites.hold("site-1-2")
-        run = sites.run(rounds=4, exclude="site-3")
+        run = sites.run(rounds=4)
         sites.wait_until("site-1-2")
         (found,) = find_runs(sites.folder / "runs")
         servers = [
@@ -207,7 +207,7 @@ def test_an_imposter_is_turned_away_and_an_excluded_site_left_out(tmp_path):
         run.wait(timeout=LIMIT)
         for mark in sites.marks.iterdir():
             mark.unlink()
-        assert sites.run(rounds=4, resume=True).wait(timeout=LIMIT) == 0, sites.log("run")
+        assert sites.run(rounds=4, resume=True, exclude="site-3").wait(timeout=LIMIT) == 0, sites.log("run")
         (found,) = find_runs(sites.folder / "runs")
     assert len(found.history) == 4
     assert found.clients["client"] == ["site-1", "site-2"]
@@ -217,6 +217,6 @@ def test_an_imposter_is_turned_away_and_an_excluded_site_left_out(tmp_path):
     assert {event["why"] for event in turned_away} == {"its public key is not in the list of clients"}
     assert len({event["node"] for event in turned_away}) == 1
     met = {event["client"]: event["node"] for event in found.events if event["what"] == "met"}
-    assert set(met) == {"site-1", "site-2"}
+    assert set(met) == {"site-1", "site-2", "site-3"}
     assert turned_away[0]["node"] not in met.values()
     assert any(event["what"] == "excluded" and event["client"] == "site-3" for event in found.events)

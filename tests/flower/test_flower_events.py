@@ -158,12 +158,14 @@ def test_the_run_config_names_a_folder_of_keys_and_whom_to_leave_out(tmp_path):
     }
     assert 'clients = ["site 0", "site 1", "site 2", "site 3"]' in (found.folder / "config.toml").read_text()
     write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})  # as if killed
-    with pytest.raises(ValueError, match="exclude must be the same in a resumed run"):
-        app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "site 1", "resume": True}))
-    app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "resume": True}))
+    app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "site 1", "resume": True}))
     (found,) = find_runs(tmp_path)
-    assert found.about["excluded"] == ["site 3"]
-    assert found.clients["client"] == ["site 0", "site 1", "site 2"]
+    assert found.about["excluded"] == ["site 3", "site 1"]
+    write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})
+    app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "SITE 3", "resume": True}))
+    (found,) = find_runs(tmp_path)
+    assert found.about["excluded"] == ["site 3", "site 1"]
+    assert found.clients["client"] == ["site 0", "site 2"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"NAME\.pub"):
         app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(tmp_path / "empty")}))

@@ -161,21 +161,75 @@ def test_a_client_that_reconnects_with_its_key_takes_the_place_of_its_ghost(tmp_
     assert kinds(events, "replaced", "lost") == [("replaced", "site 1")]
 
 
-def test_an_excluded_client_is_in_no_result_and_a_run_is_resumed_without_it(tmp_path):
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("participation", [1.0, 0.7])
+def test_a_run_goes_on_without_an_excluded_client(tmp_path, chosen, participation):
     grid = FaultyGrid(quadratics(4), 4)
-    settings = {"checkpoints": ss.Checkpoints(tmp_path / "kept", every=0), "exclude": ["SITE 1"]}
+    settings = {"checkpoints": ss.Checkpoints(tmp_path / "kept", every=0), "participation": participation}
+    method = ss.Automatic(tolerance=0.1) if chosen else ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
+    stop = [lambda chunk: chunk.round == 5]
+    first = start(grid, 12, method, callbacks=stop, **settings).result
+    assert len(first.history) == 5
+    assert first.names == tuple(f"site {i}" for i in range(4))
     events = tmp_path / "events.jsonl"
-    start(grid, 12, callbacks=[lambda chunk: chunk.round == 5], **settings)
-    result = start(grid, 12, events=events, **settings).result
+    result = start(grid, 12, method, exclude=["SITE 1"], events=events, **settings).result
     assert len(result.history) == 12
     assert result.names == ("site 0", "site 2", "site 3")
+    assert result.client_constraint.shape == (3, 1)
     assert np.isfinite(result.client_constraint).all()
+    assert result.status.ok
+    assert result.history.per_client.clients.max() == 2
+    assert result.history.worst_client.max() <= 2
+    before = first.history.per_client.clients[:5]
+    after = result.history.per_client.clients[:5]
+    np.testing.assert_array_equal(after, np.array([0, -1, 1, 2, -1])[before])
     assert result.diagnostics[-1].code == "excluded-clients"
     assert "SITE 1" in result.explain()
     assert ("excluded", "site 1") in kinds(events)
     assert kinds(events, "resumed", "finished") == [("resumed", None), ("finished", None)]
-    with pytest.raises(ValueError, match="exclude"):
-        start(grid, 12, checkpoints=settings["checkpoints"])
+    memory = result.state.parts.get("memory")
+    assert memory is None or len(memory.reported_at) == 3
+
+
+def test_a_name_to_leave_out_that_nobody_has_is_told(caplog):
+    result = start(FaultyGrid(quadratics(3), 3), exclude=["site 1", "site 11"]).result
+    assert result.names == ("site 0", "site 2")
+    assert "no client is known by the name 'site 11'" in caplog.text
+    assert result.diagnostics[-1].evidence.endswith("no client is known by the name 'site 11'")
+    caplog.clear()
+    start(FaultyGrid(quadratics(2), 2), exclude=["site 5"], names=["site 0", "site 1", "Site 5"])
+    assert "no client is known" not in caplog.text
+
+
+def test_a_client_that_has_withdrawn_stays_known_in_later_resumptions(tmp_path, caplog):
+    grid = FaultyGrid(quadratics(3), 3)
+    settings = {"checkpoints": ss.Checkpoints(tmp_path, every=0)}
+    start(grid, 4, **settings)
+    grid.connected.discard(101)
+    for rounds in (6, 8):
+        result = start(grid, rounds, exclude=["site 1"], **settings).result
+        assert result.names == ("site 0", "site 2")
+        assert result.diagnostics[-1].evidence == "'site 1' excluded (exclude); 'site 1' took part in earlier rounds"
+    assert "no client is known" not in caplog.text
+
+
+def test_what_is_remembered_of_an_excluded_client_is_forgotten(tmp_path):
+    """It is far above the tolerance: as long as it is remembered no round is feasible."""
+
+    def factory(context):
+        client = quadratic(context.node_config["i"])
+        if client.name == "site 1":
+            client._constraint = lambda params, batch: (5.0, {"w": np.zeros(3, np.float32)})
+        return client
+
+    grid = grid_of({100 + i: (i, None) for i in range(4)}, simulated(factory))
+    kept = ss.Checkpoints(tmp_path, every=0)
+    settings = {"checkpoints": kept, "participation": 0.5, "memory": ss.Memory()}
+    first = start(grid, 20, callbacks=[lambda chunk: chunk.round == 8], **settings).result
+    assert not first.history.feasible[3:].any()
+    result = start(grid, 20, exclude=["site 1"], **settings).result
+    assert result.history.feasible[12:].any()
+    assert result.status.ok
 
 
 def test_an_excluded_client_is_not_waited_for(monkeypatch):

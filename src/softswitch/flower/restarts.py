@@ -159,12 +159,12 @@ class RemoteRestarts(Restarts):
         }
         return best.params, json.dumps(state)
 
-    def resume(self, params: Params, checkpoint: str) -> None:
-        """Continue from a checkpoint."""
+    def resume(self, params: Params, checkpoint: str, kept: Sequence[int]) -> None:
+        """Continue from a checkpoint with some of its clients, which get new indices in this order."""
         state = json.loads(checkpoint)
         self.past = [Restart.from_dict(cycle) for cycle in state["past"]]
         description, values, pooled = state["best"]
-        values = {index: (objective, constraint) for index, (objective, constraint) in values}
+        values = {kept.index(i): (objective, constraint) for i, (objective, constraint) in values if i in kept}
         pooled = None if pooled is None else np.asarray(pooled, float)
         self._best = _Evaluated(jax.tree.map(jnp.asarray, params), description, values, pooled)
         self._factor, self._shift, self._momentum, self._direction_size, self._measures_size = state["next"]

@@ -60,7 +60,7 @@ class Roster:
     name, with numbers by their value; later clients follow. If two connected nodes have the same key, the later one
     replaces the earlier. Without keys, the second node of a name is turned away until the first one leaves.
     ``constraints`` and, for a pooled constraint, ``statistics`` are None until clients are met. A client is None if
-    only its name is known.
+    only its name is known. ``excluded`` has the keys of the names of excluded clients that are known to exist.
     """
 
     def __init__(self, settings: StrategySettings, events: EventLog) -> None:
@@ -70,6 +70,7 @@ class Roster:
         self._expected, self._listed = set(settings.expected), settings.listed
         self._owners = {client.key: name for name, client in self._listed.items()}
         self._exclude = {confusable_key(name) for name in settings.exclude}
+        self.excluded = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._exclude
         self._events = events
         self.names: list[str] = list(settings.expected)
         self.clients: list[ClientInfo | None] = [None] * len(self.names)
@@ -305,6 +306,7 @@ class Roster:
 
     def _exclude_node(self, node: int, name: str) -> None:
         logger.info("client %r is excluded", name)
+        self.excluded.add(confusable_key(name))
         self._events.record("excluded", "it does not take part (exclude)", client=name, node=node)
         self._turned_away.add(node)
 

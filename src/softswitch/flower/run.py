@@ -20,12 +20,13 @@ from softswitch.engine.request import is_automatic
 from softswitch.engine.restarts import numbers_of, with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import HeldParams
+from softswitch.flower.membership import confusable_key
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.replies import ReplyReader
 from softswitch.flower.restarts import RemoteRestarts
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import SecureAggregator
-from softswitch.flower.server_state import ServerState
+from softswitch.flower.server_state import ServerState, keep_clients
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
@@ -95,10 +96,11 @@ class FlowerRun:
         up = None if compression is None else compression.up
         self.reader = ReplyReader(self.clients, shapes, self.server.dtype, up, read_masked)
         self._share, self._stops = SwitchShare(), False
+        self._withdrawn: list[str] = []  # clients that took part in earlier rounds and are excluded
         self._began = time.perf_counter()
         domain = settings.domain if has_leaves(settings.domain) else None
         numbers = method, domain, None if isinstance(requested_memory, str) else requested_memory
-        as_text = ("seed", "local_steps", "participation", "min_clients", "clip_norm", "exclude")
+        as_text = ("seed", "local_steps", "participation", "min_clients", "clip_norm")
         self.identity = {
             "method": strip_addresses(str(method)),
             **{name: str(getattr(settings, name)) for name in as_text},
@@ -119,6 +121,8 @@ class FlowerRun:
             recorded = self.server.record.clients
             assert recorded.outcomes is not None
             self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.cycle_begin)
+        if unknown := self._unknown_excluded:
+            logger.warning("exclude: no client is known by the name %s; check the spelling", join_first(unknown, 5))
 
     def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
         """Return the memory of the settings; for "auto", one if the method is tuned or robust and needs it."""
@@ -148,15 +152,23 @@ class FlowerRun:
         snapshot = checkpoints.latest(self.identity, server.like, restarts and server.state.params)
         if snapshot is None:
             return False
+        journal = json.loads(snapshot.journal) if snapshot.journal else {}
+        excluded = {confusable_key(name) for name in self.settings.exclude}
+        withdrawn = [name for name in snapshot.names if confusable_key(name) in excluded]
+        for name in withdrawn:
+            self.events.record("excluded", "it no longer takes part (exclude)", client=name)
+        self._withdrawn = list(dict.fromkeys([*journal.get("withdrawn", ()), *withdrawn]))
+        kept = [i for i, name in enumerate(snapshot.names) if name not in withdrawn]
+        if withdrawn:
+            snapshot = keep_clients(snapshot, kept)
         server.resume(snapshot, in_cycles=restarts is not None)
         self.roster.restore_order(snapshot.names)
         self._began -= snapshot.seconds
-        journal = json.loads(snapshot.journal) if snapshot.journal else {}
         if server.memory is not None:
             server.memory = replace(server.memory, smoothing=journal["smoothing"])
         self.clients.privacy.restore(journal.get("spent", {}))
         if restarts is not None:
-            restarts.resume(snapshot.best, journal["cycles"])
+            restarts.resume(snapshot.best, journal["cycles"], kept)
             server.cycle_begin = restarts.done
         elif "numbers" in journal:
             server.method = with_numbers(server.method, journal["numbers"])
@@ -200,6 +212,8 @@ class FlowerRun:
         best, journal = None, dict[str, Any]()
         if server.memory is not None:
             journal["smoothing"] = float(server.memory.smoothing)
+        if self._withdrawn:
+            journal["withdrawn"] = self._withdrawn
         if spent := self.clients.privacy.reports:
             journal["spent"] = spent
         if self.restarts is not None:
@@ -239,12 +253,22 @@ class FlowerRun:
         message = f"{result.status.message}. It ended after {server.void_in_a_row} void rounds in a row (patience)"
         return replace(result, status=replace(result.status, message=message))
 
+    @property
+    def _unknown_excluded(self) -> list[str]:
+        """The excluded names that no client has or had, as text."""
+        known = self.roster.excluded | {confusable_key(name) for name in self._withdrawn}
+        return [repr(name) for name in self.settings.exclude if confusable_key(name) not in known]
+
     def _diagnostics(self) -> Iterator[Diagnostic]:
         """Yield what the result does not cover: excluded clients, and classes that clients left out."""
         if self.settings.exclude:
-            names = join_first([repr(name) for name in self.settings.exclude], 5)
+            evidence = f"{join_first([repr(name) for name in self.settings.exclude], 5)} excluded (exclude)"
+            if self._withdrawn:
+                evidence += f"; {join_first([repr(name) for name in self._withdrawn], 5)} took part in earlier rounds"
+            if unknown := self._unknown_excluded:
+                evidence += f"; no client is known by the name {join_first(unknown, 5)}"
             advice = "Neither the status nor a certificate covers these clients: state this wherever the model is used"
-            yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, f"{names} excluded (exclude)", advice)
+            yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, evidence, advice)
         suppressed = [repr(client.name) for client in self.roster.clients if client and client.excluded_classes]
         if suppressed:
             advice = "Results do not cover these rows, and functions of only these rows count as absent: state this"

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from softswitch.engine.request import resolve_method
 from softswitch.flower.jax_client import initial_arrays
-from softswitch.flower.membership import find_keys
+from softswitch.flower.membership import confusable_key, find_keys
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import Automatic, as_method
@@ -52,10 +52,10 @@ def server_app(
     The run's config may contain ``rounds``, ``seed``, ``out``, ``resume``, ``clients`` and ``exclude``, as in ``flwr
     run --run-config 'rounds=50'``:
 
-    - ``resume=true`` resumes the newest unfinished run of this name below ``out``, with its ``rounds``, ``seed`` and
-      ``exclude``. At most one round is lost. ``resume="FOLDER"`` resumes the run in that folder.
+    - ``resume=true`` resumes the newest unfinished run of this name below ``out``, with its ``rounds`` and ``seed``. At
+      most one round is lost. ``resume="FOLDER"`` resumes the run in that folder.
     - ``clients="FOLDER"`` is a folder with the public key of every client that may take part, in files NAME.pub.
-    - ``exclude="NAME, NAME"`` excludes these clients from a new run.
+    - ``exclude="NAME, NAME"`` excludes these clients. They stay excluded in a resumed run.
 
     Args:
         method: The method.
@@ -83,14 +83,16 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         config: dict[str, Any] = dict(context.run_config)
         request = {"rounds": int(config.get("rounds", rounds)), "seed": int(config.get("seed", base.seed))}
-        named = [client.strip() for client in str(config.get("exclude") or "").split(",") if client.strip()]
-        run_settings = replace(base, exclude=(*base.exclude, *named))
+        folder, about = _open_folder(Path(str(config.get("out") or out)).expanduser(), name, config, request)
+        request = about["asked"]  # a resumed run keeps its own
+        excluded: dict[str, str] = {}
+        for client in (*about.get("excluded", ()), *base.exclude, *str(config.get("exclude") or "").split(",")):
+            if client.strip():
+                excluded.setdefault(confusable_key(client), client.strip())
+        about["excluded"] = list(excluded.values())
+        run_settings = replace(base, seed=request["seed"], exclude=about["excluded"])
         if config.get("clients"):
             run_settings = replace(run_settings, names=(), clients=find_keys(str(config["clients"])))
-        about: dict[str, Any] = {"asked": request, "excluded": list(run_settings.exclude)}
-        folder, about = _open_folder(Path(str(config.get("out") or out)).expanduser(), name, config, about)
-        request = about["asked"]
-        run_settings = replace(run_settings, seed=request["seed"], exclude=about["excluded"])
         strategy = SwitchingStrategy(
             as_method(active),
             run_settings,
@@ -121,16 +123,17 @@ def server_app(
     return app
 
 
-def _open_folder(out: Path, name: str, config: dict[str, Any], about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """Return the run folder and its metadata: a new one, or one to resume, which keeps its own request."""
+def _open_folder(out: Path, name: str, config: dict[str, Any], request: dict[str, int]) -> tuple[Path, dict[str, Any]]:
+    """Return the run folder and its metadata: a new one, or one to resume."""
     resume, versions = config.get("resume", False), {"versions": folders.read_versions()}
     if not resume:
         changes = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        about |= {
+        about = {
             "format": folders.FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "engine": "flower",
             "command": f"flwr run . --run-config '{changes}'",
+            "asked": request,
         }
         return folders.create_folder(out, name), about | versions
     if isinstance(resume, str):
@@ -142,9 +145,6 @@ def _open_folder(out: Path, name: str, config: dict[str, Any], about: dict[str, 
         if not runs:
             raise ValueError(f"resume=true needs an unfinished run of {name!r} below {out}, but there is none")
         run = max(runs, key=lambda run: str(run.about.get("started", "")))
-    now, before = about["excluded"], run.about["excluded"]
-    if config.get("exclude") and now != before:
-        raise ValueError(f"exclude must be the same in a resumed run, but is {now} and was {before}")
     logger.info("resuming %s", run.folder)
     kept = ("format", "started", "engine", "command", "asked", "excluded")
     return run.folder, {key: run.about[key] for key in kept} | versions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -62,6 +62,10 @@ def _choose_by_memory(
     order = order_of_pass(key, k // rounds_per_pass(len(connected), places), len(connected))
     available = take_clients(memory._replace(forecasts=None), connected)
     return connected[select_clients(available, clients_in_turn(order, k, places), places, k, rest)]
+
+
+EMPTY_PLACE = {"clients": -1, "objective": np.nan, "constraint": np.nan, "outcomes": 0, "epsilon": np.nan}
+"""The entries of a round's record at a place without a client."""
 
 
 class Observed(NamedTuple):
@@ -336,6 +340,27 @@ class ServerState:
         return of_round
 
 
+def keep_clients(snapshot: Snapshot, kept: Sequence[int]) -> Snapshot:
+    """Return a checkpoint with some of its clients only: nothing is remembered of the others.
+
+    F, G and the switch of earlier rounds stay as they were.
+    """
+    state, record = snapshot.state, snapshot.record
+    for name, take in (("memory", Remembered.of), ("consistency", take_clients)):
+        if (part := state.parts.get(name)) is not None:
+            known = jnp.asarray([i for i in kept if i < len(part.times)], jnp.int32)
+            state = state.with_part(name, take(part, known))
+    new_indices = np.full(len(snapshot.names) + 1, -1, np.int32)  # the last entry is for index −1
+    new_indices[list(kept)] = np.arange(len(kept))
+    places = {name: np.array(getattr(record.clients, name)) for name in EMPTY_PLACE}
+    places["clients"] = new_indices[places["clients"]]
+    for name, empty in EMPTY_PLACE.items():
+        places[name][places["clients"] < 0] = empty
+    worst, names = new_indices[record.worst_client], tuple(snapshot.names[i] for i in kept)
+    record = record._replace(worst_client=worst, clients=record.clients._replace(**places))
+    return snapshot._replace(state=state, record=record, names=names)
+
+
 def _with_values(memory: Remembered, done: int, values: Mapping[int, Any]) -> Remembered:
     """Return the memory with values that some clients reported outside of a round."""
     clients = max([len(memory.reported_at), *(index + 1 for index in values)])
@@ -359,7 +384,6 @@ def _widen(record: Any, width: int) -> Any:
     """Return the record with empty places for more clients."""
     recorded: Any = record.clients
     more = [(0, 0), (0, width - recorded.clients.shape[1]), (0, 0)]
-    fills = {"clients": -1, "objective": np.nan, "constraint": np.nan, "outcomes": 0, "epsilon": np.nan}
-    parts = {name: (getattr(recorded, name), fill) for name, fill in fills.items()}
+    parts = {name: (getattr(recorded, name), fill) for name, fill in EMPTY_PLACE.items()}
     padded = {name: np.pad(part, more[: part.ndim], constant_values=fill) for name, (part, fill) in parts.items()}
     return record._replace(clients=recorded._replace(**padded)) if more[1][1] else record

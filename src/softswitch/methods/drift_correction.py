@@ -39,10 +39,6 @@ class Forecasts(NamedTuple):
         more = ((0, clients - self.estimates.shape[0]), (0, 0), (0, 0))
         return self._replace(estimates=jnp.pad(self.estimates, more, constant_values=-jnp.inf))
 
-    def without(self, clients: Int[Array, " m"]) -> Forecasts:
-        """Return the estimates without those of some clients."""
-        return self._replace(estimates=self.estimates.at[clients].set(-jnp.inf))
-
     def with_values(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
         """Return the estimates with exact values for the clients in ``who``, and reset errors."""
         estimates = jnp.where(who[:, None, None], values[:, None].astype(self.estimates.dtype), self.estimates)

@@ -19,7 +19,6 @@ from softswitch.support import checks
 from softswitch.support.arrays import append_clients, take_clients
 from softswitch.support.function_equality import TracedSettings
 
-EXCLUDED = -2  # ``reported_at`` of a client that is excluded
 WORST_SHARE = 2 / 3  # of a round's places, for the clients with the largest remembered values
 
 
@@ -91,7 +90,7 @@ class Remembered(NamedTuple):
     objective: Float[Array, " n"]  # f̂_i; −∞ for a client without an objective or without a report
     constraint: Float[Array, "n c"]  # ĝ_i
     sums: Float[Array, "n s"] | None  # additive statistics of a pooled constraint
-    reported_at: Int[Array, " n"]  # round of its last report; −1 if it never reported, −2 if it is excluded
+    reported_at: Int[Array, " n"]  # round of its last report; −1 if it never reported
     selected_at: Int[Array, " n"]  # round in which it was last selected; −1 if never
     times: Int[Array, " n"]  # number of its reports
     travelled_at: Float[Array, " n"]  # length of the server's path at its last report
@@ -197,19 +196,6 @@ class Remembered(NamedTuple):
             times=self.times + reported,
             travelled_at=jnp.where(reported, self.travelled, self.travelled_at),
             forecasts=forecasts,
-        )
-
-    def forget(self, clients: Int[Array, " m"]) -> Remembered:
-        """Return the memory without some clients, which are excluded from now on."""
-        statistics = None if self.sums is None else self.sums.shape[1]
-        nothing = Remembered.empty(len(clients), self.constraint.shape[1], statistics, self.objective.dtype)
-        names = ("objective", "constraint", "selected_at", "times", "travelled_at")
-        changes = {name: getattr(self, name).at[clients].set(getattr(nothing, name)) for name in names}
-        return self._replace(
-            **changes,
-            reported_at=self.reported_at.at[clients].set(EXCLUDED),
-            sums=None if self.sums is None else self.sums.at[clients].set(0),
-            forecasts=None if self.forecasts is None else self.forecasts.without(clients),
         )
 
     def widen(self, clients: int) -> Remembered:
