@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import softswitch as ss
@@ -296,6 +297,32 @@ def test_a_report_carries_two_numbers_and_the_second_exchange_one_bit(cancer):
     assert told[wire.DIRECTION]["w"].shape == (FEATURES,)
 
 
+def test_it_is_a_strategy_of_flower_and_start_takes_its_arguments():
+    strategy, iterates = fl.SwitchingStrategy(RULE), {}
+
+    def evaluate(k, arrays):
+        iterates[k] = arrays["w"].numpy()
+        return MetricRecord({"size": float(np.linalg.norm(iterates[k]))}) if k else None
+
+    assert isinstance(strategy, Strategy)
+    finished = strategy.start(
+        grid=fl.InProcessGrid(quadratics(3), 3),
+        initial_arrays=zeros(),
+        num_rounds=4,
+        timeout=60.0,
+        train_config=wire.ConfigRecord(),
+        evaluate_config=None,
+        evaluate_fn=evaluate,
+    )
+    assert list(iterates) == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(iterates[4], strategy.result.last["w"])
+    assert list(finished.evaluate_metrics_serverapp) == list(finished.train_metrics_clientapp) == [1, 2, 3, 4]
+    assert strategy._run.settings.report_timeout == strategy._run.settings.update_timeout == 60
+    for hook in (strategy.configure_train, strategy.aggregate_train, strategy.aggregate_evaluate):
+        with pytest.raises(NotImplementedError, match="call start"):
+            hook(1, [])
+
+
 def test_the_average_is_of_the_feasible_iterates_and_start_returns_it():
     iterates = [np.zeros(FEATURES)]
     keep = lambda chunk: iterates.append(np.asarray(chunk.state.params["w"]))  # noqa: E731
@@ -506,6 +533,11 @@ def test_bad_settings_are_refused_before_anything_is_sent(settings, wrong):
 
 def test_other_bad_input_is_refused(cancer):
     grid = fl.InProcessGrid(quadratics(2), 2)
+    for name in ("train_config", "evaluate_config"):
+        with pytest.raises(ValueError, match=f"{name} must be empty"):
+            fl.SwitchingStrategy(RULE).start(grid, zeros(), 2, **{name: wire.ConfigRecord({"lr": 0.1})})
+    with pytest.raises(ValueError, match="timeout"):
+        fl.SwitchingStrategy(RULE).start(grid, zeros(), 2, timeout=0)
     with pytest.raises(ValueError, match="'w' is float64"):
         fl.SwitchingStrategy(RULE).start(grid, ArrayRecord({"w": wire.Array(np.zeros(FEATURES))}), 2)
     with pytest.raises(ValueError, match="needs pooled"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
+from flwr.serverapp.strategy import Strategy
 
 from softswitch.engine.request import is_automatic, resolve_method
 from softswitch.flower import messages as wire
@@ -22,9 +25,11 @@ from softswitch.methods.base import Method
 from softswitch.results.result import Result
 from softswitch.support import checks
 
+logger = logging.getLogger("softswitch.flower")
 
-class SwitchingStrategy:
-    """A softswitch method as a strategy for Flower, for use in any ServerApp.
+
+class SwitchingStrategy(Strategy):
+    """A softswitch method as a Flower strategy, for use in any ServerApp.
 
         strategy = SwitchingStrategy(Automatic(tolerance=0.1))
         strategy.start(grid, initial_arrays(parameters(module)), num_rounds=100)
@@ -33,7 +38,8 @@ class SwitchingStrategy:
     The settings of an ``Automatic`` method are chosen during the run, as by ``solve``. The choices are logged, and they
     are in ``result.restarts`` and in checkpoints.
 
-    The clients must use ``client_app``. ``start`` returns the arrays of the answer, not of the last iterate.
+    The clients must use ``client_app``. ``start`` returns the arrays of the answer, not of the last iterate. A round
+    has two exchanges, so Flower's hooks for single exchanges, such as ``configure_train``, raise NotImplementedError.
 
     Args:
         method: The method and its settings.
@@ -58,32 +64,74 @@ class SwitchingStrategy:
         self.result: Result | None = None
         self.clients: RemoteClients | None = None
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 100) -> FlowerResult:
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 100,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> FlowerResult:
         """Run the rounds, evaluate the answer, and set ``self.result``.
 
         Args:
             grid: Flower's grid.
             initial_arrays: The first parameters w_0.
             num_rounds: Number of rounds K.
+            timeout: Timeout of both exchanges, in seconds. Default: those of the settings.
+            train_config: Must be empty: settings are arguments of the strategy.
+            evaluate_config: Must be empty.
+            evaluate_fn: Called with the number of rounds so far and the arrays, before the first round and after each.
         """
         rounds = checks.check_integer("num_rounds", num_rounds, minimum=1)
+        for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if config:
+                raise ValueError(f"{name} must be empty: settings are arguments of SwitchingStrategy; but is {config}")
         settings = self._with_min_clients()
+        if timeout is not None:
+            limit = checks.check_real("timeout", timeout, above=0)
+            settings = replace(settings, report_timeout=limit, update_timeout=limit)
+        self.summary()
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
             run = self._run = FlowerRun(self.method, settings, grid, initial_arrays, rounds, self.clients_identity)
             self.clients = run.clients
-            metrics: dict[int, MetricRecord] = {}
+            flower_result = FlowerResult()
+
+            def evaluate() -> None:
+                if evaluate_fn is None:
+                    return
+                metrics = evaluate_fn(run.server.done, wire.to_record(run.server.state.params))
+                if metrics is not None:
+                    flower_result.evaluate_metrics_serverapp[run.server.done] = metrics
+
             try:
+                evaluate()
                 while not run.is_over:
                     record = play_round(run)
                     run.after_round(record)
                     objective, constraint = float(record.objective[0]), float(record.constraint[0])
-                    metrics[run.server.done] = MetricRecord({"objective": objective, "constraint": constraint})
+                    metrics = MetricRecord({"objective": objective, "constraint": constraint})
+                    flower_result.train_metrics_clientapp[run.server.done] = metrics
+                    evaluate()
             except KeyboardInterrupt:
                 if not run.server.done:
                     raise
             run.save()
             self.result = run.finish()
-        return FlowerResult(arrays=wire.to_record(self.result.params), train_metrics_clientapp=metrics)
+        flower_result.arrays = wire.to_record(self.result.params)
+        return flower_result
+
+    def summary(self) -> None:
+        """Log the method and the settings."""
+        logger.info("%s, %s", self.method, self.settings)
+
+    def _refuse_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise NotImplementedError: a round has two exchanges, which ``start`` runs."""
+        raise NotImplementedError("SwitchingStrategy runs rounds of two exchanges, without Flower's hooks: call start")
+
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse_hook
 
     def _with_min_clients(self) -> StrategySettings:
         """Return the settings with enough clients in a round for secure aggregation or for Byzantine clients."""
