@@ -91,7 +91,7 @@ class CertificateNoise(NamedTuple):
 
 
 def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
-    """Return the noise for one certificate that uses the whole budget of the held-out rows."""
+    """Return the noise multipliers with which one certificate spends the whole budget of the held-out rows."""
     if not privacy.public_sizes:
         raise ValueError(
             "public_sizes must be True, but is False: a certificate depends on the number of held-out rows"

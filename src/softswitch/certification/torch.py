@@ -79,7 +79,7 @@ def module_intervals(
 
 
 def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
-    """Return f_i* of each client, found in ``eval`` mode from the parameters of the module."""
+    """Return f_i*, the smallest objective of each client alone; the search starts at the module's parameters."""
     if problem.domain is not None:
         raise ValueError("optimum must be numbers for a problem with a domain: f_i* is searched for without one")
     functions, named = functions_and_rows(problem, clients)

@@ -39,7 +39,7 @@ def resume(
     rounds: Annotated[int | None, typer.Option(help="Extend the run to this total number of rounds.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Extend the run to this total number of seconds.")] = None,
 ) -> None:
-    """Resume an interrupted run with the same result as without the interruption, or extend a run."""
+    """Resume an interrupted run, or extend a finished one. A resumed run gives the result of an uninterrupted one."""
     from softswitch.results.folder import resolve_run
     from softswitch.tables import training
 

@@ -261,7 +261,7 @@ class LocalRestarts(Restarts):
         return state._replace(params=self.best.params, best=best, diverged_at=jnp.int32(-1))
 
     def _threshold_error(self, last: Answer, history: History) -> float:
-        """Return how far the threshold should move: by the error of the reports at the end of a restart."""
+        """Return the change of the threshold that the error of the reports at the end of a restart calls for."""
         tail = history.criterion[-max(3, round(TAIL * len(history))) :]
         bias = float(np.median(tail)) - last.constraint
         margin = MARGIN * abs(self.tolerance) + NOISE_MARGIN * abs(bias)

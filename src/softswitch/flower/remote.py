@@ -148,7 +148,7 @@ class RemoteClients:
             left -= {i for i, reply in replies if self._is_done(i, reply, kind, read)}
 
     def _is_done(self, index: int, reply: Reply, kind: str, read: _Read) -> bool:
-        """Read a reply; return whether there is no need to ask the client again."""
+        """Read a reply; return True if it was used or rejected for good, False if the client must be asked again."""
         name = self.roster.names[index]
         try:
             content = check_reply(reply)

@@ -80,7 +80,7 @@ class Part:
         return state
 
     def settle(self, taken: Bool[Array, ""], new: Any, old: Any) -> Any:
-        """Return the state after the round: the new one if the server's step was taken."""
+        """Return the part's state after the round: ``new`` if the server took its step, else ``old``."""
         return select(taken, new, old)
 
     def compare(self, state: Any, played: Round, update: Update, step: Params) -> Any:

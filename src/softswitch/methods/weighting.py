@@ -69,8 +69,8 @@ def spread(values: Array, mask: Array | None = None) -> Array:
 def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
     """Return the limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere.
 
-    Entries that differ by rounding only count as equal, because a compiler may compute the same value twice with
-    different rounding.
+    Entries that differ only by rounding errors count as equal, because a compiler may round the same value differently
+    when it computes it twice. Entries where ``mask`` is False have weight 0.
     """
     xp, mask, gaps = _masked(values, mask)
     rounding = 8 * xp.finfo(values.dtype).eps * xp.max(xp.where(mask, xp.abs(values), xp.zeros_like(values)))

@@ -90,14 +90,14 @@ class Compute:
     """Where and how clients compute.
 
     Attributes:
-        engine: "compiled" runs many rounds as one program. "grid" exchanges Flower messages with every client in
-            this process: slower, to try out what a deployment does.
+        engine: "compiled" compiles many rounds into one program. "grid" exchanges Flower messages with every client in
+            this process: slower, to test a deployment locally. Default: "compiled".
         devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
             of its clients only. Default: the default device.
-        client_batch_size: Number of clients that are computed side by side. Default: as many as fit in 256 MiB, or in
+        client_batch_size: Number of clients that are computed in parallel. Default: as many as fit in 256 MiB, or in
             an eighth of an accelerator's memory.
-        group_by_size: Compute clients of similar size together if all clients use all rows. It saves work if sizes
-            differ, and rounds differently. Automatic runs choose it.
+        group_by_size: Compute clients of similar size together, which avoids padding. It needs clients that use all
+            their rows, and changes results by rounding errors. Default: False; automatic runs decide it themselves.
     """
 
     engine: str = "compiled"

@@ -27,18 +27,18 @@ class RecordPrivacy:
     ``pip install 'softswitch[privacy]'``.
 
     Attributes:
-        epsilon: Budget ε of each client for the whole run. Default: ``noise`` determines it.
-        delta: δ, which should be well below one over the rows of the smallest client.
+        epsilon: Privacy budget ε of each client for the whole run. Default: computed from ``noise``.
+        delta: Failure probability δ, which should be well below 1/n for the smallest client's number of rows n.
         clip_value: Clipping norm of the vector of a row's objective and constraints. If it is too small, large losses
             are underestimated, and the constraint holds only for the clipped values.
         clip_gradient: Clipping norm of a row's gradient.
         rate: Probability with which a client draws each of its rows for a report and for each gradient, independently
             (Poisson sampling). Neighbouring data sets differ by adding or removing a row.
         noise: Noise multiplier of a gradient: standard deviation of the noise divided by ``clip_gradient``.
-        report_share: Share of the budget for reports.
-        evaluation_share: Share of the budget for the evaluation of the answer. Gradients get the rest.
-        public_sizes: Whether the number of rows of each client and function, such as of each class, is public. If
-            False, these numbers are released once with noise, which is charged.
+        report_share: Share of the budget for reports, the values of objective and constraint that the switch uses.
+        evaluation_share: Share of the budget for evaluating the final parameters. Gradients get the rest.
+        public_sizes: Whether row counts are public: each client's total, and the count of each class or group. If
+            False, they are released once with noise, which costs ``sizes_share`` of the budget.
         sizes_share: Share of the budget for the numbers of rows if they are not public.
     """
 

@@ -1,8 +1,8 @@
 """Error rates and decision gaps between groups, with surrogates for their gradients.
 
-A row is predicted positive if its score is above 0, its probability above one half. A rate of such decisions is a step
-function without a gradient, so each rate has a surrogate to descend on. The switch, reports, evaluations and
-certificates use the rate itself:
+A row is predicted positive if its score is above 0, that is, if its probability is above one half. A rate of such
+decisions is a step function with a gradient of 0 almost everywhere, so each rate has a smooth surrogate for gradients.
+The switch, reports, evaluations and certificates use the rate itself:
 
     rate = miss_rate(score)
     Problem(objective, rate.constraint, start, constraint_surrogate=rate.surrogate)

@@ -329,7 +329,7 @@ def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
 
 
 def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -> None:
-    """Write frontier.png, and then frontier.json."""
+    """Write frontier.png, then frontier.json with the points and ``about``: the JSON marks a complete folder."""
     stream = io.BytesIO()
     frontier.figure().savefig(stream, format="png", dpi=150)
     write_atomically(folder / "frontier.png", stream.getvalue(), durable=False)

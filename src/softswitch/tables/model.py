@@ -92,7 +92,7 @@ class Model:
 
 
 def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Any, hidden: tuple[int, ...]) -> None:
-    """Write how a table becomes features, next to the parameters."""
+    """Write what turns a table into model inputs: feature encoding, label column and values, hidden layer sizes."""
     write_json(folder / ENCODING, asdict(ModelFile(label, label_values, hidden, encoding)))
 
 

@@ -263,7 +263,7 @@ def _solve_privately(
 
 
 def describe_task(config: Config, label: Label) -> dict[str, Any]:
-    """Return entries of run.json: what must hold, and the names and units of constraint and objective."""
+    """Return the entries of run.json on the task: the requirement in words, names and units of both functions."""
     kind, task, data = KINDS[config.task.kind], config.task, config.data
     positive = getattr(label, "positive", None) if data.positive is None else data.positive
     names = {"client": data.client, "label": data.label, "group": f"{task.sensitive} = {task.protected}"}

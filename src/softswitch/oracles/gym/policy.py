@@ -156,7 +156,7 @@ class NumpyNetwork:
         return self._forward(weights, observations)[0]
 
     def slopes(self, weights: Weights, observations: np.ndarray) -> tuple[np.ndarray, Slopes]:
-        """Return the outputs and their Jacobian, by a forward and a backward pass through the layers."""
+        """Return the network's outputs for the observations, and their Jacobian with respect to the weights."""
         outputs, inputs = self._forward(weights, observations)
 
         def times(change: Weights) -> np.ndarray:

@@ -146,7 +146,7 @@ def _count_verdicts(clients: list[ClientResult]) -> str:
 
 
 class Cell(NamedTuple):
-    """The text of a cell, and a small text below it."""
+    """A cell of a table in the report: its text, and an optional smaller text below it."""
 
     text: str
     small: str = ""
