@@ -22,7 +22,9 @@ def plan(
     gradient_noise: Annotated[float, typer.Option(help="Standard deviation σ_g of one row's gradient.")] = 0.0,
     value_noise: Annotated[float, typer.Option(help="Standard deviation σ_ζ of one row's value.")] = 0.0,
     heterogeneity: Annotated[float, typer.Option(help="σ, the scale of the gap to the worst client.")] = 0.0,
-    switch_share: Annotated[float, typer.Option(help="Lower bound κ on the share of feasible rounds; needed if m < n.")] = 0.05,
+    switch_share: Annotated[
+        float, typer.Option(help="Lower bound κ on the share of feasible rounds; needed if m < n.")
+    ] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compute the settings that guarantee an accuracy: rounds, batch sizes, step size and softmax sharpness α.
