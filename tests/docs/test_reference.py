@@ -40,7 +40,6 @@ ANYTHING = {
     "Oracle.directions step_size": "the same",
     "Oracle.count_rows draws": "the same",
     "Oracle.cost row_count": "what the oracle's own count_rows returns, of one round or of many",
-    "ExtremeValueLimit limit": "scipy's frozen distributions have no public type",
     "Automatic settings": "the same",
     "Sampling.automatic given": "the same",
     "AtClients.after_void before": "what clients keep is a method's own affair",
