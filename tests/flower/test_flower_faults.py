@@ -25,7 +25,6 @@ IN_UPDATE = {
     **dict.fromkeys(LOST, ClientOutcome.NO_UPDATE),
     **dict.fromkeys(BAD_DIRECTIONS, ClientOutcome.BAD_UPDATE),
     "refuses": ClientOutcome.REFUSED,
-    "restarted": ClientOutcome.REFUSED,
 }
 
 
@@ -100,6 +99,14 @@ def test_without_the_heaviest_client_the_others_count_at_any_sharpness(alpha):
     grid.faults[worst, wire.UPDATE] = "gone"
     once = run(grid, method=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
     np.testing.assert_allclose(once.last["w"], 0.2 * client(second).mean(axis=0), atol=1e-6)
+
+
+def test_a_client_that_was_restarted_between_the_exchanges_is_sent_the_parameters_again():
+    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid.faults[2, wire.UPDATE] = "restarted"
+    result = run(grid)
+    assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
+    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3]), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [wire.REPORT, wire.UPDATE])

@@ -249,17 +249,20 @@ class _Handlers:
 
     def update(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Compute a direction at the parameters of the report."""
-        self.policy._count(wire.UPDATE)
         content, policy = message.content, self.policy
         is_allowed = policy.min_secure_clients is None or secure.TERMS in content
         refuse_unless(is_allowed, "it sends directions only with secure aggregation (client policy)")
         decision = wire.get_config(content, wire.DECISION)
-        params, settings = context.state.get(wire.PARAMS), context.state.get(wire.SETTINGS)
+        source = content if wire.PARAMS in content else context.state
+        params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
-            raise RefusalError("it lost the parameters of the round in a restart after its report")
+            error = RefusalError if secure.TERMS in content else codes.OutdatedParamsError  # masks are lost too
+            raise error("it lost the parameters of the round in a restart after its report")
+        policy._count(wire.UPDATE)  # after this: a request for whole parameters is not an update
         task, wanted = _parse_task(settings), message.metadata.group_id
         problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
         refuse_unless(str(task.round) == wanted, problem)
+        context.state[wire.PARAMS], context.state[wire.SETTINGS] = params, settings
         loss = _parse_local_loss(decision, client.constraints)
         direction = client.update(wire.from_record(params), policy._seed_batches(task), loss)
         clip_norm = settings.get("clip_norm")

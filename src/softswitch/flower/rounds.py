@@ -37,7 +37,10 @@ def play_round(run: FlowerRun) -> Record:
     full = ClientSummary.missing()
     if settings.eval_every and k % settings.eval_every == 0:
         full = _summarize(run.requested, run.clients.evaluate_params(server.state.params, patient=False))
-    replies = _request_reports(run, clients)
+    state = server.state
+    run.held.begin(*(jax.tree.map(np.asarray, tree) for tree in (state.params, state.parts.get("previous"))))
+    no_records = {place: dict[str, Any]() for place in range(len(clients))}
+    replies = list(_request(run, clients, wire.REPORT, no_records, with_params=True).values())
     reports, outcomes = run.reader.read_reports(clients, replies)
     played = server.decide(clients, reports)
     updating = np.flatnonzero(np.asarray(reports.mask)).tolist()
@@ -55,8 +58,8 @@ def play_round(run: FlowerRun) -> Record:
         loss, feasible = jax.tree.map(np.asarray, played.decision.local_loss), bool(played.decision.feasible)
         switches = bool(server.method.switches)
         decisions = {place: encode_decision(loss.of(place), switches, feasible) for place in updating}
-        contents = {place: RecordDict({wire.DECISION: one, **terms}) for place, one in decisions.items()}
-        update_replies = _ask(run, clients, wire.UPDATE, contents, settings.update_timeout)
+        records = {place: {wire.DECISION: one, **terms} for place, one in decisions.items()}
+        update_replies = _request(run, clients, wire.UPDATE, records, with_params=False)
         directions = run.reader.read_updates(clients, update_replies, outcomes)
     if aggregator is not None and directions:
         unmasking = aggregator.aggregate(
@@ -91,11 +94,11 @@ def _ask(
     return dict(zip(contents, exchange(run.grid, messages, timeout), strict=True))
 
 
-def _request_reports(run: FlowerRun, clients: list[int]) -> list[Reply]:
-    """Run the first exchange; with compression, ask clients that lack the parameters again."""
-    state, held = run.server.state, run.held
-    params, previous = (jax.tree.map(np.asarray, tree) for tree in (state.params, state.parts.get("previous")))
-    held.begin(params, previous)
+def _request(
+    run: FlowerRun, clients: list[int], kind: str, records: Mapping[int, dict[str, Any]], *, with_params: bool
+) -> dict[int, Reply]:
+    """Send records to clients by place, with the parameters or not; ask those that lack them again, with whole ones."""
+    held, timeout = run.held, run.settings.report_timeout if kind == wire.REPORT else run.settings.update_timeout
     settings: dict[str, Any] = {
         "round": run.server.done,
         "seed": run.settings.seed,
@@ -108,16 +111,20 @@ def _request_reports(run: FlowerRun, clients: list[int]) -> list[Reply]:
     if run.settings.clip_norm is not None:
         settings["clip_norm"] = float(run.settings.clip_norm)
     replies: dict[int, Reply] = {}
-    places = list(range(len(clients)))
+    places = list(records)
     for _ in range(2):
-        contents = {place: held.content(clients[place], settings, run.server.cycle_begin) for place in places}
-        replies |= _ask(run, clients, wire.REPORT, contents, run.settings.report_timeout)
-        for place in places:
+        contents = {place: RecordDict(records[place]) for place in places}
+        if with_params:
+            for place, content in contents.items():
+                content.update(held.content(clients[place], settings, run.server.cycle_begin))
+        replies |= _ask(run, clients, kind, contents, timeout)
+        lacking = [place for place in places if needs_params(replies[place])]
+        for place in places if with_params else lacking:
             held.record_reply(clients[place], replies[place])
-        places = [place for place in places if needs_params(replies[place])]
+        places, with_params = lacking, True
         if not places:
             break
-    return [replies[place] for place in range(len(clients))]
+    return replies
 
 
 def _count_rows(run: FlowerRun, clients: list[int], reports: Reports) -> tuple[int, int]:
