@@ -121,10 +121,7 @@ def chosen_and_resumed_on_others(folder):
 
 
 def work():
-    """The work of one device as the compiler counts it, and what is exchanged, with 16 clients a device.
-
-    Batches are all rows: every device draws the random numbers of all participants.
-    """
+    """The work of one device as the compiler counts it, and what is exchanged, with 16 clients a device."""
     counted = {}
     for devices in (1, 8):
         n, generator = 16 * devices, np.random.default_rng(0)
@@ -132,7 +129,7 @@ def work():
         columns["b"] = generator.normal(size=n * 30)
         clients = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), 30))
         problem = ss.Problem(least_squares, two_constraints, jnp.zeros(20))
-        how, settings = Sampling(), RunSettings(rounds=5, eval_every=0)
+        how, settings = Sampling(batch_size=16), RunSettings(rounds=5, eval_every=0)
         asked = request(problem, clients, (RULE,), how, settings, compute=ss.Compute(devices=devices))
         arguments = (asked.setup(RULE), asked.program(5), asked.span(0), jax.random.key(0), asked.first_state(RULE))
         program = compiled.CompiledEngine.run_chunk.lower(*arguments).compile()

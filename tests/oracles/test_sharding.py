@@ -1,9 +1,13 @@
 """Who goes to which device, and what is drawn there."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softswitch.data.sampling import can_index_words, words_at
 from softswitch.oracles.sharded import place_clients
 
 
@@ -47,3 +51,17 @@ def test_no_device_has_many_more_rows_than_another(drawn):
     sizes = stratum_sizes.sum(axis=1)
     rows = np.bincount(place_clients(stratum_sizes, devices).owner, sizes, devices)
     assert rows.max() - rows.min() <= sizes.max()
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_words_from_a_position_on_are_those_of_the_whole_block(seed):
+    key = jax.random.fold_in(jax.random.key(seed), 3)
+    words = jax.random.bits(key, (200,), jnp.uint32)
+    np.testing.assert_array_equal(words_at(jax.random.key_data(key), jnp.uint32(77), 9), words[77:86])
+    np.testing.assert_array_equal(jax.random.bits(key, (5,), jnp.uint32), words[:5])
+
+
+def test_what_cannot_be_counted_is_known():
+    assert can_index_words(jax.random.key(0), 1000)
+    assert not can_index_words(jax.random.key(0), 2**32)
+    assert not can_index_words(jax.random.key(0, impl="rbg"), 1000)

@@ -14,11 +14,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, UInt32
+from jax.extend.random import threefry_2x32
+from jaxtyping import Array, Float, Int, Integer, UInt32
 
 from softswitch.data.client_data import Rows
 
 _FLOYD_LIMIT = 4096  # for larger subsets sorting is cheaper than comparing all pairs
+
+
+def can_index_words(key: Array, words: int) -> bool:
+    """Return whether ``words_at`` is available: it needs JAX's default generator and settings, and 32-bit positions."""
+    partitionable = bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+    return str(jax.random.key_impl(key)) == "threefry2x32" and partitionable and words < 2**32
+
+
+def words_at(key_data: UInt32[Array, " 2"], first: UInt32[Array, ""], count: int) -> UInt32[Array, " count"]:
+    """Return ``count`` words of ``jax.random.bits(key, ...)``, from position ``first`` on, without the rest."""
+    positions = first + jnp.arange(count, dtype=jnp.uint32)
+    hashed = threefry_2x32(key_data, jnp.concatenate([jnp.zeros_like(positions), positions]))
+    return hashed[:count] ^ hashed[count:]
 
 
 def scale_bits(bits: UInt32[Array, "..."], count: Int[Array, "..."]) -> Int[Array, "..."]:
@@ -123,6 +137,22 @@ class Batching:
             parts.append(first[:, None] + chosen)
             start += size
         return jnp.concatenate(parts, axis=-1)
+
+    def locate_words(self, key: Array, first: int, clients: int, times: int) -> Integer[Array, "times m location"]:
+        """Return where each batch's random words are: the two words of the key, and the position of the first one.
+
+        The words of all batches begin at position ``first``. Empty if batches have all local rows.
+        """
+        if self.draws is None:
+            return jnp.zeros((times, clients, 0), jnp.int32)
+        batches = jnp.arange(times * clients, dtype=jnp.uint32).reshape(times, clients, 1)
+        key_data = jnp.broadcast_to(jax.random.key_data(key), (times, clients, 2))
+        return jnp.concatenate([key_data, jnp.uint32(first) + batches * jnp.uint32(self.width)], axis=-1)
+
+    def draw_located(self, location: UInt32[Array, " 3"], rows: Rows, client: Int[Array, ""]) -> Int[Array, " drawn"]:
+        """Return the row indices of one client's batch, the same as ``draw`` returns, given where its words are."""
+        words = words_at(location[:2], location[2], self.width)
+        return self.draw(words, rows, client[None], 1)[0, 0]
 
     def batch(
         self, rows: Rows, client: Int[Array, ""], drawn: Int[Array, " drawn"], dtype: Any

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, all_rows, client_bit_count, make_batching, sample_clients
@@ -39,11 +39,14 @@ FUNCTION_STREAM = 1
 
 
 class RowDraws(NamedTuple):
-    """The random choices of one round. Row indices are empty if a batch is all rows."""
+    """The random choices of one round. Row indices are empty if a batch is all rows.
+
+    Sharded clients have the location of a batch's random words, uint32, in place of its row indices.
+    """
 
     clients: Int[Array, " m"]
-    report_rows: Int[Array, "m drawn"]
-    update_rows: Int[Array, "e m drawn_too"]
+    report_rows: Integer[Array, "m drawn"]
+    update_rows: Integer[Array, "e m drawn_too"]
     keys: Key[Array, "m e"] | None  # for functions that take a random key
 
 

@@ -16,15 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.methods.messages import Decision
+from softswitch.data.sampling import Batching, can_index_words, client_bit_count, sample_clients
+from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
-from softswitch.oracles.gradient import GradientOracle
-from softswitch.problem.parameters import Params
+from softswitch.oracles.gradient import GradientOracle, RowDraws
+from softswitch.problem.parameters import Batch, Params
 from softswitch.support import checks, processes
+from softswitch.support.arrays import is_random_key
 
 AXIS = "clients"
 """Name of the mesh axis."""
@@ -80,6 +82,22 @@ class DeviceOracle(GradientOracle):
         extended = decision._replace(weights=weights, local_loss=decision.local_loss.with_own(own))
         return super().fused_by_size(loss, params, extended)
 
+    def local_direction(
+        self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: tuple[Any, ...]
+    ) -> Params:
+        """Run the LocalSolver at one client. The rows of all local steps are drawn together."""
+        client, drawn, *rest = participant
+        rows = jax.vmap(partial(self._draw_rows, self.update_batching, client))(drawn)
+        return super().local_direction(loss, params, mix, step_size, (client, rows, *rest))
+
+    def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
+        """Return one participant's batch."""
+        return super().batch(batching, client, self._draw_rows(batching, client, drawn), dtype)
+
+    def _draw_rows(self, batching: Batching, client: Array, drawn: Array) -> Int[Array, " drawn"]:
+        """Draw the rows of a batch if ``drawn`` locates its random words; row indices are unchanged."""
+        return batching.draw_located(drawn, self.rows, client) if drawn.dtype == jnp.uint32 else drawn
+
     def _fold(self, clients: Int[Array, " m"], compute: Any, combine: Callable[..., Array], result_shape: Any) -> Any:
         """Combine ``compute(positions, valid)`` over slices of the device's participants, starting with zeros.
 
@@ -133,6 +151,34 @@ class ShardedOracle(GradientOracle):
     dummy: tuple[Array, Array] = field(kw_only=True)  # offsets and counts of each device's dummy client
     mesh: Mesh = field(kw_only=True, metadata=STATIC)
     processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
+
+    def draw(self, key: Array) -> RowDraws:
+        """Draw I_k. Each device draws the rows of its own participants when it needs them."""
+        n, m = self.client_count, self.participants
+        client_words = client_bit_count(n, m)
+        if not can_index_words(key, client_words + self._row_words):
+            return super().draw(key)
+        clients = sample_clients(jax.random.bits(key, (client_words,), jnp.uint32), n, m)
+        return self._locate_rows(clients, key, client_words, self._keys(key))
+
+    def draw_randomness(self, key: Array) -> tuple[Array, Key[Array, "m e"] | None]:
+        """Return the key for rows, or their random words, and the keys for functions that take one."""
+        return (key, self._keys(key)) if can_index_words(key, self._row_words) else super().draw_randomness(key)
+
+    def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
+        """Draw a round for given participants."""
+        source, keys = randomness
+        if not is_random_key(source):
+            return super().draw_for(clients, randomness)
+        return self._locate_rows(clients, source, 0, keys)
+
+    def _locate_rows(self, clients: Int[Array, " m"], key: Array, first: int, keys: Array | None) -> RowDraws:
+        """Return draws with the location of each batch's random words in place of its rows."""
+        m = self.participants
+        first_update = first + self.report_batching.bit_count(m, 1)
+        report = self.report_batching.locate_words(key, first, m, 1)[0]
+        update = self.update_batching.locate_words(key, first_update, m, self.local_steps)
+        return RowDraws(clients, report, update, keys)
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
         """Compute f_i, g_i and statistics of every participant."""
