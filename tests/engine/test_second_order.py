@@ -253,3 +253,24 @@ def test_widths_cover_all_clients_with_little_padding():
     widths = _few_widths(sizes, 1)
     assert list(widths) == [15, 1100, 90_000]
     assert math.isclose(sum(widths[np.searchsorted(widths, sizes)]), 3 * 15 + 2 * 1100 + 90_000)
+
+
+def test_other_functions_refuse_it_before_any_work():
+    with pytest.raises(ValueError, match="method must not be SQP here: it needs second derivatives"):
+        ss.sweep(PARITY, parity(), [ss.SQP(tolerance=0.1)])
+
+
+def test_a_warm_start_has_the_shapes_of_the_problem():
+    clients = parity()
+    first = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
+    again = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05), warm_start=first)
+    assert len(again.history) < len(first.history)
+    other = dataclasses.replace(PARITY, start=jnp.zeros(3))
+    with pytest.raises(ValueError, match="warm_start must hold parameters of shapes"):
+        ss.solve(other, clients, ss.SQP(tolerance=0.05), warm_start=first)
+
+
+def test_a_time_limit_is_no_interruption():
+    result = ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), seconds=1e-9)
+    assert len(result.history) == 1
+    assert result.status.code is not StatusCode.STOPPED

@@ -530,3 +530,20 @@ def test_functions_that_are_no_means_are_refused(tmp_path):
         fl.PrivateClient(client, ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
     with pytest.raises(TypeError, match="PerRowOracle"):
         fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
+
+
+def test_the_noise_is_proportional_to_the_clip(monkeypatch, tmp_path):
+    def noise(clip):
+        values = []
+        for normals in (np.ones, np.zeros):
+            monkeypatch.setattr(private_client, "secret_normals", lambda *shape, normals=normals: normals(shape))
+            privacy = ss.RecordPrivacy(noise=5.0, clip_value=clip, clip_gradient=clip)
+            file = tmp_path / f"{clip} {normals.__name__}.json"
+            private = fl.PrivateClient(numpy_client(0), privacy, budget_file=file, rounds=5)
+            report = private.report(START, TASK)
+            direction = private.update(START, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))
+            values.append(np.array([report.objective, *report.constraint, *direction["w"]]))
+        return values[0] - values[1]
+
+    np.testing.assert_allclose(noise(3.0), 3 * noise(1.0), rtol=1e-4)
+    assert (noise(1.0) > 0).all()

@@ -67,6 +67,7 @@ def test_threshold():
     assert ss.AverageSGM(step_size=1, tolerance=0.1, threshold=-5).switch_at == -5
     at_lambda = ss.AverageSGM(step_size=1, tolerance=1, threshold=0.5)
     assert bool(decide(at_lambda, [0.0], [0.5]).feasible), "G_k <= λ includes equality"
+    assert not bool(decide(at_lambda, [0.0], [0.7]).feasible), "λ < G_k <= ε is not feasible"
 
 
 @pytest.mark.parametrize(

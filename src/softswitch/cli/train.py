@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,11 +54,12 @@ def predict(
     """Write a copy of a table with the predictions of a run's model and their probabilities."""
     from softswitch.results.folder import resolve_run
     from softswitch.tables.model import load
-    from softswitch.tables.table import read_table, write_table
+    from softswitch.tables.table import check_file, read_table, write_table
 
     model = load(resolve_run(run), allow_uncertified=uncertified)
     table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
-    file = out or data.with_name(re.sub(r"\.(\w+)(\.gz)?$", "", data.name) + "-predicted.csv")
+    _, ending = check_file(data)
+    file = out or data.with_name(data.name[: data.name.lower().rindex(ending)] + "-predicted.csv")
     if file.exists():
         raise ValueError(f"{file} already exists; use another --out")
     write_table(read_table(data, as_text=True).assign(**model.columns(table)), file)

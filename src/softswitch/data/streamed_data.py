@@ -99,7 +99,6 @@ class StreamedData:
             self.columns[key] = jax.ShapeDtypeStruct(column.shape[1:], jax.dtypes.canonicalize_dtype(column.dtype))
 
     @classmethod
-    @classmethod
     def from_arrays(
         cls,
         data: Mapping[str, Any],

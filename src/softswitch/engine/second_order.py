@@ -14,6 +14,7 @@ import numpy as np
 
 from softswitch.certification.optimality import prove_infeasible
 from softswitch.data.client_data import ClientData
+from softswitch.engine.loop import defer_interrupts
 from softswitch.engine.request import RunSettings
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
@@ -22,7 +23,7 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
-from softswitch.problem.domains import Ball, Box
+from softswitch.problem.domains import Ball, Box, check_domain
 from softswitch.problem.parameters import Params, count_parameters
 from softswitch.problem.problem import Problem
 from softswitch.results import baseline
@@ -33,8 +34,8 @@ from softswitch.results.history import ClientHistory, History, Record, join
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
 from softswitch.support import checks
-from softswitch.support.arrays import fingerprint
-from softswitch.support.text import format_value
+from softswitch.support.arrays import fingerprint, structure_and_shapes
+from softswitch.support.text import format_value, join_first
 from softswitch.support.tracing import strip_addresses
 
 DEFAULT_EXCHANGES = 100
@@ -44,14 +45,20 @@ INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
 
 
 def check_second_order(
-    problem: Any, clients: Any, sampling: Sampling | None, output: Output, compute: Compute, privacy: Any
+    problem: Any,
+    clients: Any,
+    sampling: Sampling | None,
+    output: Output,
+    compute: Compute,
+    logging: Logging,
+    privacy: Any,
 ) -> None:
     """Raise an error that names the alternative, unless these options can be combined with ``SQP``."""
     if not isinstance(problem, Problem) or not isinstance(clients, ClientData):
         raise TypeError(f"clients must be ClientData for SQP, but is {type(clients).__name__}; {INSTEAD}")
     changed = [] if sampling is None else changed_options(sampling)
     changed += changed_options(compute) + changed_options(output, "lower_bound")
-    changed += [] if privacy is None else ["privacy"]
+    changed += [name for name, value in (("privacy", privacy), ("eval_every", logging.eval_every)) if value is not None]
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for SQP, which uses all rows of all clients; {INSTEAD}")
     if problem.constraint_surrogate is not None:
@@ -96,50 +103,56 @@ def solve_second_order(
     warm_start: Result | None = None,
 ) -> Result:
     """Run ``SQP`` from the start or from its latest checkpoint."""
-    start = problem.start if warm_start is None else warm_start.last
+    start = problem.start
+    if warm_start is not None:
+        wanted, given = structure_and_shapes(start), structure_and_shapes(warm_start.last)
+        if wanted != given:
+            raise ValueError(f"warm_start must hold parameters of shapes {wanted[1]}, but holds {given[1]}")
+        check_domain(problem.domain, start := warm_start.last)
     rounds = DEFAULT_EXCHANGES if settings.rounds is None else settings.rounds
     derivatives = RowDerivatives(problem, clients, pooled=method.switches_on == "pooled")
     evaluate_held_out = None
     if logging.held_out is not None:
         checks.check_instance("held_out", logging.held_out, ClientData)
         evaluate_held_out = make_evaluator(problem, cast(ClientData, logging.held_out))
-    have = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), evaluate_held_out)
+    oracle = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), evaluate_held_out)
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
     point = np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(start)])
     state = sqp.start(method, point, len(clients), derivatives.shape)
-    records, done, margin, margins, stopped = list[Record](), 0, 0.0, 0, False
-    identity = {} if checkpoints is None else _identity(have, method, start, logging)
+    records, done, margin, margins, stopped, late = list[Record](), 0, 0.0, 0, False, False
+    identity = {} if checkpoints is None else _identity(oracle, method, start, logging)
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
         if checkpoints is not None:
-            like = partial(_record, have, method, state.found, 0, logging.record_clients)
+            like = partial(_record, oracle, method, state.found, 0, logging.record_clients)
             if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
                 saved.check_rounds(rounds)
                 state, records, done = saved.state, [saved.record], saved.done
                 margin, margins = json.loads(saved.journal)
                 began -= saved.seconds
-                share.update(History.from_records(have, records, done))
+                share.update(History.from_records(oracle, records, done))
         try:
-            while not stopped and done < rounds:
+            while not (stopped or late) and done < rounds:
                 if state.is_over:
-                    excess = _rounding_excess(have, method, state)
+                    excess = _rounding_excess(oracle, method, state)
                     if excess <= 0 or margins == MAX_MARGINS:
                         break
                     least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, method.tolerance)
                     margin, margins = margin + max(2 * excess, least), margins + 1
                     state = sqp.propose(method, method.tolerance - margin, problem.domain, state)
                     continue
-                before = derivatives.rows
-                reply = derivatives.reply(state.query)
-                query, state = state.query, sqp.advance(method, method.tolerance - margin, problem.domain, state, reply)
-                point, rows = query.point, derivatives.rows - before
-                record = _record(have, method, reply, rows, logging.record_clients, point)
-                records, done = [*records, record], done + 1
+                with defer_interrupts():
+                    before, point = derivatives.rows, state.query.point
+                    reply = derivatives.reply(state.query)
+                    rows = derivatives.rows - before
+                    record = _record(oracle, method, reply, rows, logging.record_clients, point)
+                    state = sqp.advance(method, method.tolerance - margin, problem.domain, state, reply)
+                    records, done = [*records, record], done + 1
                 seconds = time.perf_counter() - began
-                history = History.from_records(have, [record], 1, first=done - 1)
-                shown = _server_state(have, method, state)
+                history = History.from_records(oracle, [record], 1, first=done - 1)
+                shown = _server_state(oracle, method, state)
                 chunk = Chunk(done, rounds, history, share.update(history), shown, seconds)
                 stopped = run_callbacks((bar, *callbacks), chunk)
-                stopped |= settings.seconds is not None and seconds >= settings.seconds
+                late = settings.seconds is not None and seconds >= settings.seconds
                 if checkpoints is not None and checkpoints.is_due():
                     records = _save(checkpoints, identity, state, records, done, seconds, (margin, margins))
         except KeyboardInterrupt:
@@ -149,7 +162,7 @@ def solve_second_order(
         seconds = time.perf_counter() - began
         if checkpoints is not None:
             records = _save(checkpoints, identity, state, records, done, seconds, (margin, margins))
-    return _finish(have, method, state, records, done, seed, seconds, stopped and not state.is_over)
+    return _finish(oracle, method, state, records, done, seed, seconds, stopped and not state.is_over)
 
 
 def _save(
@@ -161,30 +174,30 @@ def _save(
     return [joined]
 
 
-def _identity(have: _Clients, method: SQP, start: Params, logging: Logging) -> dict[str, str]:
+def _identity(oracle: _Clients, method: SQP, start: Params, logging: Logging) -> dict[str, str]:
     """Return everything that determines a run, as text."""
     return {
         "method": strip_addresses(str(method)),
-        "domain": strip_addresses(repr(have.problem.domain)),
+        "domain": strip_addresses(repr(oracle.problem.domain)),
         "record_clients": str(logging.record_clients),
         "start": fingerprint(start),
-        "clients": fingerprint(have.data.rows),
-        "program": have.derivatives.digest(),
+        "clients": fingerprint(oracle.data.rows),
+        "program": oracle.derivatives.digest(),
         "jax": jax.__version__,
     }
 
 
-def _rounding_excess(have: _Clients, method: SQP, state: SQPState) -> float:
+def _rounding_excess(oracle: _Clients, method: SQP, state: SQPState) -> float:
     """Return by how much the answer exceeds the tolerance only because it is rounded; 0 or less if it does not."""
     if int(state.phase) == Phase.DIVERGED or state.found.violation(method.tolerance) > 1e-6 * (1 + method.tolerance):
         return 0.0
-    evaluation = have.evaluate(have.rebuild(state.point))
+    evaluation = oracle.evaluate(oracle.rebuild(state.point))
     values = evaluation.pooled if method.switches_on == "pooled" else evaluation.constraint
     return float(values.max()) - method.tolerance
 
 
 def _record(
-    have: _Clients,
+    oracle: _Clients,
     method: SQP,
     found: Derivatives,
     rows: int,
@@ -194,14 +207,14 @@ def _record(
     """Return the record of an exchange, with one round; without a point, one of the same structure."""
     constraint: Any = found.constraint
     objective: Any = found.objective
-    count = len(have.data)
-    if have.derivatives.has_gaps:
+    count = len(oracle.data)
+    if oracle.derivatives.has_gaps:
         constraint = np.maximum(*np.split(constraint, 2, axis=1))
     if len(constraint) != count:  # pooled
         constraint = np.repeat(constraint, count, axis=0)
     worst, held_out = constraint.max(), None
-    if have.evaluate_held_out is not None:
-        values = None if point is None else have.evaluate_held_out(have.rebuild(point))
+    if oracle.evaluate_held_out is not None:
+        values = None if point is None else oracle.evaluate_held_out(oracle.rebuild(point))
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None
     if record_clients:
@@ -222,19 +235,19 @@ def _record(
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)
 
 
-def _server_state(have: _Clients, method: SQP, state: SQPState) -> State:
-    params = have.rebuild(state.point)
-    return first_state(params, method, (), len(have.data), have.derivatives.shape[1])
+def _server_state(oracle: _Clients, method: SQP, state: SQPState) -> State:
+    params = oracle.rebuild(state.point)
+    return first_state(params, method, (), len(oracle.data), oracle.derivatives.shape[1])
 
 
 def _finish(
-    have: _Clients, method: SQP, state: SQPState, records: Any, done: int, seed: int, seconds: float, stopped: bool
+    oracle: _Clients, method: SQP, state: SQPState, records: Any, done: int, seed: int, seconds: float, stopped: bool
 ) -> Result:
     """Return the result: the last iterate, evaluated in the user's precision."""
-    params, history = have.rebuild(state.point), History.from_records(have, records, done)
-    evaluation: Evaluation = have.evaluate(params)
-    status, diagnostics = _describe(have, method, state, evaluation, done, stopped)
-    start: Evaluation = have.evaluate(have.problem.start)
+    params, history = oracle.rebuild(state.point), History.from_records(oracle, records, done)
+    evaluation: Evaluation = oracle.evaluate(params)
+    status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped)
+    start: Evaluation = oracle.evaluate(oracle.problem.start)
     return Result(
         params=params,
         last=params,
@@ -246,25 +259,25 @@ def _finish(
         client_objective=evaluation.objective,
         client_constraint=evaluation.constraint,
         pooled_constraint=evaluation.pooled,
-        names=have.data.names,
+        names=oracle.data.names,
         method=method,
         seed=seed,
         seconds=seconds,
-        state=_server_state(have, method, state),
+        state=_server_state(oracle, method, state),
         baselines=(Baseline.of(baseline.START, start, method),),
     )
 
 
 def _describe(
-    have: _Clients, method: SQP, state: SQPState, evaluation: Evaluation, done: int, stopped: bool
+    oracle: _Clients, method: SQP, state: SQPState, evaluation: Evaluation, done: int, stopped: bool
 ) -> tuple[Status, tuple[Diagnostic, ...]]:
     """Return how the run ended, and what to know about it."""
-    status, phase, diagnostics = model_status(have.data.names, method, evaluation), int(state.phase), []
+    status, phase, diagnostics = model_status(oracle.data.names, method, evaluation), int(state.phase), []
     if phase == Phase.DIVERGED:
         values = (state.found.objective, state.found.objective_gradient, state.found.constraint_gradient)
-        culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(have.data))]))
-        message = f"the derivatives of client {have.data.names[culprit]!r} are not finite at the start"
-        return Status(StatusCode.DIVERGED, message, 0, have.data.names[culprit]), ()
+        culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(oracle.data))]))
+        message = f"the derivatives of client {oracle.data.names[culprit]!r} are not finite at the start"
+        return Status(StatusCode.DIVERGED, message, 0, oracle.data.names[culprit]), ()
     if stopped:
         return Status(StatusCode.STOPPED, f"stopped after {done} exchanges; {status.message}", done, status.client), ()
     if phase == Phase.STALLED or phase < Phase.CONVERGED:
@@ -274,15 +287,18 @@ def _describe(
         evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
         advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
         diagnostics.append(Diagnostic(DiagnosticCode.STILL_IMPROVING, evidence, advice, phase != Phase.STALLED))
-    if not have.derivatives.is_exact:
+    if not oracle.derivatives.is_exact:
         advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
         diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))
-    if not status.ok and (proof := prove_infeasible(have.problem, have.derivatives, method.tolerance, state.query)):
+    proof = None if status.ok else prove_infeasible(oracle.problem, oracle.derivatives, method.tolerance, state.query)
+    if proof is not None:
         least, assumed = proof
-        blocking = np.flatnonzero((state.query.multipliers > 0).any(axis=1))
-        names = ", ".join(repr(have.data.names[i]) for i in blocking[:5]) if len(blocking) <= len(have.data) else ""
-        evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} at all of {names}"
+        blocking = [oracle.data.names[i] for i in np.flatnonzero(state.query.multipliers.any(axis=1))]
+        is_pooled = method.switches_on == "pooled" and evaluation.pooled is not None
+        where = "on the pooled data" if is_pooled else f"at all of {join_first(list(map(repr, blocking)))}"
+        evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} {where}"
         evidence += f", if {assumed}" if assumed else ""
-        advice = f"Raise the tolerance to at least {format_value(float(evaluation.constraint.max()))}"
+        reached = evaluation.pooled if is_pooled else evaluation.constraint
+        advice = f"Raise the tolerance to at least {format_value(float(np.max(reached)))}"
         diagnostics.append(Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, advice))
     return status, tuple(diagnostics)

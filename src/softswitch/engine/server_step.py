@@ -353,6 +353,8 @@ def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, do
     if method.at_clients is not None:
         check_compression(method.at_clients, domain, method.robust)
     name, kind = type(method).__name__, type(oracle).__name__
+    if method.needs_derivatives:
+        raise ValueError(f"method must not be {name} here: it needs second derivatives, which only solve() provides")
     needs = {
         "robust": method.robust is not None,
         "at_clients": method.at_clients is not None,

@@ -89,7 +89,7 @@ def solve(
     for name, given, kind in groups:
         checks.check_instance(name, given, kind)
     if isinstance(method, SQP):
-        check_second_order(problem, clients, sampling, output, compute, privacy)
+        check_second_order(problem, clients, sampling, output, compute, logging, privacy)
         settings = RunSettings.from_options(rounds, seconds, Sampling(), output, logging)
         task, rows = cast(Problem, problem), cast(ClientData, clients)
         result = solve_second_order(task, rows, method, settings, seed, logging, checkpoints, warm_start)

@@ -109,6 +109,9 @@ class Method(TracedSettings, ABC):
     draws_clients: ClassVar[bool] = False
     """Whether the method draws the clients of the second exchange, with a random key in the reports."""
 
+    needs_derivatives: ClassVar[bool] = False
+    """Whether the method needs second derivatives of all clients instead of reports and updates."""
+
     sees_each: ClassVar[bool] = False
     """Whether the method combines the clients' directions itself (``combine``)."""
 
@@ -262,6 +265,7 @@ def check_over_network(method: Method) -> None:
         "a choice of clients of its own": method.draws_clients,
         "a memory of each client": method.knows_clients,
         "every direction by itself": method.sees_each,
+        "second derivatives": method.needs_derivatives,
     }
     needed = [name for name, needs_it in needs.items() if needs_it]
     if needed:

@@ -54,6 +54,7 @@ class SQP(Method):
     own_criterion: ClassVar[str] = "max"
     aims_at: ClassVar[str] = "max"
     switches: ClassVar[bool] = False
+    needs_derivatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -196,7 +196,7 @@ class TorchData:
 
 def changed_options(given: Any, *allowed: str) -> list[str]:
     """Return the names of the options in a group that differ from their defaults, except the allowed ones."""
-    changed = [field.name for field in fields(given) if getattr(given, field.name) is not field.default]
+    changed = [field.name for field in fields(given) if getattr(given, field.name) != field.default]
     return [name for name in changed if name not in allowed]
 
 

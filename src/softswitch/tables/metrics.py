@@ -16,6 +16,7 @@ import pandas as pd
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, apply_network, scores
+from softswitch.problem.rates import is_positive
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
 from softswitch.results.result import Result
 from softswitch.tables.labels import NumberLabel
@@ -100,7 +101,7 @@ def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict
     Rows are classified at a probability of one half. There is one entry per group, which begins with ``labels``.
     """
     y, group = (np.asarray(data.rows.columns[name]) for name in ("y", "group"))
-    predicted = np.asarray(scores(params, jnp.asarray(data.rows.columns["x"])) >= 0)
+    predicted = np.asarray(is_positive(scores(params, jnp.asarray(data.rows.columns["x"]))))
     entries = []
     for name, rows in (("others", group == 0), ("protected", group == 1)):
         values = {

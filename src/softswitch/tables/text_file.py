@@ -10,7 +10,7 @@ import io
 import lzma
 import zipfile
 import zlib
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -80,10 +80,12 @@ def check_excel(path: Path) -> None:
         size = sum(member.file_size for member in archive.infolist())
     limit = size_limit(TABLE)
     check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
-    sheet = openpyxl.load_workbook(path, read_only=True).worksheets[0]
-    sheet.reset_dimensions()  # the file may state others than its cells have
-    lengths = [len(row) for row in sheet.iter_rows()]
-    if (size := max(size, CELL_BYTES * len(lengths) * max(lengths, default=0))) > limit:
+    if size <= limit:
+        with closing(openpyxl.load_workbook(path, read_only=True)) as book:
+            book.worksheets[0].reset_dimensions()  # the file may state others than its cells have
+            lengths = [len(row) for row in book.worksheets[0].iter_rows()]
+        size = max(size, CELL_BYTES * len(lengths) * max(lengths, default=0))
+    if size > limit:
         raise_too_large(path, size, limit, "unpacked")
 
 
