@@ -294,11 +294,11 @@ def _describe(
     if proof is not None:
         least, assumed = proof
         blocking = [oracle.data.names[i] for i in np.flatnonzero(state.query.multipliers.any(axis=1))]
-        is_pooled = method.switches_on == "pooled" and evaluation.pooled is not None
+        is_pooled = method.switches_on == "pooled"
         where = "on the pooled data" if is_pooled else f"at all of {join_first(list(map(repr, blocking)))}"
         evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} {where}"
         evidence += f", if {assumed}" if assumed else ""
-        reached = evaluation.pooled if is_pooled else evaluation.constraint
-        advice = f"Raise the tolerance to at least {format_value(float(np.max(reached)))}"
+        reached: Any = evaluation.pooled if is_pooled else evaluation.constraint
+        advice = f"Raise the tolerance to at least {format_value(float(reached.max()))}"
         diagnostics.append(Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, advice))
     return status, tuple(diagnostics)
