@@ -70,13 +70,11 @@ def test_last_values_and_running_means_by_hand():
     one = nothing.hear(0.75, jnp.int32(4), jnp.array([2, 0]), reports([8, 4], [1, 2]))
     np.testing.assert_array_equal(one.objective, [4, -np.inf, 8])
     np.testing.assert_array_equal(one.reported_at, [4, -1, 4])
-    further = one._replace(travelled=jnp.float32(0.5))
-    two = further.hear(0.75, jnp.int32(6), jnp.array([2, 1]), reports([4, 1], [1, -np.inf]))
+    two = one.hear(0.75, jnp.int32(6), jnp.array([2, 1]), reports([4, 1], [1, -np.inf]))
     np.testing.assert_array_equal(two.objective, [4, 1, 7], err_msg="0.75·8 + 0.25·4; a first report counts whole")
     np.testing.assert_array_equal(two.constraint[:, 0], [2, -np.inf, 1], err_msg="what a client does not have")
     np.testing.assert_array_equal(two.reported_at, [4, 6, 6])
     np.testing.assert_array_equal(two.times, [1, 1, 2])
-    np.testing.assert_array_equal(two.travelled_at, [0, 0.5, 0.5])
     lost = two.hear(0.75, jnp.int32(7), jnp.array([0, 1]), reports([99, 5], [99, 9], [False, True]))
     np.testing.assert_array_equal(lost.objective, [4, 0.75 * 1 + 0.25 * 5, 7], err_msg="a client that was lost stays")
     assert lost.reported_at.tolist() == [4, 7, 6]
@@ -371,6 +369,14 @@ def test_a_pooled_constraint_is_remembered_by_its_sums():
     assert kept.state.parts["memory"].sums.shape == (6, 2)
     plain, same = (flat.solve(problem, clients, POOLED, memory=m, **options) for m in (None, ss.Memory()))
     np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
+
+
+def test_automatic_runs_over_flower_do_not_remember_a_pooled_constraint():
+    problem, clients = pooled_task()
+    sampling, compute = ss.Sampling.automatic(participation=0.5), ss.Compute(engine="grid")
+    result = ss.solve(problem, clients, tolerance=0.05, rounds=8, sampling=sampling, compute=compute)
+    assert len(result.history) == 8
+    assert "memory" not in result.state.parts
 
 
 def pooled_task(clients=6):

@@ -34,7 +34,7 @@ from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharded import ShardedOracle, shard_oracle
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
-from softswitch.problem.problem import Problem
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -214,6 +214,8 @@ def request(
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
     compute, choice, memory = compute or Compute(), None, settings.memory
+    if memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
+        memory = None  # over Flower no pooled constraint is remembered
     if is_automatic(methods):
         memory = _memory_unless_compared(methods, memory)
         can_repeat = all(method.robust is None for method in methods)

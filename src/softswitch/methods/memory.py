@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -93,8 +92,6 @@ class Remembered(NamedTuple):
     reported_at: Int[Array, " n"]  # round of its last report; −1 if it never reported
     selected_at: Int[Array, " n"]  # round in which it was last selected; −1 if never
     times: Int[Array, " n"]  # number of its reports
-    travelled_at: Float[Array, " n"]  # length of the server's path at its last report
-    travelled: Float[Array, ""]  # length of the server's path, Σ ‖w_{k+1} − w_k‖
     order: Int[Array, " n"]  # order in which clients are selected in turn in the current pass
     pass_number: Int[Array, ""]  # number of the current pass; −1 before the first
     forecasts: Forecasts | None = None  # drift-corrected estimates, if the memory is corrected
@@ -112,8 +109,6 @@ class Remembered(NamedTuple):
             reported_at=none,
             selected_at=none,
             times=jnp.zeros(clients, jnp.int32),
-            travelled_at=jnp.zeros(clients, dtype),
-            travelled=jnp.zeros((), dtype),
             order=jnp.arange(clients, dtype=jnp.int32),
             pass_number=jnp.int32(-1),
             forecasts=Forecasts.empty(clients, values, dtype) if corrected else None,
@@ -126,8 +121,8 @@ class Remembered(NamedTuple):
 
     @property
     def awaited(self) -> Bool[Array, " n"]:
-        """Whether each client has not reported yet and is not excluded."""
-        return self.reported_at == -1
+        """Whether each client has not reported yet."""
+        return ~self.known
 
     def hear(self, smoothing: Any, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports) -> Remembered:
         """Return the memory after a round's reports; a client that was selected and did not report stays as it was."""
@@ -141,7 +136,6 @@ class Remembered(NamedTuple):
             reported_at=put(self.reported_at, jnp.where(mask, k, before.reported_at)),
             selected_at=put(self.selected_at, jnp.full_like(before.selected_at, k)),
             times=put(self.times, before.times + mask),
-            travelled_at=put(self.travelled_at, jnp.where(mask, self.travelled, before.travelled_at)),
         )
         if self.forecasts is not None:
             return after._correct(self.forecasts, clients, reports, k - before.reported_at)
@@ -194,7 +188,6 @@ class Remembered(NamedTuple):
             constraint=jnp.where(reported[:, None], constraint.astype(self.constraint.dtype), self.constraint),
             reported_at=jnp.where(reported, jnp.int32(k), self.reported_at),
             times=self.times + reported,
-            travelled_at=jnp.where(reported, self.travelled, self.travelled_at),
             forecasts=forecasts,
         )
 
@@ -283,12 +276,6 @@ class ClientMemory(Part):
     def may_average(self, state: Remembered) -> Bool[Array, ""]:
         """Return whether all clients have reported, except as many as may be Byzantine."""
         return state.awaited.sum() <= (0 if self.byzantine is None else self.byzantine)
-
-    def move(self, state: Remembered, before: Params, after: Params) -> Remembered:
-        """Add the length of the step to the server's path."""
-        pairs = zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)
-        squares = [jnp.square((new - old).astype(state.travelled.dtype)).sum() for new, old in pairs]
-        return state._replace(travelled=state.travelled + jnp.sqrt(sum(squares)))
 
     def record(self, state: Remembered, k: Array) -> dict[str, Any]:
         """Record how many clients have not reported yet, and the age of the oldest report."""
