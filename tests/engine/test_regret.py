@@ -236,6 +236,12 @@ def test_with_a_module_of_torch(x64, case, rows, least):
     np.testing.assert_allclose(there.client_optimum, least, rtol=1e-9)
     np.testing.assert_allclose(there.params["weight"][0], here.params, rtol=1e-8)
     np.testing.assert_allclose(there.client_loss, here.client_loss, rtol=1e-8)
+    torch.nn.init.zeros_(module.weight)
+    task = ss.with_regret(ss.Problem(*functions, module), ss.TorchData(sets))
+    sampling = ss.Sampling(batch_size=None)
+    ((_, (swept,)),) = ss.sweep(task.problem, task.clients, [RULE], seeds=1, rounds=25, sampling=sampling)
+    np.testing.assert_allclose(swept.client_optimum, least, rtol=1e-9)
+    np.testing.assert_allclose(swept.client_loss, here.client_loss, rtol=1e-8)
 
 
 def test_clients_without_an_objective_keep_none(x64):

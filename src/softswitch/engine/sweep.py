@@ -144,7 +144,7 @@ def sweep(
             a CPU, which is faster there.
     """
     labelled, numbers = _label_methods(methods), _check_seeds(seeds)
-    if changed_options(compute, "dtype", "client_batch_size"):
+    if changed_options(compute, "client_batch_size"):
         raise ValueError(f"compute must have the compiled engine on one device in a sweep, but is {compute}")
     data = (problem, clients, logging.held_out)
     data_sets: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]

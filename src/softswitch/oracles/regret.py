@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.data.client_data import ClientData
+from softswitch.oracles.options import TorchData
 from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype, takes_key
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
@@ -42,7 +43,8 @@ class RandomRegretObjective(RegretObjective):
 
 def client_optimum_of(problem: Problem, clients: Any) -> np.ndarray | None:
     """Return f_i* of a problem of regrets, in the order of the clients; None for any other problem."""
-    return clients.client_optimum if isinstance(problem.objective, RegretObjective) else None
+    has_optimum = isinstance(clients, TorchData) or isinstance(problem.objective, RegretObjective)
+    return clients.client_optimum if has_optimum else None
 
 
 class RegretTask(NamedTuple):
