@@ -66,6 +66,13 @@ def test_a_model_is_certified_and_keeps_the_bound(found):
     assert constraint.max() <= 0.1
 
 
+def test_models_over_flower_have_the_default_rounds_of_solve(monkeypatch):
+    monkeypatch.setattr("softswitch.engine.solve.FLOWER_ROUNDS", 6)
+    options = {name: value for name, value in RUN.items() if name != "rounds"}
+    prepared = prepare(PROBLEM, parts(120), RULE, engine="grid", **options)
+    assert len(prepared.first.history) == 6
+
+
 def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
     if len(found.tested) > 1:
         assert found.certificate.tests == len(found.tested)

@@ -98,8 +98,6 @@ def solve(
         return _add_lower_bound(result, task, rows, output, compute, automatic=True)
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": warm_start, "privacy": privacy}
-    if rounds is None and compute.engine != "compiled" and method.step_size is None:
-        rounds = FLOWER_ROUNDS
     if isinstance(problem, Federation):
         if clients is not None:
             raise ValueError(f"clients must be None for a Federation, which has its own, but is {clients!r}")
@@ -143,6 +141,8 @@ def solve_rows(
             raise ValueError(f"engine must be 'compiled' for StreamedData, but is {compute.engine!r}")
         if output.lower_bound:
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
+    if settings.rounds is None and compute.engine != "compiled" and method.step_size is None:
+        settings = replace(settings, rounds=FLOWER_ROUNDS)
     options: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "checkpoints": checkpoints}
     prepared = request(problem, clients, (method,), sampling, settings, compute=compute, **options)
     if compute.engine == "compiled":
