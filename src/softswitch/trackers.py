@@ -1,6 +1,6 @@
 """Trackers: callbacks that write the numbers of a run, once per chunk of rounds.
 
-    ss.solve(problem, clients, method, callbacks=[CSVTracker("progress.csv")])
+    ss.solve(problem, clients, method, logging=ss.Logging(callbacks=[CSVTracker("progress.csv")]))
 
 TensorBoard, MLflow and Prometheus need extras. A tracker is closed by ``with`` or ``close()``.
 """

@@ -31,7 +31,7 @@ DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "cov
 
 
 def init(
-    table: Annotated[str, typer.Argument(help="Table: CSV (also compressed) or Parquet.")],
+    table: Annotated[str, typer.Argument(help="Table: CSV (also .gz, .xz or .bz2), Parquet or Excel.")],
     label: Annotated[str | None, typer.Option(help="Column to predict. Default: proposed.")] = None,
     client: Annotated[str | None, typer.Option(help="Column that identifies the client. Default: proposed.")] = None,
     positive: Annotated[str | None, typer.Option(help="Positive value of the label. Default: proposed.")] = None,

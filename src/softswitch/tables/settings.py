@@ -42,7 +42,7 @@ def setting(comment: str, default: Any = MISSING) -> Any:
 class DataSection:
     """The table and the roles of its columns."""
 
-    file: str = setting("CSV or Parquet file with one row per case; relative to the folder of this file.")
+    file: str = setting("CSV, Parquet or Excel file with one row per case; relative to the folder of this file.")
     label: str = setting("Column to predict.")
     client: str = setting("Column that identifies the client of a row: hospital, branch, device.")
     positive: str | int | float | bool | None = setting("Positive value of two classes. Default: the larger.", None)
