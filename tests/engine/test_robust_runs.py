@@ -92,8 +92,8 @@ def test_the_honest_are_not_suspected(batch_size):
     result = flat.solve(data.problem, data.train, method, rounds=ROUNDS, batch_size=batch_size)
     known = result.state.parts["consistency"]
     if batch_size is None:  # convex, and reports of all rows: nobody can report to be better off where it is hurt
-        assert np.asarray(known.denied).sum() == 0
-        assert np.asarray(known.hurt).sum() > 100
+        assert np.asarray(known.contradictions).sum() == 0
+        assert np.asarray(known.predicted_increases).sum() > 100
     suspected = {finding.code for finding in result.diagnostics} & set(CAUGHT.values())
     assert not suspected
 
@@ -205,7 +205,9 @@ def test_resumed_in_the_middle_with_the_same_bits(tmp_path):
     flat.solve(data.problem, data.train, method, rounds=30, batch_size=None, checkpoints=kept)
     resumed = flat.solve(data.problem, data.train, method, rounds=60, batch_size=None, checkpoints=kept)
     np.testing.assert_array_equal(whole.last, resumed.last)
-    np.testing.assert_array_equal(whole.state.parts["consistency"].hurt, resumed.state.parts["consistency"].hurt)
+    np.testing.assert_array_equal(
+        whole.state.parts["consistency"].predicted_increases, resumed.state.parts["consistency"].predicted_increases
+    )
 
 
 def test_bad_input_is_refused_by_its_name(federation):

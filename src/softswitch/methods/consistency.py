@@ -24,12 +24,12 @@ class Consistency(NamedTuple):
     round: Int[Array, " n"]  # round of its last direction; −1 if none
     loss: LocalLoss  # local loss in that round, one row of constraints per client
     value: Float[Array, " n"]  # reported value of that loss
-    foretold: Float[Array, " n"]  # predicted change of the value
+    predicted_change: Float[Array, " n"]  # predicted change of the value
     times: Int[Array, " n"]  # number of comparisons
-    hurt: Int[Array, " n"]  # number of predicted increases
-    denied: Int[Array, " n"]  # number of these after which it reported a decrease
-    said: Float[Array, " n"]  # sum of the absolute reported changes
-    meant: Float[Array, " n"]  # sum of the absolute predicted changes
+    predicted_increases: Int[Array, " n"]  # number of predicted increases
+    contradictions: Int[Array, " n"]  # number of these after which it reported a decrease
+    reported_total: Float[Array, " n"]  # sum of the absolute reported changes
+    predicted_total: Float[Array, " n"]  # sum of the absolute predicted changes
 
     @classmethod
     def empty(cls, clients: int, constraints: int, dtype: Any) -> Consistency:
@@ -64,10 +64,12 @@ class Consistency(NamedTuple):
         before = take_clients(self, clients)
         change = reports.local_losses(before.loss) - before.value
         counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)
-        hurt = counts & (before.foretold > 0)
-        foretold = jnp.zeros_like(before.foretold)
+        predicted_increases = counts & (before.predicted_change > 0)
+        predicted_change = jnp.zeros_like(before.predicted_change)
         for leaf, leaf_step in zip(jax.tree.leaves(directions), jax.tree.leaves(step), strict=True):
-            foretold += jnp.tensordot(leaf.reshape(len(clients), -1), leaf_step.ravel().astype(leaf.dtype), axes=1)
+            predicted_change += jnp.tensordot(
+                leaf.reshape(len(clients), -1), leaf_step.ravel().astype(leaf.dtype), axes=1
+            )
 
         def add(total: Array, more: Array) -> Array:
             return total.at[clients].add(jnp.where(counts, more, 0).astype(total.dtype))
@@ -82,10 +84,10 @@ class Consistency(NamedTuple):
             round=put(self.round, jnp.where(returned, k, before.round)),
             loss=LocalLoss(objective, put(self.loss.constraint, mix), penalty, tolerance),
             value=put(self.value, reports.local_losses(loss)),
-            foretold=put(self.foretold, foretold),
+            predicted_change=put(self.predicted_change, predicted_change),
             times=add(self.times, counts),
-            hurt=add(self.hurt, hurt),
-            denied=add(self.denied, hurt & (change < 0)),
-            said=add(self.said, jnp.abs(change)),
-            meant=add(self.meant, jnp.abs(before.foretold)),
+            predicted_increases=add(self.predicted_increases, predicted_increases),
+            contradictions=add(self.contradictions, predicted_increases & (change < 0)),
+            reported_total=add(self.reported_total, jnp.abs(change)),
+            predicted_total=add(self.predicted_total, jnp.abs(before.predicted_change)),
         )

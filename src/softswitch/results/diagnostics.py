@@ -270,15 +270,15 @@ def _outliers(names: Sequence[Any], evaluation: Evaluation, byzantine: int) -> F
 
 def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: int) -> Found:
     """Clients that report an improvement although their own update direction predicts a deterioration."""
-    hurt, denied = np.asarray(known.hurt), np.asarray(known.denied)
-    enough = hurt >= MIN_COMPARISONS
+    increases, contradictions = np.asarray(known.predicted_increases), np.asarray(known.contradictions)
+    enough = increases >= MIN_COMPARISONS
     if not enough.any():
         return
-    usual = min(0.5, trimmed_max((denied / np.maximum(hurt, 1))[enough], byzantine))
-    excess = (denied - hurt * usual) / np.sqrt(np.maximum(hurt, 1) * max(usual * (1 - usual), 0.05))
+    usual = min(0.5, trimmed_max((contradictions / np.maximum(increases, 1))[enough], byzantine))
+    excess = (contradictions - increases * usual) / np.sqrt(np.maximum(increases, 1) * max(usual * (1 - usual), 0.05))
     suspicious = np.flatnonzero(enough & (excess >= MIN_DEVIATIONS)).tolist()
     if suspicious:
-        listed = join_first([f"{names[i]!r} in {denied[i]} of {hurt[i]} rounds" for i in suspicious])
+        listed = join_first([f"{names[i]!r} in {contradictions[i]} of {increases[i]} rounds" for i in suspicious])
         evidence = "a client's update predicts that a step increases its loss, but it then reports a decrease"
         others = f"no other client does so in more than {usual:.0%}"
         contradiction = "Its updates contradict its reports, by mistake or on purpose"
@@ -288,7 +288,7 @@ def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: i
 
 def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) -> Found:
     """Clients whose reports change far more, or far less, than their updates predict."""
-    reported, predicted = np.asarray(known.said, float), np.asarray(known.meant, float)
+    reported, predicted = np.asarray(known.reported_total, float), np.asarray(known.predicted_total, float)
     compared = (reported > 0) & (predicted > 0) & (np.asarray(known.times) >= MIN_COMPARISONS)
     if compared.sum() <= 2 * byzantine + 1:
         return
