@@ -1,4 +1,4 @@
-"""Baselines of a result: models without the constraint and constant predictions."""
+"""Baselines of a result: a model without the constraint and the best constant prediction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from softswitch.support import checks
 NO_BOUND = 1e30  # a tolerance that every model meets
 WORK_SHARE = 1 / 8  # work of the unconstrained model, relative to the run
 WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8  # of an unconstrained model; rows per client
-FEWEST_SHARED_ROUNDS = 75  # if the unconstrained models share the compiled program of the run
+FEWEST_SHARED_ROUNDS = 75  # if the unconstrained model shares the compiled program of the run
 LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9  # search of a constant: largest log-odds, grid size, refinements by 3
 
 

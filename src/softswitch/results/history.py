@@ -52,8 +52,9 @@ class ClientHistory(NamedTuple):
         constraint: g_i of each; m × constraints.
         metrics: Further reported numbers, by name; m.
         outcomes: The ``ClientOutcome`` of each; None if clients cannot be lost.
-        epsilon: ε spent by each after the round, without the evaluation of the answer; m. Over Flower as reported by
-            the client, including earlier runs; NaN if it reported none. None if rows are not private.
+        epsilon: ε spent by each after the round, without the evaluation of the answer; m. Only over Flower, as reported
+            by the client and including earlier runs; NaN if it reported none. None if no client reports it, and in
+            simulations, whose ε is in ``result.privacy``.
     """
 
     clients: Any

@@ -15,7 +15,7 @@ from softswitch.results import folder as run_folder
 from softswitch.results.baseline import CONSTANT
 from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
-from softswitch.results.folder import ABOUT, FRONTIER, Run, write_result
+from softswitch.results.folder import FRONTIER, Run, write_result
 from softswitch.results.report import charts
 from softswitch.results.report.clients import METRICS, build_columns, judge_run, sort_worst_first, summarise_clients
 from softswitch.results.result import Result
@@ -55,7 +55,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     if not folders:
         raise ValueError("folders must have at least one run, but is empty")
     paths = [Path(folder) for folder in folders]
-    frontiers = [folder for folder in paths if (folder / FRONTIER).exists() and not (folder / ABOUT).exists()]
+    frontiers = [folder for folder in paths if (folder / FRONTIER).exists()]
     runs: list[Run] = []
     for folder in paths:
         runs += run_folder.find_runs(folder) if folder in frontiers else [run_folder.open_run(folder)]
@@ -81,7 +81,7 @@ def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
     environment.filters |= FILTERS
     return environment.get_template("page.html").render(
         runs=[_describe_run(run, i) for i, run in enumerate(runs)],
-        first=[_describe_frontier(folder, f"first-{i}") for i, folder in enumerate(frontiers)],
+        frontiers=[_describe_frontier(folder, f"frontier-{i}") for i, folder in enumerate(frontiers)],
     )
 
 
@@ -118,7 +118,6 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "is_wider": any(c.verdict is Verdict.MEETS and c.upper > about["tolerance"] for c in clients),
         "method": shorten_numbers(about["method"]),
         "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
-        "frontier": _describe_frontier(run.folder, f"frontier-{i}") if (run.folder / FRONTIER).exists() else None,
         "curves": charts.plot_curves(run, f"curves-{i}", (f"F: {regret.objective}", f"G: {kind.constraint}")),
         "bars": charts.plot_clients(run, [clients[k] for k in shown], f"clients-{i}"),
     }
