@@ -141,9 +141,6 @@ def test_who_rests_or_never_answers_waits_for_its_turn():
     assert by_need([9, 3, 3, 9, 8], 1) == 4
     assert by_need([9, 3, 3, 3, 8], 2) == 3
     assert by_need([-1, 3, 3, 3, 9], 0) == 0  # never asked: it comes first
-    left_out = remembered._replace(reported_at=jnp.array([-2, 3, 3, 3, 3], jnp.int32))
-    assert left_out.awaited.tolist() == [False] * 5
-    assert int(select_clients(left_out, in_turn, places, jnp.int32(10), 0)[0]) == 4
 
 
 @pytest.mark.parametrize(
