@@ -36,7 +36,8 @@ def test_a_single_row_is_read_to_seven_digits_and_then_no_more(printed):
     for protected in (default, summed, both, private):
         assert protected["from directions"] > 0.5 * guessed  # no better than a guess from all remaining patients
     assert default["from reports"] is both["from reports"] is None
-    assert private["from reports"] > 0.5 * guessed, "noise on the numbers as on the directions"
+    # Noise on the numbers as on the directions. It cannot be repeated by a seed, and may leave nothing to solve for.
+    assert private["from reports"] is None or private["from reports"] > 0.5 * guessed
 
 
 def test_sums_alone_leave_the_numbers(printed):

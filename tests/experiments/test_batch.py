@@ -197,8 +197,7 @@ def test_the_command_tells_of_failures_and_of_what_it_kept(tmp_path, log, monkey
 
     done = call("all", "--jobs", "1")
     assert done.exit_code == 1
-    assert "2 experiments in 1 process: about " in done.output
-    assert "1 of 2 done, about " in done.output
+    assert "2 experiments: about " in done.output
     assert "bad failed; see above" in done.output
     assert "ArithmeticError: two and two make five" in done.output
     assert "1 of 2 claims held" in done.output

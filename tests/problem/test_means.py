@@ -84,7 +84,7 @@ def test_a_run_of_void_rounds_only_says_so():
     clients = ss.ClientData.from_arrays({"x": x, "y": [0] * 4 + [1] * 4}, client=[0] * 4 + [1] * 4, strata="y")
     result = flat.solve(neyman_pearson(2), clients, RULE, rounds=50, participation=0.5)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
-    assert "raise participation" in result.status.message
+    assert "Raise participation" in result.status.message
     assert "inf" not in result.status.message
 
 

@@ -115,7 +115,8 @@ def _read_binary(path: Path, ending: str) -> pd.DataFrame:
     try:
         if ending in EXCEL:
             text_file.check_excel(path)
-            table = pd.read_excel(path, engine="openpyxl", keep_default_na=False, na_values=[*EMPTY])
+            with path.open("rb") as stream:
+                table = pd.read_excel(stream, engine="openpyxl", keep_default_na=False, na_values=[*EMPTY])
         else:
             text_file.check_parquet(path)
             table = pd.read_parquet(path)

@@ -81,7 +81,7 @@ def check_excel(path: Path) -> None:
     limit = size_limit(TABLE)
     check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
     if size <= limit:
-        with closing(openpyxl.load_workbook(path, read_only=True)) as book:
+        with path.open("rb") as stream, closing(openpyxl.load_workbook(stream, read_only=True)) as book:
             book.worksheets[0].reset_dimensions()  # the file may state others than its cells have
             lengths = [len(row) for row in book.worksheets[0].iter_rows()]
         size = max(size, CELL_BYTES * len(lengths) * max(lengths, default=0))
