@@ -91,7 +91,7 @@ def pytest_collection_finish():
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-MAX_MEMORY = 1_600_000_000
+MAX_MEMORY = 1_400_000_000
 """Bytes of resident memory above which a worker releases memory after a test."""
 MAX_MAPS = 45_000
 """Memory maps above which a worker drops compiled programs. A program has about ten; Linux allows 65,530 in all."""

@@ -19,7 +19,8 @@ def recipe(name: str, problem: ss.Problem, clients: ss.ClientData, tolerance: fl
     """The answers of a recipe by their names.
 
     Args:
-        name: "automatic", the library's defaults and nothing else; or "adam", settings fixed here for all problems.
+        name: "automatic", the library's defaults and nothing else; "adam", settings fixed here for all problems; or
+            "sqp", which prints its number of exchanges.
         problem: what ``as_clients`` made.
         clients: likewise.
         tolerance: how far constraints may be above 0.
@@ -47,4 +48,11 @@ def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[
     return {"last": np.asarray(run.last), "average": np.asarray(run.params)}
 
 
-RECIPES = {"automatic": automatic, "adam": adam}
+def second_order(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
+    """Second-order exchanges, with their number printed."""
+    result = ss.solve(problem, clients, ss.SQP(tolerance=tolerance), output=ss.Output(lower_bound=False))
+    print(f"{len(result.history):3d} exchanges, F {result.worst_objective:.9g}")
+    return {"answer": np.asarray(result.params)}
+
+
+RECIPES = {"automatic": automatic, "adam": adam, "sqp": second_order}
