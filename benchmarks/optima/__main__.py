@@ -1,6 +1,6 @@
 """Known optima with everything chosen automatically: is F close to them, with all constraints within the tolerance?
 
-``python -m benchmarks.optima [--half tuned|held-out|all] [--recipe automatic|adam|sqp] [--only NAME …] [--figure FILE]``
+``python -m benchmarks.optima [--half tuned|held-out|all] [--recipe automatic|adam|sqp] [--only NAME …] [--figure F]``
 """
 
 from __future__ import annotations
