@@ -37,7 +37,7 @@ def ours(
     share = share_of(participation, len(clients))
     settings: dict[str, Any] = {"tolerance": case.tolerance}
     if recipe == "defaults":
-        return flat.solve(problem, clients, ss.SoftmaxSGM(**settings), participation=share, seed=seed, progress=False)
+        return flat.solve(problem, clients, ss.Automatic(**settings), participation=share, seed=seed, progress=False)
     settings |= {
         "alpha": 50 * math.log(len(clients)) / case.tolerance,
         "step_size": optax.cosine_decay_schedule(0.05, 1000),
