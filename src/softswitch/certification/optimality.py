@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from softswitch.data.client_data import ClientData
@@ -25,7 +24,7 @@ from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box
-from softswitch.problem.parameters import Params, check_params, count_parameters, float_dtype
+from softswitch.problem.parameters import Params, check_params, count_parameters, float_dtype, to_vector
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import LowerBound
 from softswitch.results.result import Result
@@ -71,7 +70,7 @@ def lower_bound(
         return _no_bound(problem, clients, params, limit)
     derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)
-    solution, start, inside = map(_flatten, (params, problem.start, projected))
+    solution, start, inside = map(to_vector, (params, problem.start, projected))
     search = _search(problem, derivatives, solution, inside, limit, budget)
     values, eps = search.first, float(np.finfo(np.dtype(float_dtype(params))).eps)
     excess = float((values.constraint - limit).max(initial=-math.inf))
@@ -167,10 +166,6 @@ def _no_bound(problem: Problem, clients: ClientData, params: Params, tolerance: 
     none = np.zeros(len(clients)), np.zeros(values.constraint.shape)
     worst = float(values.objective.max())
     return LowerBound(-math.inf, worst, tolerance, meets, False, reason, "", *none, 0.0, int(clients.sizes.sum()))
-
-
-def _flatten(params: Params) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(params)])
 
 
 class _Search(NamedTuple):

@@ -24,7 +24,7 @@ from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.problem.domains import Ball, Box, check_domain
-from softswitch.problem.parameters import Params, count_parameters
+from softswitch.problem.parameters import Params, count_parameters, to_vector
 from softswitch.problem.problem import Problem
 from softswitch.results import baseline
 from softswitch.results.baseline import Baseline
@@ -84,13 +84,6 @@ class _Clients(NamedTuple):
         """Return the rows of values and of gradients in an exchange; a Hessian counts d times."""
         return int(self.data.sizes.sum()), rows
 
-    def rebuild(self, point: np.ndarray) -> Params:
-        """Return the parameters at a point, in the dtype of the start."""
-        leaves, structure = jax.tree.flatten(self.problem.start)
-        ends = np.cumsum([leaf.size for leaf in leaves])
-        parts = zip(np.split(point, ends[:-1]), leaves, strict=True)
-        return jax.tree.unflatten(structure, [jnp.asarray(p.reshape(leaf.shape), leaf.dtype) for p, leaf in parts])
-
 
 def solve_second_order(
     problem: Problem,
@@ -117,8 +110,7 @@ def solve_second_order(
         evaluate_held_out = make_evaluator(problem, cast(ClientData, logging.held_out))
     oracle = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), evaluate_held_out)
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
-    point = np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(start)])
-    state = sqp.start(method, point, len(clients), derivatives.shape)
+    state = sqp.start(method, to_vector(start), len(clients), derivatives.shape)
     records, done, margin, margins, stopped, late = list[Record](), 0, 0.0, 0, False, False
     identity = {} if checkpoints is None else _identity(oracle, method, start, logging)
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
@@ -191,7 +183,7 @@ def _rounding_excess(oracle: _Clients, method: SQP, state: SQPState) -> float:
     """Return by how much the answer exceeds the tolerance only because it is rounded; 0 or less if it does not."""
     if int(state.phase) == Phase.DIVERGED or state.found.violation(method.tolerance) > 1e-6 * (1 + method.tolerance):
         return 0.0
-    evaluation = oracle.evaluate(oracle.rebuild(state.point))
+    evaluation = oracle.evaluate(oracle.derivatives.rebuild(state.point))
     values = evaluation.pooled if method.switches_on == "pooled" else evaluation.constraint
     return float(values.max()) - method.tolerance
 
@@ -214,7 +206,7 @@ def _record(
         constraint = np.repeat(constraint, count, axis=0)
     worst, held_out = constraint.max(), None
     if oracle.evaluate_held_out is not None:
-        values = None if point is None else oracle.evaluate_held_out(oracle.rebuild(point))
+        values = None if point is None else oracle.evaluate_held_out(oracle.derivatives.rebuild(point))
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None
     if record_clients:
@@ -236,7 +228,7 @@ def _record(
 
 
 def _server_state(oracle: _Clients, method: SQP, state: SQPState) -> State:
-    params = oracle.rebuild(state.point)
+    params = oracle.derivatives.rebuild(state.point)
     return first_state(params, method, (), len(oracle.data), oracle.derivatives.shape[1])
 
 
@@ -244,7 +236,7 @@ def _finish(
     oracle: _Clients, method: SQP, state: SQPState, records: Any, done: int, seed: int, seconds: float, stopped: bool
 ) -> Result:
     """Return the result: the last iterate, evaluated in the user's precision."""
-    params, history = oracle.rebuild(state.point), History.from_records(oracle, records, done)
+    params, history = oracle.derivatives.rebuild(state.point), History.from_records(oracle, records, done)
     evaluation: Evaluation = oracle.evaluate(params)
     status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped)
     start: Evaluation = oracle.evaluate(oracle.problem.start)
@@ -281,9 +273,7 @@ def _describe(
     if stopped:
         return Status(StatusCode.STOPPED, f"stopped after {done} exchanges; {status.message}", done, status.client), ()
     if phase == Phase.STALLED or phase < Phase.CONVERGED:
-        reason = (
-            "no step within the rounding error improves it" if phase == Phase.STALLED else f"rounds={done} are over"
-        )
+        reason = "no step within the rounding error improves it" if phase == Phase.STALLED else "the run has ended"
         evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
         advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
         diagnostics.append(Diagnostic(DiagnosticCode.STILL_IMPROVING, evidence, advice, phase != Phase.STALLED))

@@ -20,6 +20,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.methods.sqp import Derivatives, Query
 from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights
+from softswitch.problem.fairness import difference_from_sums
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.tracing import program_digest
@@ -71,9 +72,7 @@ class _Functions:
         """Return the pieces of a constraint of statistics: of a gap between two means, both differences."""
         if not self.has_gaps:
             return self.losses.pool(statistics)
-        sums, counts = statistics.reshape(-1, 2, 2)[..., 0], statistics.reshape(-1, 2, 2)[..., 1]
-        means = sums / jnp.where(counts > 0, counts, 1)
-        gap = jnp.where((counts > 0).all(axis=1), means[:, 0] - means[:, 1], -jnp.inf)
+        gap = jax.vmap(difference_from_sums)(statistics.reshape(-1, 4))
         return jnp.concatenate([gap, jnp.where(jnp.isneginf(gap), gap, -gap)])
 
 
@@ -92,7 +91,7 @@ class RowDerivatives:
         leaves, structure = jax.tree.flatten(problem.start)
         shapes = tuple(np.shape(leaf) for leaf in leaves)
         self._functions = _Functions(Losses.of(problem), structure, shapes, pooled)
-        self._clients, self._rows = clients, clients.rows
+        self._clients, self._rows, self._start = clients, clients.rows, problem.start
         self.size = sum(int(np.prod(shape)) for shape in shapes)
         ignoring = functions_ignoring_weights(problem, clients)
         self._groups = _group_by_width(clients.sizes, self.size, exactly=bool(ignoring))
@@ -111,6 +110,12 @@ class RowDerivatives:
                 self.shape = (1, *jax.eval_shape(self._functions.pieces, statistics).shape)
         eps = np.finfo(float).eps if self.is_exact else np.finfo(np.float32).eps
         self.rounding = float(eps) * (4 + float(np.sqrt(clients.sizes.max())) / 4)
+
+    def rebuild(self, point: np.ndarray) -> Params:
+        """Return the parameters at a point, in the dtype of the start."""
+        with jax.enable_x64(True):
+            params = self._functions.rebuild(jnp.asarray(point, float))
+            return jax.tree.map(lambda leaf, start: leaf.astype(start.dtype), params, self._start)
 
     @property
     def has_gaps(self) -> bool:
@@ -142,29 +147,22 @@ class RowDerivatives:
 
         Clients that are not ``needed`` return 0.
         """
-        size, count = self.size, len(self._clients)
-        needed = np.ones(count, bool) if needed is None else needed
+        everyone = np.ones(len(self._clients), bool)
         if not self._functions.pooled:
-            found = self._derive(query.point, np.c_[query.weights, query.multipliers], needed)
-            values, jacobian, hessian = found
+            weights = np.c_[query.weights, query.multipliers]
+            values, jacobian, hessian = self._derive(query.point, weights, everyone if needed is None else needed)
             return Derivatives(values[:, 0], values[:, 1:], jacobian[:, 0], jacobian[:, 1:], hessian)
         # The chain rule: a pooled constraint is a function of the clients' summed statistics.
-        statistics, sizes = self._statistics(query.point), self._clients.sizes.astype(float)
-        sums = sizes @ statistics
-        pieces, slopes, curvature = self._pool(sums, query.multipliers[0])
+        sizes = self._clients.sizes.astype(float)
+        values, jacobian, _ = self._derive(query.point, np.zeros((len(sizes), self._outputs)), everyone)
+        pieces, slopes, curvature = self._pool(sizes @ values[:, 1:], query.multipliers[0])
         weights = np.c_[query.weights, np.outer(sizes, query.multipliers[0] @ slopes)]
-        values, jacobian, hessian = self._derive(query.point, weights, needed)
+        _, _, hessian = self._derive(query.point, weights, weights.any(axis=1))
         summed = np.einsum("n,nsd->sd", sizes, jacobian[:, 1:])
-        gradient = (slopes @ summed).reshape(1, -1, size)
+        gradient = (slopes @ summed)[None]
         return Derivatives(
             values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed
         )
-
-    def _statistics(self, point: np.ndarray) -> np.ndarray:
-        """Return the clients' statistics of a pooled constraint."""
-        outputs = self._outputs
-        values, _, _ = self._derive(point, np.zeros((len(self._clients), outputs)), np.ones(len(self._clients), bool))
-        return np.asarray(values[:, 1:])
 
     def _pool(self, sums: np.ndarray, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the pieces of a pooled constraint, their gradients, and the Hessian of their weighted sum."""

@@ -102,6 +102,12 @@ def _group_means(statistics: Float[Array, " four"]) -> tuple[Float[Array, " two"
     return sums / jnp.where(counts > 0, counts, 1), counts > 0
 
 
+def difference_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
+    """Return the mean of the protected group minus that of the other rows, or −∞ if a group has no rows."""
+    means, known = _group_means(statistics)
+    return jnp.where(known.all(), means[0] - means[1], -jnp.inf)
+
+
 def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
     """Return |mean of the protected group − mean of the other rows|, or −∞ if a group has no rows."""
     means, known = _group_means(statistics)

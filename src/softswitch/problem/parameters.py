@@ -27,6 +27,11 @@ def float_dtype(params: Params) -> Any:
     return jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32)
 
 
+def to_vector(params: Params) -> np.ndarray:
+    """Return all entries of the parameters as one float64 vector on the host."""
+    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(params)])
+
+
 def count_parameters(params: Params) -> int:
     """Return the number of parameters."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
