@@ -262,7 +262,9 @@ def test_a_warm_start_has_the_shapes_of_the_problem():
     again = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05), warm_start=first)
     assert len(again.history) < len(first.history)
     other = dataclasses.replace(PARITY, start=jnp.zeros(3))
-    with pytest.raises(ValueError, match="warm_start must hold parameters of shapes"):
+    with pytest.raises(
+        ValueError, match="warm_start must hold parameters of the problem's structure, shapes and dtypes"
+    ):
         ss.solve(other, clients, ss.SQP(tolerance=0.05), warm_start=first)
 
 

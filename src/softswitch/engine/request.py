@@ -408,17 +408,22 @@ def _check_copies(name: str, value: Any, count: int, start: Params) -> None:
 
 def _check_warm_start(earlier: State, fresh: State, domain: Domain | None) -> None:
     """Raise unless a run can continue from an earlier state: it has the structure of a fresh one, and is in Θ."""
-    wanted, given = structure_and_shapes(fresh.params), structure_and_shapes(earlier.params)
-    if wanted != given:
-        accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
-        raise ValueError(f"warm_start must hold {accepted}, but holds {given[1]}")
+    check_warm_params(earlier.params, fresh.params, domain)
     wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
     if wanted != given:
         raise ValueError(
             "warm_start must come from a run with the same class of method and optimizer, whose state continues; to "
             "start at its parameters only, use them as the problem's start"
         )
-    check_domain(domain, earlier.params)
+
+
+def check_warm_params(given: Params, start: Params, domain: Domain | None) -> None:
+    """Raise unless a run can begin at these parameters: they have the structure of the start, and are in Θ."""
+    wanted, found = structure_and_shapes(start), structure_and_shapes(given)
+    if wanted != found:
+        accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
+        raise ValueError(f"warm_start must hold {accepted}, but holds {found[1]}")
+    check_domain(domain, given)
 
 
 def _continue(earlier: State, fresh: State) -> State:

@@ -15,7 +15,7 @@ import numpy as np
 from softswitch.certification.optimality import prove_infeasible
 from softswitch.data.client_data import ClientData
 from softswitch.engine.loop import defer_interrupts
-from softswitch.engine.request import RunSettings
+from softswitch.engine.request import RunSettings, check_warm_params
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
@@ -23,7 +23,7 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
-from softswitch.problem.domains import Ball, Box, check_domain
+from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
 from softswitch.problem.problem import Problem
 from softswitch.results import baseline
@@ -34,7 +34,7 @@ from softswitch.results.history import ClientHistory, History, Record, join
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
 from softswitch.support import checks
-from softswitch.support.arrays import fingerprint, structure_and_shapes
+from softswitch.support.arrays import fingerprint
 from softswitch.support.text import format_value, join_first
 from softswitch.support.tracing import strip_addresses
 
@@ -98,10 +98,8 @@ def solve_second_order(
     """Run ``SQP`` from the start or from its latest checkpoint."""
     start = problem.start
     if warm_start is not None:
-        wanted, given = structure_and_shapes(start), structure_and_shapes(warm_start.last)
-        if wanted != given:
-            raise ValueError(f"warm_start must hold parameters of shapes {wanted[1]}, but holds {given[1]}")
-        check_domain(problem.domain, start := warm_start.last)
+        check_warm_params(warm_start.last, start, problem.domain)
+        start = warm_start.last
     rounds = DEFAULT_EXCHANGES if settings.rounds is None else settings.rounds
     derivatives = RowDerivatives(problem, clients, pooled=method.switches_on == "pooled")
     evaluate_held_out = None
