@@ -132,6 +132,23 @@ def test_a_pooled_constraint_is_differentiated_by_the_chain_rule():
     assert 0.0199 < result.pooled_constraint.max() <= 0.02
 
 
+def test_a_pooled_constraint_that_is_curved_in_its_sums():
+    """The square of the mean probability over all rows."""
+
+    def sums(w, batch):
+        return jnp.stack([(batch["weight"] * probability(w, batch)).sum(), batch["weight"].sum()])
+
+    clients, point = parity(), np.array([0.5, -0.3, 0.2, 0.1])
+    squared = dataclasses.replace(PARITY, constraint=ss.PooledConstraint(sums, lambda s: (s[0] / s[1]) ** 2))
+    found = RowDerivatives(squared, clients, pooled=True).reply(Query(point, np.zeros(5), np.ones((1, 1))))
+    x = np.asarray(clients.rows.columns["x"], float)
+    p = 1 / (1 + np.exp(-x @ point))
+    slope = x.T @ (p * (1 - p)) / len(p)
+    bend = (x.T * (p * (1 - p) * (1 - 2 * p))) @ x / len(p)
+    np.testing.assert_allclose(found.constraint, [[p.mean() ** 2]], rtol=1e-10)
+    np.testing.assert_allclose(found.hessian, 2 * np.outer(slope, slope) + 2 * p.mean() * bend, rtol=1e-8, atol=1e-12)
+
+
 def test_clients_without_a_value_are_left_out():
     task = breast_cancer(20, concentration=0.3)
     problem = dataclasses.replace(task.problem, domain=ss.Ball(3.0))
