@@ -19,8 +19,8 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.methods import sqp
-from softswitch.methods.sqp import SQP, Derivatives, Query, SQPState
-from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
+from softswitch.methods.sqp import SQP, Derivatives, Query
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box
@@ -70,26 +70,53 @@ def lower_bound(
         return _no_bound(problem, clients, params, limit)
     derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)
-    solution, start, inside = map(to_vector, (params, problem.start, projected))
-    search = _search(problem, derivatives, solution, inside, limit, budget)
-    values, eps = search.first, float(np.finfo(np.dtype(float_dtype(params))).eps)
-    excess = float((values.constraint - limit).max(initial=-math.inf))
+    solution, inside = to_vector(params), to_vector(projected)
+    search = _search(derivatives, inside, limit, budget)
+    first = search.first
+    if not np.array_equal(inside, solution):
+        first = derivatives.reply(Query(solution, 0 * search.weights.weights, 0 * search.weights.multipliers))
     is_inside = np.linalg.norm(inside - solution) <= 1e-6 * (1e-3 + np.linalg.norm(solution))  # up to rounding
-    meets = bool(is_inside) and excess <= 8 * eps * (abs(limit) + 1)
+    eps = float(np.finfo(np.dtype(float_dtype(params))).eps)
+    meets = bool(is_inside) and float((first.constraint - limit).max(initial=-math.inf)) <= 8 * eps * (abs(limit) + 1)
+    return bound_by_weights(derivatives, solution, first, limit, search.weights, meets=meets)
+
+
+def bound_by_weights(
+    derivatives: DerivativeOracle,
+    solution: np.ndarray,
+    found: Derivatives,
+    tolerance: float,
+    weights: Query,
+    *,
+    meets: bool,
+    check_convexity: bool = True,
+) -> LowerBound:
+    """Return the lower bound for given weights and multipliers, by minimising their Lagrangian.
+
+    Args:
+        derivatives: The clients.
+        solution: The answer, as a vector.
+        found: Its values.
+        tolerance: ε.
+        weights: Weights of the Lagrangian, and the point at which its minimisation starts.
+        meets: Whether the answer is within the domain and the tolerance.
+        check_convexity: Whether to look for a chord that lies below a function, which takes 24 evaluations.
+    """
+    dtype = np.dtype(float_dtype(derivatives.start))
+    start, eps = to_vector(derivatives.start), float(np.finfo(dtype).eps)
 
     def report(
         reason: str, value: float = -math.inf, certified: bool = False, assumed: str = "", subtracted: float = 0.0
     ) -> LowerBound:
-        query, rows = search.state.query, derivatives.rows
-        weights = (
-            (query.weights, query.multipliers) if math.isfinite(value) else (0 * query.weights, 0 * query.multipliers)
-        )
-        return LowerBound(value, values.worst, limit, meets, certified, reason, assumed, *weights, subtracted, rows)
+        kept = 1 if math.isfinite(value) else 0
+        pair = kept * weights.weights, kept * weights.multipliers
+        rows = derivatives.rows
+        return LowerBound(value, found.worst, tolerance, meets, certified, reason, assumed, *pair, subtracted, rows)
 
-    if not values.is_finite:
+    if not found.is_finite:
         return report("the values at the solution are not finite")
-    lagrangian = _Lagrangian(problem, derivatives, limit, search.state.query)
-    minimum = lagrangian.minimise(search.state.point, UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(solution))))
+    lagrangian = _Lagrangian(derivatives, tolerance, weights)
+    minimum = lagrangian.minimise(weights.point, UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(solution))))
     if minimum is None:
         return report("the Lagrangian has no minimum for the weights found; add a domain (Ball, Box)")
     length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
@@ -98,20 +125,22 @@ def lower_bound(
     value = floor.value - derivatives.rounding * minimum.size
     if not math.isfinite(value):
         return report("the Lagrangian's curvature is not finite")
-    scale = max(abs(values.worst), float(values.objective[np.isfinite(values.objective)].std())) or 1.0
-    refutation = _refute_convexity(derivatives, solution, (start, minimum.point), clients.names, limit)
+    scale = max(abs(found.worst), float(found.objective[np.isfinite(found.objective)].std())) or 1.0
+    refutation = (
+        _refute_convexity(derivatives, solution, (start, minimum.point), tolerance) if check_convexity else None
+    )
     if refutation is None and _has_negative_curvature(minimum, derivatives.rounding):
         refutation = "the Lagrangian has negative curvature at its minimum"
-    if meets and value > values.worst + max(1e-9, 100 * eps) * scale:
+    if meets and value > found.worst + max(1e-9, 100 * eps) * scale:
         return report(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
-    value = min(value, values.worst) if meets else value
+    value = min(value, found.worst) if meets else value
     if refutation is not None:
-        why = f"the problem is {'declared convex, but is ' if problem.convex else ''}not convex: {refutation}"
-    elif problem.convex:
+        why = f"the problem is {'declared convex, but is ' if derivatives.convex else ''}not convex: {refutation}"
+    elif derivatives.convex:
         why = "the problem is convex"
     else:
-        why = "convexity is not known" if problem.convex is None else "the problem is declared not convex"
-    certified = refutation is None and bool(problem.convex)
+        why = "convexity is not known" if derivatives.convex is None else "the problem is declared not convex"
+    certified = refutation is None and bool(derivatives.convex)
     return report(why, value, certified, floor.assumed, minimum.value - value)
 
 
@@ -135,18 +164,16 @@ def with_lower_bound(
     return replace(result, lower_bound=bound)
 
 
-def prove_infeasible(
-    problem: Problem, derivatives: RowDerivatives, tolerance: float, multipliers: Query
-) -> tuple[float, str] | None:
+def prove_infeasible(derivatives: DerivativeOracle, tolerance: float, multipliers: Query) -> tuple[float, str] | None:
     """Return a positive lower bound on min over w of Σ μ (g − ε), with Σμ = 1, and what it assumes; None without one.
 
     If it is positive, no parameters meet the tolerance. It is rigorous for convex constraints; others give None.
     """
     total = float(multipliers.multipliers.sum())
-    if not problem.convex or total <= 0:
+    if not derivatives.convex or total <= 0:
         return None
     weights = multipliers._replace(weights=0 * multipliers.weights, multipliers=multipliers.multipliers / total)
-    lagrangian = _Lagrangian(problem, derivatives, tolerance, weights)
+    lagrangian = _Lagrangian(derivatives, tolerance, weights)
     norm = float(np.linalg.norm(multipliers.point))
     minimum = lagrangian.minimise(multipliers.point, UNBOUNDED_FACTOR * max(1.0, norm))
     if minimum is None:
@@ -169,33 +196,24 @@ def _no_bound(problem: Problem, clients: ClientData, params: Params, tolerance: 
 
 
 class _Search(NamedTuple):
-    """The values at the solution, and the state of ``SQP`` after its exchanges from there."""
+    """The derivatives at the start of a search for weights, and the weights found."""
 
     first: Derivatives
-    state: SQPState
+    weights: Query
 
 
-def _search(
-    problem: Problem,
-    derivatives: RowDerivatives,
-    solution: np.ndarray,
-    inside: np.ndarray,
-    tolerance: float,
-    budget: float,
-) -> _Search:
-    """Run ``SQP`` from the solution, or its projection: the multipliers are the weights of the bound."""
-    method, domain = SQP(tolerance=max(0.0, tolerance)), problem.domain
-    state = sqp.start(method, inside, len(derivatives.sizes), derivatives.shape)
+def _search(derivatives: DerivativeOracle, start: np.ndarray, tolerance: float, budget: float) -> _Search:
+    """Run ``SQP``: the multipliers of its last quadratic program are the weights of the bound."""
+    method = SQP(tolerance=max(0.0, tolerance))
+    state = sqp.start(method, start, len(derivatives.names), derivatives.shape)
     reply = first = derivatives.reply(state.query)
-    if not np.array_equal(inside, solution):
-        first = derivatives.reply(state.query._replace(point=solution))
-    limit = UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(solution)))
+    limit = UNBOUNDED_FACTOR * max(1.0, float(np.linalg.norm(start)))
     for _ in range(MAX_SEARCH):
-        state = sqp.advance(method, tolerance, domain, state, reply)
+        state = sqp.advance(method, tolerance, derivatives.domain, state, reply)
         if state.is_over or derivatives.rows > budget or np.linalg.norm(state.point) > limit:
             break
         reply = derivatives.reply(state.query)
-    return _Search(first, state)
+    return _Search(first, state.query._replace(point=state.point))
 
 
 @dataclass(frozen=True)
@@ -226,8 +244,8 @@ class _Lagrangian:
     The minimum over a larger set is smaller, and still gives a valid bound.
     """
 
-    def __init__(self, problem: Problem, derivatives: RowDerivatives, tolerance: float, weights: Query) -> None:
-        self.domain = problem.domain if isinstance(problem.domain, Ball | Box) else None
+    def __init__(self, derivatives: DerivativeOracle, tolerance: float, weights: Query) -> None:
+        self.domain = derivatives.domain if isinstance(derivatives.domain, Ball | Box) else None
         self._derivatives, self._tolerance, self._weights = derivatives, tolerance, weights
         self._needed = (weights.weights > 0) | (weights.multipliers > 0).any(axis=1)
         self.rounding = derivatives.rounding
@@ -345,11 +363,7 @@ def _has_negative_curvature(minimum: _Minimum, rounding: float) -> bool:
 
 
 def _refute_convexity(
-    derivatives: RowDerivatives,
-    solution: np.ndarray,
-    ends: Sequence[np.ndarray],
-    names: Sequence[object],
-    tolerance: float,
+    derivatives: DerivativeOracle, solution: np.ndarray, ends: Sequence[np.ndarray], tolerance: float
 ) -> str | None:
     """Return a description of a function that lies above a chord through the solution; None if none was found."""
     generator = np.random.default_rng(0)
@@ -369,7 +383,7 @@ def _refute_convexity(
                 above = middle - (first + last) / 2 > slack
             above &= np.isfinite(first) & np.isfinite(last)
             if above.any():
-                is_pooled = len(middle) != len(names)
-                owner = "all clients together" if is_pooled else f"client {names[np.argwhere(above)[0][0]]!r}"
+                first_client = derivatives.names[np.argwhere(above)[0][0]]
+                owner = "all clients together" if len(middle) != len(derivatives.names) else f"client {first_client!r}"
                 return f"the {name} of {owner} lies above a chord"
     return None

@@ -5,35 +5,34 @@ from __future__ import annotations
 import json
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from softswitch.certification.optimality import prove_infeasible
+from softswitch.certification.optimality import bound_by_weights, prove_infeasible
 from softswitch.data.client_data import ClientData
 from softswitch.engine.loop import defer_interrupts
-from softswitch.engine.request import RunSettings, check_warm_params
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
-from softswitch.oracles.evaluation import ClientSummary, make_evaluator, summarize_clients
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle
+from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
 from softswitch.problem.problem import Problem
 from softswitch.results import baseline
-from softswitch.results.baseline import Baseline
+from softswitch.results.baseline import Baseline, LowerBound
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
 from softswitch.results.history import ClientHistory, History, Record, join
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
-from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 from softswitch.support.text import format_value, join_first
 from softswitch.support.tracing import strip_addresses
@@ -71,49 +70,35 @@ def check_second_order(
         )
 
 
-class _Clients(NamedTuple):
-    """The clients of a run: their derivatives, and evaluations in the user's precision."""
-
-    problem: Problem
-    data: ClientData
-    derivatives: RowDerivatives
-    evaluate: Any
-    evaluate_held_out: Any
-
-    def cost(self, rows: Any) -> tuple[Any, Any]:
-        """Return the rows of values and of gradients in an exchange; a Hessian counts d times."""
-        return int(self.data.sizes.sum()), rows
-
-
 def solve_second_order(
-    problem: Problem,
-    clients: ClientData,
+    oracle: DerivativeOracle,
     method: SQP,
-    settings: RunSettings,
-    seed: int,
-    logging: Logging,
+    *,
+    seed: int = 0,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    logging: Logging = Logging(),  # noqa: B008 (frozen)
     checkpoints: Checkpoints | None = None,
     warm_start: Result | None = None,
+    lower_bound: bool = True,
+    check_convexity: bool = True,
 ) -> Result:
-    """Run ``SQP`` from the start or from its latest checkpoint."""
-    start = problem.start
+    """Run ``SQP`` from the start or from its latest checkpoint, with any clients that return derivatives.
+
+    ``lower_bound`` adds the optimality gap, and ``check_convexity`` tests the assumption behind it, with 24 further
+    evaluations.
+    """
+    start, tolerance, domain = oracle.start, method.tolerance, oracle.domain
     if warm_start is not None:
-        check_warm_params(warm_start.last, start, problem.domain)
         start = warm_start.last
-    rounds = DEFAULT_EXCHANGES if settings.rounds is None else settings.rounds
-    derivatives = RowDerivatives(problem, clients, pooled=method.switches_on == "pooled")
-    evaluate_held_out = None
-    if logging.held_out is not None:
-        checks.check_instance("held_out", logging.held_out, ClientData)
-        evaluate_held_out = make_evaluator(problem, cast(ClientData, logging.held_out))
-    oracle = _Clients(problem, clients, derivatives, make_evaluator(problem, clients), evaluate_held_out)
+    rounds = DEFAULT_EXCHANGES if rounds is None else rounds
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
-    state = sqp.start(method, to_vector(start), len(clients), derivatives.shape)
+    state = sqp.start(method, to_vector(start), len(oracle.names), oracle.shape)
     records, done, margin, margins, stopped, late = list[Record](), 0, 0.0, 0, False, False
     identity = {} if checkpoints is None else _identity(oracle, method, start, logging)
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
         if checkpoints is not None:
-            like = partial(_record, oracle, method, state.found, 0, logging.record_clients)
+            like = partial(_record, oracle, method, state.found, 0, logging)
             if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
                 saved.check_rounds(rounds)
                 state, records, done = saved.state, [saved.record], saved.done
@@ -126,33 +111,39 @@ def solve_second_order(
                     excess = _rounding_excess(oracle, method, state)
                     if excess <= 0 or margins == MAX_MARGINS:
                         break
-                    least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, method.tolerance)
+                    least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, tolerance)
                     margin, margins = margin + max(2 * excess, least), margins + 1
-                    state = sqp.propose(method, method.tolerance - margin, problem.domain, state)
+                    state = sqp.propose(method, tolerance - margin, domain, state)
                     continue
                 with defer_interrupts():
-                    before, point = derivatives.rows, state.query.point
-                    reply = derivatives.reply(state.query)
-                    rows = derivatives.rows - before
-                    record = _record(oracle, method, reply, rows, logging.record_clients, point)
-                    state = sqp.advance(method, method.tolerance - margin, problem.domain, state, reply)
+                    before, point = oracle.rows, state.query.point
+                    reply = oracle.reply(state.query)
+                    record = _record(oracle, method, reply, oracle.rows - before, logging, point)
+                    state = sqp.advance(method, tolerance - margin, domain, state, reply)
                     records, done = [*records, record], done + 1
-                seconds = time.perf_counter() - began
+                elapsed = time.perf_counter() - began
                 history = History.from_records(oracle, [record], 1, first=done - 1)
-                shown = _server_state(oracle, method, state)
-                chunk = Chunk(done, rounds, history, share.update(history), shown, seconds)
+                chunk = Chunk(
+                    done, rounds, history, share.update(history), _server_state(oracle, method, state), elapsed
+                )
                 stopped = run_callbacks((bar, *callbacks), chunk)
-                late = settings.seconds is not None and seconds >= settings.seconds
+                late = seconds is not None and elapsed >= seconds
                 if checkpoints is not None and checkpoints.is_due():
-                    records = _save(checkpoints, identity, state, records, done, seconds, (margin, margins))
+                    records = _save(checkpoints, identity, state, records, done, elapsed, (margin, margins))
         except KeyboardInterrupt:
             if not done:
                 raise
             stopped = True
-        seconds = time.perf_counter() - began
+        elapsed = time.perf_counter() - began
         if checkpoints is not None:
-            records = _save(checkpoints, identity, state, records, done, seconds, (margin, margins))
-    return _finish(oracle, method, state, records, done, seed, seconds, stopped and not state.is_over)
+            records = _save(checkpoints, identity, state, records, done, elapsed, (margin, margins))
+    result = _finish(oracle, method, state, records, done, seed, elapsed, stopped and not state.is_over)
+    if not lower_bound or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
+        return result
+    try:
+        return replace(result, lower_bound=_lower_bound(oracle, result, state, check_convexity))
+    except KeyboardInterrupt:  # the run itself is complete
+        return result
 
 
 def _save(
@@ -164,50 +155,49 @@ def _save(
     return [joined]
 
 
-def _identity(oracle: _Clients, method: SQP, start: Params, logging: Logging) -> dict[str, str]:
+def _identity(oracle: DerivativeOracle, method: SQP, start: Params, logging: Logging) -> dict[str, str]:
     """Return everything that determines a run, as text."""
     return {
         "method": strip_addresses(str(method)),
-        "domain": strip_addresses(repr(oracle.problem.domain)),
+        "domain": strip_addresses(repr(oracle.domain)),
         "record_clients": str(logging.record_clients),
         "start": fingerprint(start),
-        "clients": fingerprint(oracle.data.rows),
-        "program": oracle.derivatives.digest(),
+        **oracle.digest(),
         "jax": jax.__version__,
     }
 
 
-def _rounding_excess(oracle: _Clients, method: SQP, state: SQPState) -> float:
+def _rounding_excess(oracle: DerivativeOracle, method: SQP, state: SQPState) -> float:
     """Return by how much the answer exceeds the tolerance only because it is rounded; 0 or less if it does not."""
     if int(state.phase) == Phase.DIVERGED or state.found.violation(method.tolerance) > 1e-6 * (1 + method.tolerance):
         return 0.0
-    evaluation = oracle.evaluate(oracle.derivatives.rebuild(state.point))
-    values = evaluation.pooled if method.switches_on == "pooled" else evaluation.constraint
+    evaluation = oracle.evaluate(oracle.rebuild(state.point))
+    values: Any = evaluation.pooled if method.switches_on == "pooled" else evaluation.constraint
     return float(values.max()) - method.tolerance
 
 
 def _record(
-    oracle: _Clients,
+    oracle: DerivativeOracle,
     method: SQP,
     found: Derivatives,
     rows: int,
-    record_clients: bool,
+    logging: Logging,
     point: np.ndarray | None = None,
 ) -> Record:
     """Return the record of an exchange, with one round; without a point, one of the same structure."""
     constraint: Any = found.constraint
     objective: Any = found.objective
-    count = len(oracle.data)
-    if oracle.derivatives.has_gaps:
+    count = len(oracle.names)
+    if oracle.has_gaps:
         constraint = np.maximum(*np.split(constraint, 2, axis=1))
     if len(constraint) != count:  # pooled
         constraint = np.repeat(constraint, count, axis=0)
     worst, held_out = constraint.max(), None
-    if oracle.evaluate_held_out is not None:
-        values = None if point is None else oracle.evaluate_held_out(oracle.derivatives.rebuild(point))
+    if logging.held_out is not None:
+        values = None if point is None else oracle.evaluate_held_out(oracle.rebuild(point))
         held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
     clients = None
-    if record_clients:
+    if logging.record_clients:
         clients = ClientHistory(jnp.arange(count, dtype=jnp.int32), objective, constraint, {})
     no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
     record = Record(
@@ -225,19 +215,26 @@ def _record(
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)
 
 
-def _server_state(oracle: _Clients, method: SQP, state: SQPState) -> State:
-    params = oracle.derivatives.rebuild(state.point)
-    return first_state(params, method, (), len(oracle.data), oracle.derivatives.shape[1])
+def _server_state(oracle: DerivativeOracle, method: SQP, state: SQPState) -> State:
+    params = oracle.rebuild(state.point)
+    return first_state(params, method, (), len(oracle.names), oracle.shape[1])
 
 
 def _finish(
-    oracle: _Clients, method: SQP, state: SQPState, records: Any, done: int, seed: int, seconds: float, stopped: bool
+    oracle: DerivativeOracle,
+    method: SQP,
+    state: SQPState,
+    records: Any,
+    done: int,
+    seed: int,
+    seconds: float,
+    stopped: bool,
 ) -> Result:
     """Return the result: the last iterate, evaluated in the user's precision."""
-    params, history = oracle.derivatives.rebuild(state.point), History.from_records(oracle, records, done)
+    params, history = oracle.rebuild(state.point), History.from_records(oracle, records, done)
     evaluation: Evaluation = oracle.evaluate(params)
     status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped)
-    start: Evaluation = oracle.evaluate(oracle.problem.start)
+    start: Evaluation = oracle.evaluate(oracle.start)
     return Result(
         params=params,
         last=params,
@@ -249,7 +246,7 @@ def _finish(
         client_objective=evaluation.objective,
         client_constraint=evaluation.constraint,
         pooled_constraint=evaluation.pooled,
-        names=oracle.data.names,
+        names=oracle.names,
         method=method,
         seed=seed,
         seconds=seconds,
@@ -258,16 +255,28 @@ def _finish(
     )
 
 
+def _lower_bound(oracle: DerivativeOracle, result: Result, state: SQPState, check_convexity: bool) -> LowerBound:
+    """Return the bound by the multipliers of the last quadratic program."""
+    answer, found, tolerance = to_vector(result.params), state.found, float(result.method.tolerance)
+    if not np.array_equal(answer, state.point):  # rounded to the dtype of the start
+        objective, constraint = oracle.values(answer)
+        found = found._replace(objective=objective, constraint=constraint)
+    query = state.query._replace(point=state.point)
+    return bound_by_weights(
+        oracle, answer, found, tolerance, query, meets=result.status.ok, check_convexity=check_convexity
+    )
+
+
 def _describe(
-    oracle: _Clients, method: SQP, state: SQPState, evaluation: Evaluation, done: int, stopped: bool
+    oracle: DerivativeOracle, method: SQP, state: SQPState, evaluation: Evaluation, done: int, stopped: bool
 ) -> tuple[Status, tuple[Diagnostic, ...]]:
     """Return how the run ended, and what to know about it."""
-    status, phase, diagnostics = model_status(oracle.data.names, method, evaluation), int(state.phase), []
+    status, phase, diagnostics = model_status(oracle.names, method, evaluation), int(state.phase), []
     if phase == Phase.DIVERGED:
         values = (state.found.objective, state.found.objective_gradient, state.found.constraint_gradient)
-        culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(oracle.data))]))
-        message = f"the derivatives of client {oracle.data.names[culprit]!r} are not finite at the start"
-        return Status(StatusCode.DIVERGED, message, 0, oracle.data.names[culprit]), ()
+        culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(oracle.names))]))
+        message = f"the derivatives of client {oracle.names[culprit]!r} are not finite at the start"
+        return Status(StatusCode.DIVERGED, message, 0, oracle.names[culprit]), ()
     if stopped:
         return Status(StatusCode.STOPPED, f"stopped after {done} exchanges; {status.message}", done, status.client), ()
     if phase == Phase.STALLED or phase < Phase.CONVERGED:
@@ -275,13 +284,13 @@ def _describe(
         evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
         advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
         diagnostics.append(Diagnostic(DiagnosticCode.STILL_IMPROVING, evidence, advice, phase != Phase.STALLED))
-    if not oracle.derivatives.is_exact:
+    if not oracle.is_exact:
         advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
         diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))
-    proof = None if status.ok else prove_infeasible(oracle.problem, oracle.derivatives, method.tolerance, state.query)
+    proof = None if status.ok else prove_infeasible(oracle, method.tolerance, state.query)
     if proof is not None:
         least, assumed = proof
-        blocking = [oracle.data.names[i] for i in np.flatnonzero(state.query.multipliers.any(axis=1))]
+        blocking = [oracle.names[i] for i in np.flatnonzero(state.query.multipliers.any(axis=1))]
         is_pooled = method.switches_on == "pooled"
         where = "on the pooled data" if is_pooled else f"at all of {join_first(list(map(repr, blocking)))}"
         evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} {where}"

@@ -12,13 +12,20 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import RunSettings, request, request_of, resolve_method, resolve_sampling
+from softswitch.engine.request import (
+    RunSettings,
+    check_warm_params,
+    request,
+    request_of,
+    resolve_method,
+    resolve_sampling,
+)
 from softswitch.engine.second_order import check_second_order, solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
-from softswitch.oracles.derivatives import MAX_PARAMETERS
+from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.checks import check_private, refuse_uncounted
@@ -90,12 +97,26 @@ def solve(
         checks.check_instance(name, given, kind)
     if isinstance(method, SQP):
         check_second_order(problem, clients, sampling, output, compute, logging, privacy)
-        settings = RunSettings.from_options(rounds, seconds, Sampling(), output, logging)
-        task, rows = cast(Problem, problem), cast(ClientData, clients)
-        result = solve_second_order(task, rows, method, settings, seed, logging, checkpoints, warm_start)
-        if isinstance(task.objective, RegretObjective):
-            result = replace(result, client_optimum=rows.client_optimum)
-        return _add_lower_bound(result, task, rows, output, compute, automatic=True)
+        RunSettings.from_options(rounds, seconds, Sampling(), output, logging)  # checks them
+        task, rows, held_out = cast(Problem, problem), cast(ClientData, clients), logging.held_out
+        if held_out is not None:
+            checks.check_instance("held_out", held_out, ClientData)
+        if warm_start is not None:
+            check_warm_params(warm_start.last, task.start, task.domain)
+        pooled = method.switches_on == "pooled"
+        result = solve_second_order(
+            RowDerivatives(task, rows, pooled=pooled, held_out=cast(Any, held_out)),
+            method,
+            seed=seed,
+            rounds=rounds,
+            seconds=seconds,
+            logging=logging,
+            checkpoints=checkpoints,
+            warm_start=warm_start,
+            lower_bound=output.lower_bound is not False,
+        )
+        regret = isinstance(task.objective, RegretObjective)
+        return replace(result, client_optimum=rows.client_optimum) if regret else result
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": warm_start, "privacy": privacy}
     if isinstance(problem, Federation):

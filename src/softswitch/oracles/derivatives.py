@@ -1,13 +1,15 @@
-"""Values, gradients and Hessians of all clients' functions on all of their rows, in float64.
+"""DerivativeOracle: clients that return values, gradients and Hessians on all of their rows, in float64.
 
-The user's precision does not change: rows and parameters are cast inside the compiled programs, which run under a local
-``enable_x64``. A gap |a − b| between groups is given as its two smooth pieces, a − b and b − a.
+``RowDerivatives`` are those of ``ClientData``. The precision of the user does not change: rows and parameters are cast
+inside compiled programs, which run under a local ``enable_x64``. A gap |a − b| between groups is given as its smooth
+pieces a − b and b − a.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -19,10 +21,13 @@ from jaxtyping import Array
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.methods.sqp import Derivatives, Query
-from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights, make_evaluator
+from softswitch.problem.domains import Domain
 from softswitch.problem.fairness import difference_from_sums
-from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.parameters import Batch, Params, count_parameters
 from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.support.arrays import fingerprint
 from softswitch.support.tracing import program_digest
 
 MAX_PARAMETERS = 500
@@ -33,6 +38,102 @@ WIDTH_CANDIDATES = 48
 """Number of client sizes that are considered as widths."""
 WORTH_A_WIDTH = 6_000_000
 """Padded rows times parameters that another width must save: its compilation costs about as much in ten exchanges."""
+
+
+class DerivativeOracle(ABC):
+    """Clients that return derivatives of second order on all of their rows: what ``SQP`` and lower bounds need.
+
+    Attributes:
+        names: Labels of the clients.
+        start: Initial parameters, a pytree of floating arrays; results have its structure and dtypes.
+        domain: ``Ball``, ``Box`` or None.
+        convex: Whether f_i and g_i are declared convex; None if that is unknown.
+        shape: Shape of the constraints: clients × pieces, or 1 × pieces if they are pooled.
+        sizes: Number of rows of each client.
+        rows: Number of rows evaluated so far; a Hessian counts d times.
+        rounding: Relative rounding error allowed for a mean over a client's rows.
+        is_exact: Whether everything is computed in float64: False if a function casts to float32.
+        has_gaps: Whether the constraints are the pieces a − b and b − a of gaps |a − b|, in this order.
+    """
+
+    names: tuple[Any, ...]
+    start: Params
+    domain: Domain | None
+    convex: bool | None
+    shape: tuple[int, int]
+    sizes: np.ndarray
+    rows: int = 0
+    rounding: float
+    is_exact: bool = True
+    has_gaps: bool = False
+
+    @abstractmethod
+    def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
+        """Return values, gradients and the Hessian at a point: one exchange.
+
+        Args:
+            query: Point, and weights of the functions in the Hessian.
+            needed: Which clients are evaluated; the others may return 0. Default: all.
+        """
+
+    @abstractmethod
+    def evaluate(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client, in the user's precision.
+
+        Args:
+            params: Parameters of the structure of ``start``.
+        """
+
+    def evaluate_held_out(self, params: Params) -> Evaluation | None:
+        """Evaluate parameters on held-out rows; None if there are none.
+
+        Args:
+            params: Parameters of the structure of ``start``.
+        """
+        return None
+
+    @abstractmethod
+    def digest(self) -> dict[str, str]:
+        """Return what the replies depend on, as text by name. Checkpoints with another one are refused."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters d."""
+        return count_parameters(self.start)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the constraint is one of all clients together."""
+        return self.shape[0] != len(self.names)
+
+    def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return f_i and g_ic, without a Hessian.
+
+        Args:
+            point: Parameters as one vector.
+        """
+        reply = self.reply(Query(point, np.zeros(len(self.names)), np.zeros(self.shape)))
+        return reply.objective, reply.constraint
+
+    def rebuild(self, point: np.ndarray) -> Params:
+        """Return the parameters at a point, with the structure and dtypes of the start.
+
+        Args:
+            point: Parameters as one vector.
+        """
+        leaves, structure = jax.tree.flatten(self.start)
+        parts = np.split(np.asarray(point, float), np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+        with jax.enable_x64(True):
+            pairs = zip(parts, leaves, strict=True)
+            return jax.tree.unflatten(structure, [jnp.asarray(p.reshape(x.shape), x.dtype) for p, x in pairs])
+
+    def cost(self, rows: Any) -> tuple[Any, Any]:
+        """Return the numbers of rows on which an exchange evaluates values, and gradients.
+
+        Args:
+            rows: Number of rows of gradients; a Hessian counts d times.
+        """
+        return int(self.sizes.sum()), rows
 
 
 @jax.tree_util.register_static
@@ -76,26 +177,27 @@ class _Functions:
         return jnp.concatenate([gap, jnp.where(jnp.isneginf(gap), gap, -gap)])
 
 
-class RowDerivatives:
-    """The derivatives that ``ClientData`` return.
+class RowDerivatives(DerivativeOracle):
+    """The derivatives of ``ClientData`` in memory, by a compiled program.
 
-    Attributes:
-        size: Number of parameters d.
-        shape: Shape of the constraints: clients × pieces, or 1 × pieces if they are pooled.
-        rows: Number of rows evaluated so far; a Hessian counts d times.
-        rounding: Relative rounding error allowed for a mean over a client's rows.
-        is_exact: Whether everything is computed in float64: False if a function casts to float32.
+    Args:
+        problem: Objective, constraint, start and domain.
+        clients: Rows of the clients.
+        pooled: Whether the constraint is evaluated on the rows of all clients together.
+        held_out: Rows for ``evaluate_held_out``.
     """
 
-    def __init__(self, problem: Problem, clients: ClientData, *, pooled: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, clients: ClientData, *, pooled: bool = False, held_out: ClientData | None = None
+    ) -> None:
         leaves, structure = jax.tree.flatten(problem.start)
         shapes = tuple(np.shape(leaf) for leaf in leaves)
         self._functions = _Functions(Losses.of(problem), structure, shapes, pooled)
-        self._clients, self._rows, self._start = clients, clients.rows, problem.start
-        self.size = sum(int(np.prod(shape)) for shape in shapes)
+        self._problem, self._clients, self._rows, self._held_out = problem, clients, clients.rows, held_out
+        self.names, self.start, self.sizes = clients.names, problem.start, clients.sizes
+        self.domain, self.convex, self.has_gaps = problem.domain, problem.convex, self._functions.has_gaps
         ignoring = functions_ignoring_weights(problem, clients)
         self._groups = _group_by_width(clients.sizes, self.size, exactly=bool(ignoring))
-        self.rows = 0
         widest = self._groups[0][1]
         with jax.enable_x64(True):
             point = jnp.zeros(self.size)
@@ -111,42 +213,36 @@ class RowDerivatives:
         eps = np.finfo(float).eps if self.is_exact else np.finfo(np.float32).eps
         self.rounding = float(eps) * (4 + float(np.sqrt(clients.sizes.max())) / 4)
 
-    def rebuild(self, point: np.ndarray) -> Params:
-        """Return the parameters at a point, in the dtype of the start."""
-        with jax.enable_x64(True):
-            params = self._functions.rebuild(jnp.asarray(point, float))
-            return jax.tree.map(lambda leaf, start: leaf.astype(start.dtype), params, self._start)
+    @cached_property
+    def _evaluator(self) -> Any:
+        return make_evaluator(self._problem, self._clients)
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether the constraints are the pieces of gaps."""
-        return self._functions.has_gaps
+    @cached_property
+    def _held_out_evaluator(self) -> Any:
+        return None if self._held_out is None else make_evaluator(self._problem, self._held_out)
 
-    def digest(self) -> str:
-        """Return a digest of what the clients compute."""
+    def evaluate(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client, in the user's precision."""
+        evaluation: Evaluation = self._evaluator(params)
+        return evaluation
+
+    def evaluate_held_out(self, params: Params) -> Evaluation | None:
+        """Evaluate parameters on held-out rows; None if there are none."""
+        return None if self._held_out_evaluator is None else self._held_out_evaluator(params)
+
+    def digest(self) -> dict[str, str]:
+        """Return digests of the rows and of the program, as text by name."""
         with jax.enable_x64(True):
             point, client = jnp.zeros(self.size), jnp.int32(0)
-            return program_digest(
+            program = program_digest(
                 lambda point, client: self._functions.values(point, _batch(self._rows, client, self._groups[0][1])),
                 point,
                 client,
             )
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Number of rows of each client."""
-        return self._clients.sizes
-
-    def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return f_i and g_ic, without a Hessian."""
-        found = self.reply(Query(point, np.zeros(len(self._clients)), np.zeros(self.shape)))
-        return found.objective, found.constraint
+        return {"clients": fingerprint(self._rows), "program": program}
 
     def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
-        """Return values, gradients and the Hessian at a point: one exchange.
-
-        Clients that are not ``needed`` return 0.
-        """
+        """Return values, gradients and the Hessian at a point; clients that are not ``needed`` return 0."""
         everyone = np.ones(len(self._clients), bool)
         if not self._functions.pooled:
             weights = np.c_[query.weights, query.multipliers]
