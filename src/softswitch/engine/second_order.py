@@ -20,7 +20,7 @@ from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.problem.domains import Ball, Box
@@ -33,6 +33,7 @@ from softswitch.results.checkpoints import Checkpoints, Snapshot
 from softswitch.results.history import ClientHistory, History, Record, join
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
+from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 from softswitch.support.text import format_value, join_first
 from softswitch.support.tracing import strip_addresses
@@ -68,6 +69,15 @@ def check_second_order(
         raise ValueError(
             f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}"
         )
+
+
+def make_derivatives(
+    problem: Problem, clients: Any, compute: Compute, *, pooled: bool = False, held_out: Any = None
+) -> DerivativeOracle:
+    """Return the clients of ``solve`` as clients that return derivatives, for options that can be combined."""
+    if held_out is not None:
+        checks.check_instance("held_out", held_out, ClientData)
+    return RowDerivatives(problem, clients, pooled=pooled, held_out=held_out)
 
 
 def solve_second_order(

@@ -20,12 +20,12 @@ from softswitch.engine.request import (
     resolve_method,
     resolve_sampling,
 )
-from softswitch.engine.second_order import check_second_order, solve_second_order
+from softswitch.engine.second_order import check_second_order, make_derivatives, solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
-from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
+from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.checks import check_private, refuse_uncounted
@@ -98,14 +98,12 @@ def solve(
     if isinstance(method, SQP):
         check_second_order(problem, clients, sampling, output, compute, logging, privacy)
         RunSettings.from_options(rounds, seconds, Sampling(), output, logging)  # checks them
-        task, rows, held_out = cast(Problem, problem), cast(ClientData, clients), logging.held_out
-        if held_out is not None:
-            checks.check_instance("held_out", held_out, ClientData)
+        task, rows = cast(Problem, problem), cast(ClientData, clients)
         if warm_start is not None:
             check_warm_params(warm_start.last, task.start, task.domain)
         pooled = method.switches_on == "pooled"
         result = solve_second_order(
-            RowDerivatives(task, rows, pooled=pooled, held_out=cast(Any, held_out)),
+            make_derivatives(task, rows, compute, pooled=pooled, held_out=logging.held_out),
             method,
             seed=seed,
             rounds=rounds,
