@@ -1,4 +1,4 @@
-"""What an answer is compared with: a lower bound on the optimum, the start, a constant, unconstrained models."""
+"""Comparisons of an answer: a lower bound on the optimum, the start, constant predictions, unconstrained models."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from softswitch.results.status import Diagnostic
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import format_number, format_value
 
+# Names of baselines
 START = "the start"
 CONSTANT = "best constant prediction"
 UNCONSTRAINED_WORST = "no constraint, worst client"
@@ -34,15 +35,15 @@ class LowerBound:
         value: The bound; −∞ if there is none.
         objective: F of the answer on all training data.
         tolerance: The tolerance ε in the definition of F*.
-        feasible: Whether the answer meets the tolerance and is in the domain. If not, it may be below F*.
+        feasible: Whether the answer meets the tolerance and is in the domain. If not, ``objective`` may be below F*.
         certified: Whether the bound is rigorous: the problem is declared convex, and no check contradicted that.
             Otherwise it is an estimate.
         reason: Why the bound is rigorous or an estimate, or why there is none.
         assumptions: What is assumed in addition to convexity; empty if nothing is.
-        weights: Weights p of the clients' objectives in the Lagrangian.
-        multipliers: Multipliers μ of the constraints; clients × constraints, or 1 × constraints if it is pooled.
-        subtracted: Margin subtracted for an inexact minimum and for rounding.
-        rows: Number of rows on which gradients and values were computed.
+        weights: Weights p of the clients' objectives in the Lagrangian, shape (clients,).
+        multipliers: Multipliers μ of the constraints, clients × constraints; 1 × constraints if they are pooled.
+        subtracted: Margin that was subtracted from ``value`` for an inexact minimum and for rounding.
+        rows: Number of rows evaluated to compute the bound; a Hessian of d parameters counts d times.
     """
 
     value: float
@@ -59,16 +60,16 @@ class LowerBound:
 
     @property
     def gap(self) -> float:
-        """The optimality gap F(answer) − value; ∞ without a bound."""
+        """The optimality gap ``objective − value``; ∞ without a bound."""
         return self.objective - self.value
 
     @property
     def relative_gap(self) -> float:
-        """The gap divided by the bound; ∞ if the bound is not positive."""
+        """The gap divided by ``value``; ∞ if that is not positive."""
         return self.gap / self.value if self.value > 0 else math.inf
 
     def __str__(self) -> str:
-        """Describe the bound as a part of a sentence."""
+        """Describe the gap and the bound in one clause, without a full stop."""
         if not math.isfinite(self.value):
             return f"no bound: {self.reason}"
         kind = f"({'certified' if self.certified else 'estimated'}: {self.reason})"
@@ -81,7 +82,7 @@ class LowerBound:
         return f"{'at most' if self.certified else 'about'} {written} above the optimum {kind}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the bound for JSON, without the weights and multipliers, and with None for infinite numbers."""
+        """Return the fields except arrays, the gap and the description for JSON, with None for infinite numbers."""
         numbers = {name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
         return dict(replace_non_finite(numbers | {"gap": self.gap, "description": str(self)}))
 
@@ -90,14 +91,16 @@ class LowerBound:
 class Baseline(JsonRecord):
     """The values of a model on all training data, for comparison with an answer.
 
+    If the method is robust, F and G are trimmed, and the mean is winsorised.
+
     Attributes:
-        name: Name of the model.
+        name: Name of the model, such as "the start".
         objective: F, the worst client's objective.
-        mean_objective: The clients' mean objective.
+        mean_objective: The clients' mean objective; −∞ if no client has one.
         constraint: G, the largest constraint of any client.
-        violating: Number of clients above the tolerance.
-        feasible: Whether it meets the tolerance as the method requires.
-        params: The model, if it was kept. Files do not hold it.
+        violating: Number of clients above the tolerance, without trimming.
+        feasible: Whether G, or the pooled constraint if the method switches on it, is at most the tolerance.
+        params: Parameters of the model; None if they were not kept. They are not saved.
     """
 
     name: str
@@ -110,7 +113,7 @@ class Baseline(JsonRecord):
 
     @classmethod
     def of(cls, name: str, evaluation: Evaluation, method: Method, params: Params | None = None) -> Baseline:
-        """Summarise the values of a model at every client."""
+        """Summarise a model's values at every client, by the tolerance and the trimming of a method."""
         worst = evaluation.constraint.max(axis=1)
         feasible = trimmed_max(evaluation.constraint, method.robust) <= method.tolerance
         if evaluation.pooled is not None and method.switches_on == "pooled":
@@ -128,7 +131,7 @@ class Baseline(JsonRecord):
 
 
 def tabulate_baselines(answer: Baseline, others: Sequence[Baseline], clients: int) -> list[str]:
-    """Return the lines of a table of an answer and its baselines."""
+    """Return a plain-text table of an answer and its baselines, line by line; ``clients`` is their number."""
     rows = [["", "F", "mean", "G", "clients violating"]]
     for model in (answer, *others):
         numbers = map(format_number, (model.objective, model.mean_objective, model.constraint))
@@ -138,16 +141,16 @@ def tabulate_baselines(answer: Baseline, others: Sequence[Baseline], clients: in
 
 
 def find_baseline(name: str, baselines: Sequence[Baseline]) -> Baseline | None:
-    """Return the baseline of that name, if any."""
+    """Return the first baseline with that name; None if there is none."""
     return next((baseline for baseline in baselines if baseline.name == name), None)
 
 
 def compare_with_trivial(
     answer: Baseline, baselines: Sequence[Baseline], costs: Sequence[float] | None = None
 ) -> list[Diagnostic]:
-    """Diagnose an answer that is not better than a feasible trivial model.
+    """Return a diagnostic for the start and the constant prediction, if feasible and no worse than the answer.
 
-    ``costs`` are the values of the answer and of the constant to compare; by default their F.
+    ``costs`` are the error rates of the answer and of the constant, which are then compared instead of F.
     """
     longer = "Run longer, or omit step_size to have it chosen automatically"
     further = "; if that does not help, raise the tolerance, or check that the features predict the label"

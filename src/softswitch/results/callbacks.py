@@ -19,12 +19,12 @@ class Chunk:
     """The argument of a callback, which is called once per chunk of rounds.
 
     Attributes:
-        round: Number of completed rounds.
-        rounds: Maximum number of rounds.
-        history: The rounds of this chunk. Its cumulative counts begin with the chunk.
-        switch_share: The share of feasible rounds so far, among those that are not void.
-        state: The state of the server, on the device.
-        seconds: Time since the run began.
+        round: Number of rounds completed since the run began.
+        rounds: Maximum number of rounds of the run.
+        history: The rounds of this chunk only. Its cumulative counts begin with the chunk.
+        switch_share: Share, in [0, 1], of feasible rounds among all rounds so far that are not void.
+        state: State of the server after the chunk, with arrays on the device.
+        seconds: Wall time of the run in seconds, including the time before it was resumed.
     """
 
     round: int
@@ -36,23 +36,23 @@ class Chunk:
 
 
 class SwitchShare:
-    """Running share of feasible rounds among those that are not void."""
+    """Running share, in [0, 1], of feasible rounds among those that are not void."""
 
     _feasible = _counted = 0
 
     def update(self, history: History) -> float:
-        """Add rounds and return the share."""
+        """Add the rounds of a history and return the share of all rounds so far; 0 if all are void."""
         self._feasible += history.feasible_rounds
         self._counted += int((~history.void).sum())
         return self._feasible / max(1, self._counted)
 
 
 Callback = Callable[[Chunk], object]
-"""Called after each chunk. If it returns a true value, the run stops."""
+"""Function that is called after each chunk of rounds. If it returns a true value, the run stops."""
 
 
 def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
-    """Return the callbacks, or raise an error if they are not functions."""
+    """Return the callbacks as a tuple, or raise TypeError if they are not an iterable of functions."""
     checked = tuple(callbacks) if isinstance(callbacks, Iterable) and not callable(callbacks) else (None,)
     if not all(map(callable, checked)):
         raise TypeError(f"callbacks must be a list of functions of a Chunk, but is {callbacks!r}")
@@ -60,12 +60,12 @@ def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
 
 
 def run_callbacks(callbacks: Iterable[Callback], chunk: Chunk) -> bool:
-    """Call all callbacks and return whether any of them stops the run."""
+    """Call every callback with the chunk, and return whether any of them returned a true value."""
     return sum(bool(callback(chunk)) for callback in callbacks) > 0
 
 
 class ProgressBar:
-    """A progress bar on stderr: rounds per second, the sampled F and G, the switch share.
+    """A progress bar on stderr with rounds per second, sampled F and G, and the share of feasible rounds.
 
     Args:
         rounds: Maximum number of rounds.
@@ -88,7 +88,7 @@ class ProgressBar:
             self._bar.stop()
 
     def __call__(self, chunk: Chunk) -> None:
-        """Show the progress."""
+        """Move the bar to the chunk's last round and show its numbers."""
         if not self._bar.disable:
             f, g = (format_value(values[-1]) for values in (chunk.history.objective, chunk.history.constraint))
             speed = f"{chunk.round / chunk.seconds:,.0f}/s"
@@ -96,5 +96,5 @@ class ProgressBar:
             self._bar.update(self._task, completed=chunk.round, numbers=numbers)
 
     def advance(self, rounds: int) -> None:
-        """Show that further rounds are completed."""
+        """Move the bar forward by ``rounds`` rounds without new numbers."""
         self._bar.update(self._task, advance=rounds)

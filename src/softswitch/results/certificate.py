@@ -15,16 +15,19 @@ from rich.table import Table
 from softswitch.results.json_numbers import replace_non_finite
 from softswitch.support.text import format_number, join_first, render_text
 
-MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20  # a table of more clients than the first number has only the worst few
+MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20  # with more than the first number of clients, the table has only the worst 20
 MAX_UNWRAPPED_NAME = 24  # clients' names up to this length are not wrapped
-NOT_CERTIFIED = "not certified"  # the outcome of a model that failed certification
+NOT_CERTIFIED = "not certified"  # outcome of a model that failed certification
 
 
 class Verdict(StrEnum):
-    """What the held-out rows show of a client, or of all clients, at the given confidence.
+    """Conclusion from held-out rows about one client, or about all clients, at the confidence of the certificate.
 
-    MEETS: all constraints are within the tolerance. VIOLATES: a constraint is above it. UNDECIDED: there are too few
-    rows to decide. UNKNOWN: there are no rows that concern the constraint.
+    Attributes:
+        MEETS: All constraints are within the tolerance.
+        UNDECIDED: There are too few rows to decide.
+        UNKNOWN: A constraint has no value on the rows, such as a miss rate without positive rows.
+        VIOLATES: A constraint is above the tolerance.
     """
 
     MEETS = "meets"
@@ -34,10 +37,14 @@ class Verdict(StrEnum):
 
 
 class IntervalMethod(StrEnum):
-    """The method of a confidence interval.
+    """How a confidence interval was computed.
 
-    BINOMIAL: exact limits of a rate. BETTING: limits of a mean of values in a known range. GAP: limits of the
-    difference of two groups' means. NORMAL: normal approximation. NOISED: limits of a noisy sum, including the noise.
+    Attributes:
+        BINOMIAL: Clopper-Pearson limits of a rate.
+        BETTING: Limits, by betting, of the mean of values in a known range.
+        GAP: Limits of the absolute difference of two groups' means, from the p-values of both means.
+        NORMAL: Normal approximation.
+        NOISED: Limits of a mean from a differentially private sum, including the noise.
     """
 
     BINOMIAL = "binomial"
@@ -55,16 +62,16 @@ class Interval:
     lower limits. Both together have twice the error probability.
 
     Attributes:
-        estimate: The value on the held-out rows.
-        lower: Lower limit, simultaneous over the clients.
-        upper: Upper limit, simultaneous over the clients.
-        rows: Number of rows.
-        deviation: Standard deviation of one row's value.
-        approximate: Whether it is a normal approximation.
-        marginal_upper: Upper limit for this client only.
-        meets_at: p-value: the smallest error probability at which the value is within the tolerance.
-        violates_at: p-value: the smallest error probability at which the value is above the tolerance.
-        method: The method of the interval.
+        estimate: Value of the function on the held-out rows; NaN if it has none.
+        lower: Lower limit, simultaneous over the clients; −∞ if there is none.
+        upper: Upper limit, simultaneous over the clients; ∞ if there is none.
+        rows: Number of held-out rows from which the limits were computed.
+        deviation: Standard deviation of the function on a single row; ∞ if unknown.
+        approximate: Whether the limits are a normal approximation.
+        marginal_upper: Upper limit for this client alone, which is tighter. Default: NaN, unknown.
+        meets_at: p-value of the null hypothesis that the function is above the tolerance. Default: 1.
+        violates_at: p-value of the null hypothesis that the function is within the tolerance. Default: 1.
+        method: How the limits were computed. Default: normal approximation.
     """
 
     estimate: float
@@ -80,7 +87,7 @@ class Interval:
 
     @property
     def marginal_limit(self) -> float:
-        """The upper limit for this client only, or the simultaneous one if there is none."""
+        """``marginal_upper``, or ``upper`` if that is NaN."""
         return self.upper if math.isnan(self.marginal_upper) else self.marginal_upper
 
     def __str__(self) -> str:
@@ -93,11 +100,11 @@ class ClientCertificate:
 
     Attributes:
         client: Label of the client.
-        objective: Interval of f_i.
-        constraints: Intervals of g_i, one per constraint.
-        verdict: Verdict on its constraints.
-        rows_needed: If undecided, about how many more rows that concern the constraint would decide; 0 if its rows
-            suffice once other clients are decided; None if unknown.
+        objective: Interval of its objective f_i.
+        constraints: Intervals of its constraints g_i, one per constraint.
+        verdict: Verdict on all of its constraints together.
+        rows_needed: Estimated number of further rows that would decide an undecided client, counting only rows on which
+            the constraint has a value. 0: its rows suffice once other clients are decided. None: decided or unknown.
     """
 
     client: Any
@@ -114,7 +121,7 @@ class ClientCertificate:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Which clients meet the tolerance, at a confidence level.
+    """Confidence limits and verdicts of all clients, at one confidence level.
 
     Each of these statements holds with at least this confidence, for any number of clients:
 
@@ -126,12 +133,12 @@ class Certificate:
     Two of these statements together have twice the error probability.
 
     Attributes:
-        tolerance: The bound on g_i.
-        confidence: The confidence of each statement.
-        clients: One certificate per client, including clients without rows.
-        tests: Number of models tested on these rows in a fixed order; this model is the last that passed.
-        epsilon: ε spent on each client's held-out rows, if they are private; else None.
-        delta: δ, if they are private; else None.
+        tolerance: Upper bound on g_i that the verdicts refer to.
+        confidence: Probability, in (0, 1), with which each statement holds.
+        clients: One certificate per client, including clients without held-out rows.
+        tests: Number of models tested on these rows in a fixed order; this model is the last that passed. Default: 1.
+        epsilon: ε of differential privacy spent on each client's held-out rows; None if they are not private.
+        delta: δ of differential privacy; None if the held-out rows are not private.
     """
 
     tolerance: float
@@ -142,10 +149,10 @@ class Certificate:
     delta: float | None = None
 
     def after_tests(self, tests: int) -> Certificate:
-        """Return the certificate of the last of several models that passed, tested in order on the same rows.
+        """Return a certificate that is valid for the last of several models that passed tests on the same rows.
 
-        The tests certify that all clients are within the tolerance. Tighter limits of the selected model would not be
-        valid: every client's limit is the tolerance.
+        The tests only certify that all clients are within the tolerance, so every client's upper limit becomes the
+        tolerance. A certificate of one test, or of a model that did not pass, is returned unchanged.
 
         Args:
             tests: Number of tested models, including this one.
@@ -165,7 +172,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """The first of "violates", "unknown" and "undecided" that any client has, or else "meets"."""
+        """The worst verdict of any client, in the order violates, unknown, undecided, meets."""
         verdicts = {client.verdict for client in self.clients}
         order = (Verdict.VIOLATES, Verdict.UNKNOWN, Verdict.UNDECIDED)
         return next((verdict for verdict in order if verdict in verdicts), Verdict.MEETS)
@@ -182,25 +189,28 @@ class Certificate:
 
     @property
     def worst_objective(self) -> float:
-        """Upper bound on F, the worst client's objective: the largest limit for a client alone.
+        """Upper confidence limit of F, the worst client's objective; ∞ if there is none.
 
-        It need not be simultaneous, since F exceeds it only if the limit of one client, the worst, is wrong.
+        It is the largest marginal limit: F exceeds it only if the limit of one client, the worst, is wrong.
         """
         return _largest(client.objective.marginal_limit for client in self.clients)
 
     @property
     def worst_constraint(self) -> float:
-        """Upper bound on G, the largest constraint of any client; within the tolerance if all clients meet it."""
+        """Upper confidence limit of G, the largest constraint of any client; ∞ if there is none."""
         return _largest(interval.marginal_limit for client in self.clients for interval in client.constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the certificate for JSON, with None for numbers that are not finite."""
+        """Return the fields, the verdict and the worst limits for JSON, with None for numbers that are not finite."""
         names = ("approximate", "approximate_objective", "worst_objective", "worst_constraint")
         derived = {"verdict": str(self.verdict), **{name: getattr(self, name) for name in names}}
         return dict(replace_non_finite(derived | asdict(self)))
 
     def table(self) -> Table:
-        """Return a table for the terminal: violating clients first, then undecided; only the worst of very many."""
+        """Return a rich table, one row per client: violating clients first, then undecided.
+
+        With more than 50 clients it has only the worst 20.
+        """
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
         table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
@@ -229,7 +239,7 @@ class Certificate:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for readers of the table."""
+        """Sentences that explain the table's limits."""
         worst = {"constraint": self.worst_constraint, "objective": self.worst_objective}
         finite = {name: format_number(value) for name, value in worst.items() if math.isfinite(value)}
         limits = " and ".join(f"the worst client's {name} is at most {value}" for name, value in finite.items())
@@ -258,12 +268,15 @@ def _largest(limits: Iterable[float]) -> float:
 
 
 def is_certified(certificate: Certificate | None) -> bool:
-    """Return whether every client meets the tolerance at the certificate's confidence."""
+    """Return whether there is a certificate and its verdict is that every client meets the tolerance."""
     return certificate is not None and certificate.verdict is Verdict.MEETS
 
 
 def describe_certification(certificate: Certificate | None) -> str:
-    """Describe the outcome of certification; None stands for a run that was stopped or diverged."""
+    """Describe the outcome of certification: the result, the failing clients and advice.
+
+    ``certificate`` is None if the run was stopped or diverged.
+    """
     if certificate is None:
         return "Not certified: training did not complete."
     count, confidence = len(certificate.clients), f"{100 * certificate.confidence:.4g}% confidence"
@@ -298,7 +311,7 @@ def describe_certification(certificate: Certificate | None) -> str:
 
 
 def warn_about_reuse(times: int) -> list[str]:
-    """Return a warning if the same rows have certified models of other runs."""
+    """Return a warning if the same rows have certified ``times`` models of other runs; an empty list if 0."""
     models = f"{times} model{'s' * (times > 1)} of other runs"
     advice = "The confidence holds for one run: selecting the best of several needs new rows."
     return [f"The same rows have certified {models}. {advice}"] if times else []

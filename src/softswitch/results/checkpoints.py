@@ -1,4 +1,4 @@
-"""Checkpoints of a run, in files that are written atomically."""
+"""Checkpoints of a run: snapshots of its state in files that are written atomically."""
 
 from __future__ import annotations
 
@@ -24,33 +24,29 @@ from softswitch.support.processes import lock_folder
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 7"
 SUFFIX = ".safetensors"
-DIGESTS = {  # descriptions of the entries of an identity that are digests
+DIGESTS = {  # entries of a run's identity that are digests -> their descriptions in error messages
     "program": "the computation (functions, a schedule, the optimiser, or arrays in their closures)",
     "clients": "the clients' data",
     "start": "the start",
     "numbers": "a number in the method, the domain or the memory",
 }
-VALUES = {"done": int, "seconds": float, "averaging_from": int, "names": [str], "journal": str}  # that are not arrays
+VALUES = {"done": int, "seconds": float, "averaging_from": int, "names": [str], "journal": str}  # not arrays
 
 
 class Snapshot(NamedTuple):
-    """The state of a run after ``done`` rounds, which took ``seconds``; ``record`` is its history as one record.
+    """A run between two rounds: all that is needed to continue it."""
 
-    ``names`` are the clients so far, if they are not known in advance. An auto-tuned run has the ``best`` answer so far
-    and the ``journal`` of its choices, as JSON.
-    """
-
-    state: Any
-    record: Any
-    done: int
-    seconds: float
-    averaging_from: int
-    names: tuple[str, ...] = ()
-    best: Params | None = None
-    journal: str = ""
+    state: Any  # state of the server
+    record: Any  # the rounds so far, joined into one Record
+    done: int  # number of completed rounds
+    seconds: float  # wall time of these rounds
+    averaging_from: int  # first round that may join the average
+    names: tuple[str, ...] = ()  # clients so far; empty if all were known in advance
+    best: Params | None = None  # best answer so far of an auto-tuned run; else None
+    journal: str = ""  # choices of an auto-tuned run as JSON; else empty
 
     def extend(self, rounds: int, averaging_from: int, first: State) -> Snapshot:
-        """Return the snapshot of the same run with another number of rounds, exactly as that run would have it.
+        """Return the snapshot that a run of ``rounds`` rounds would have at this point, or raise ValueError.
 
         ``averaging_from`` is the first round that may join the average of that run, and ``first`` its first state.
         """
@@ -66,7 +62,7 @@ class Snapshot(NamedTuple):
         return self._replace(state=self.state._replace(average=first.average), averaging_from=averaging_from)
 
     def check_rounds(self, rounds: int) -> None:
-        """Raise an error if the snapshot has more rounds."""
+        """Raise ValueError if the snapshot has more than ``rounds`` rounds."""
         if self.done > rounds:
             minimum = f"at least {self.done}, the number of rounds in the checkpoint"
             raise ValueError(f"rounds must be {minimum}, but is {rounds}; use another folder")
@@ -86,7 +82,7 @@ class Checkpoints:
 
     Attributes:
         folder: The folder. It is created if it does not exist.
-        every: Minimum number of seconds between two checkpoints. 0: after every chunk of rounds.
+        every: Minimum number of seconds between two checkpoints; 0 saves after every chunk. Default: 10.
     """
 
     folder: str | Path
@@ -98,19 +94,20 @@ class Checkpoints:
         self.every = checks.check_real("every", self.every, minimum=0)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock the folder against other runs, or raise an error if another run uses it."""
+        """Return a context manager that locks the folder, and raises an error if another run uses it."""
         return lock_folder(Path(self.folder))
 
     def is_due(self) -> bool:
-        """Return whether enough time has passed for another checkpoint."""
+        """Return whether ``every`` seconds have passed since the last checkpoint."""
         return time.monotonic() - self._last >= self.every
 
     def save(self, snapshot: Snapshot, identity: Mapping[str, str]) -> Path:
-        """Write a checkpoint and remove all but the two newest.
+        """Write a checkpoint, remove all but the two newest, and return the path of the new file.
 
         Args:
-            snapshot: The run.
-            identity: What it depends on, as text by name. Only a run of the same identity can resume it.
+            snapshot: The run after its last completed round.
+            identity: What the run depends on (data, method, seed), as text by name. Only a run of the same identity can
+                resume it.
         """
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,9 +128,9 @@ class Checkpoints:
         """Return the newest intact checkpoint; None if there is none. One of another run or version raises ValueError.
 
         Args:
-            identity: What the run depends on, as text by name.
+            identity: What the run depends on, as text by name; see ``save``.
             like: Returns a state and a record of the structure to restore.
-            best: Parameters with the structure of the best answer so far of an automatic run.
+            best: Parameters with the structure of the best answer of an auto-tuned run. Default: None, not auto-tuned.
         """
         for file, content, arrays in self._intact():
             _check_identity(file, content["identity"], identity)
@@ -144,7 +141,7 @@ class Checkpoints:
         return None
 
     def saved_identity(self, name: str) -> str | None:
-        """Return an entry of the identity of the newest intact checkpoint; None if there is none.
+        """Return an entry of the newest intact checkpoint's identity; None without a checkpoint or the entry.
 
         Args:
             name: Name of the entry.
@@ -158,7 +155,7 @@ class Checkpoints:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
     def _intact(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, np.ndarray]]]:
-        """Yield the file, content and arrays of each intact checkpoint, the newest first."""
+        """Yield the file, the metadata and the arrays of each checkpoint whose digest matches, the newest first."""
         for file in self._files():
             try:
                 check_size(file, MAX_TENSOR_BYTES)

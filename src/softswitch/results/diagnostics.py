@@ -1,4 +1,4 @@
-"""Diagnostics of a run, from its history and its answer."""
+"""Checks that detect problems of a run from its history and its answer. Each yields a ``Diagnostic`` or nothing."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from softswitch.results.status import Diagnostic, Restart, RunEnd
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import format_value, join_first
 
-MIN_ROUNDS = 20  # fewest rounds for a trend, an average or a share
-MIN_AVERAGED_SHARE = 0.05  # smallest share of the rounds that could join the average
-MAX_SWITCH_SHARE = 0.99  # largest share of feasible rounds
-MAX_VOID_SHARE = 0.1  # largest share of void rounds
-MAX_LOST_SHARE = 0.05  # largest share of participants that were lost
-LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4  # shares of the last and the first F: a gain above their sum is noticeable
+MIN_ROUNDS = 20  # checks of a trend, an average or a share need at least this many rounds
+MIN_AVERAGED_SHARE = 0.05  # few averaged rounds: a smaller share of those that could have joined the average
+MAX_SWITCH_SHARE = 0.99  # inactive constraint: a larger share of rounds is feasible
+MAX_VOID_SHARE = 0.1  # void rounds: a larger share of rounds is void
+MAX_LOST_SHARE = 0.05  # client dropout: a larger share of participants was lost
+LARGE_GAIN, LARGE_GAIN_OF_FIRST = 0.01, 1e-4  # a gain in F is large above the sum of these shares of last and first F
 MIN_EVALUATIONS = 9  # fewest evaluations of F for a trend
 MIN_STANDARD_ERRORS = 3.0  # a trend is significant if it exceeds this many standard errors
 MIN_COMPARISONS = 12  # fewest comparisons of a client's reports with its updates
 MIN_DEVIATIONS = 4.0  # a client disagrees if it is this many standard deviations above the usual rate
 MAX_SCALE_RATIO = 1000.0  # largest plausible ratio of a client's scale to the median scale
-OUTLIER_DISTANCE = 100.0  # an outlier is this many times as far from the remaining clients as those from each other
+OUTLIER_DISTANCE = 100.0  # an outlier's distance from the remaining clients, in units of their spread
 Found = Iterator[Diagnostic]
 
 
@@ -37,8 +37,8 @@ def diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callabl
     """Return all diagnostics of a run, the most important first.
 
     ``evaluation`` has the values of the answer at every client. ``clients`` is an ``Oracle``, or has its
-    ``participants``, ``noise_setting`` and ``report_batch_size``. ``scatter`` measures how much the sampled G varies at
-    one iterate, and is called only if a diagnostic needs it.
+    ``participants``, ``noise_setting`` and ``report_batch_size``. ``scatter`` returns the standard deviation of the
+    sampled G at a fixed iterate, and is called only if a diagnostic needs it.
     """
     return tuple(_diagnose(end, evaluation, clients, scatter))
 
@@ -97,7 +97,7 @@ def _client_dropout(history: History, names: Sequence[Any]) -> Found:
 
 
 def _no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> Diagnostic:
-    """The constraint is not met, or the reports do not show that it is."""
+    """Return NEVER_FEASIBLE if the answer violates the tolerance, or SWITCH_NEVER_PASSES if only the reports did."""
     tolerance, worst = end.method.tolerance, evaluation.constraint.max(axis=1)
     if not trimmed_max(evaluation.constraint, end.method.robust) <= tolerance:
         above = np.flatnonzero(~(worst <= tolerance))
@@ -126,7 +126,7 @@ def _void_rounds(history: History, participants: int, clients: int) -> Found:
 
 
 def _missing_strata(history: History, participants: int, evaluation: Evaluation) -> Found:
-    """Clients with a class or group that their batches often lack: their reports have no value then."""
+    """Diagnose batches that often lack a class or group of their client, so that reports have no value."""
     expected = float(np.mean(np.isneginf(evaluation.objective) | np.isneginf(evaluation.constraint).any(axis=1)))
     reports = max(1, participants * len(history))
     missing = float(np.sum(history.absent)) / reports
@@ -140,7 +140,7 @@ def _missing_strata(history: History, participants: int, evaluation: Evaluation)
 
 
 def _unstable_switch(end: RunEnd, first: int, clients: Any, scatter: Callable[[], float]) -> Found:
-    """The criterion changes by more than the tolerance between rounds: noisy reports, or too large steps."""
+    """Diagnose a criterion that changes by more than the tolerance in a round: noisy reports, or too large steps."""
     method, everyone = end.method, clients.participants == len(end.names)
     criterion = end.history.criterion[first:]
     level, later = _constraint_scale(criterion, method), _finite(criterion[len(criterion) // 2 :])
@@ -165,7 +165,7 @@ def _unstable_switch(end: RunEnd, first: int, clients: Any, scatter: Callable[[]
 
 
 def _masked_worst_client(history: History, first: int, method: Method) -> Found:
-    """Feasible rounds in which a sampled client was far above the tolerance: the criterion, a mean, masked it."""
+    """Diagnose feasible rounds with a sampled client far above the tolerance, because the criterion is a mean."""
     level, feasible = _constraint_scale(history.criterion[first:], method), history.feasible[first:]
     if len(feasible) < MIN_ROUNDS or not feasible.any() or method.switches_on in ("max", "pooled") or level is None:
         return
@@ -189,7 +189,7 @@ def _few_averaged_rounds(end: RunEnd) -> Found:
 
 
 def still_improving(history: History, restarts: Sequence[Restart], tolerance: float) -> Found:
-    """Diagnose an F that still decreased noticeably in the last restart, or in the last third of the evaluations."""
+    """Diagnose an F that decreased by a large gain in the last restart, or in the last third of the evaluations."""
     reported = _finite(history.objective)
     first = float(reported[0]) if len(reported) else 0.0
     if restarts:
@@ -220,7 +220,10 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _constraint_scale(criterion: np.ndarray, method: Method) -> float | None:
-    """Return the scale on which the constraint is judged: at least 5% of the criterion's range; None if unknown."""
+    """Return the size of a relevant change of the constraint; None if tolerance and threshold are 0.
+
+    It is the tolerance or the threshold, whichever is larger, or 5% of the criterion's range if that is more.
+    """
     given, finite = _given_scale(method), _finite(criterion)
     return None if given == 0 or len(finite) == 0 else max(given, 0.05 * float(np.ptp(finite)))
 
@@ -233,7 +236,7 @@ def _given_scale(method: Method) -> float:
 
 
 def diagnose_model(names: Sequence[Any], method: Method, evaluation: Evaluation) -> list[Diagnostic]:
-    """Diagnose suspicious clients from one model's values at every client, if the method is robust."""
+    """Diagnose suspicious clients from a model's values at every client; an empty list if the method is not robust."""
     if method.robust is None:
         return []
     return [*_trimmed_violation(names, method, evaluation), *_outliers(names, evaluation, method.robust)]
@@ -269,7 +272,7 @@ def _outliers(names: Sequence[Any], evaluation: Evaluation, byzantine: int) -> F
 
 
 def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: int) -> Found:
-    """Clients that report an improvement although their own update direction predicts a deterioration."""
+    """Diagnose clients that report a decrease of their loss although their update direction predicts an increase."""
     increases, contradictions = np.asarray(known.predicted_increases), np.asarray(known.contradictions)
     enough = increases >= MIN_COMPARISONS
     if not enough.any():
@@ -287,7 +290,7 @@ def _inconsistent_updates(names: Sequence[Any], known: Consistency, byzantine: i
 
 
 def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) -> Found:
-    """Clients whose reports change far more, or far less, than their updates predict."""
+    """Diagnose clients whose reports change far more, or far less, than their updates predict."""
     reported, predicted = np.asarray(known.reported_total, float), np.asarray(known.predicted_total, float)
     compared = (reported > 0) & (predicted > 0) & (np.asarray(known.times) >= MIN_COMPARISONS)
     if compared.sum() <= 2 * byzantine + 1:

@@ -1,4 +1,4 @@
-"""Events of clients during a run: one JSON object per line, appended immediately."""
+"""The event log of a run over Flower: one JSON object per line, such as a client that joined or was lost."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 logger = logging.getLogger("softswitch.runs")
 EVENTS = "events.jsonl"
-MAX_LINE_BYTES = 2**16  # longer lines are not read as one event
+MAX_LINE_BYTES = 2**16  # longer lines are damaged, and skipped
 
 
 class EventLog:
-    """Appends events to a file, each in one write, so that a kill loses none.
+    """A file to which events are appended immediately, each in one write, so that a killed process loses none.
 
-    The first write raises an error if it fails. If a later write fails (because the disk is full, for example), the
+    The first write raises OSError if it fails. If a later write fails (because the disk is full, for example), the
     run continues and the log has a warning.
 
     Attributes:
-        file: The file; None: events are discarded.
-        round: The current round, which every event has; None before the first.
+        file: The file. None discards all events.
+        round: The current round, which is written with every event; None before round 0. The caller sets it.
     """
 
     def __init__(self, file: str | Path | None = None) -> None:
@@ -31,7 +31,7 @@ class EventLog:
         self._has_begun = False
 
     def record(self, what: str, why: str = "", *, client: str | None = None, node: int | None = None) -> None:
-        """Append an event: its kind, such as "lost", the reason, and the client's name or, if uncertain, its node."""
+        """Append an event: its kind, such as "lost", its reason, and the client's name or Flower's id of its node."""
         if self.file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -53,11 +53,7 @@ class EventLog:
 
 
 def read_events(file: str | Path) -> list[dict[str, Any]]:
-    """Read all events of a file in order. Damaged lines are skipped; a missing file has no events.
-
-    Args:
-        file: The file of events.
-    """
+    """Return all events of a log in order; an empty list if the file does not exist. Damaged lines are skipped."""
     path, events = Path(file), []
     if not path.exists():
         return []

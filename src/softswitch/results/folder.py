@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, history, clients, parameters, certificate and report."""
+"""Writing and reading of run folders: settings, history, clients, parameters, certificate and trade-off curve."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.
 FRONTIER = "frontier.json"
 FORMAT, FRONTIER_FORMAT = "softswitch run 1", "softswitch frontier 1"
 PACKAGES = ("softswitch", "jax", "jaxlib", "optax", "numpy", "scipy", "pandas")
-TEXT_SETTINGS = ("data.label", "data.client", "task.kind", "task.sensitive", "task.constraint")  # as reports show them
+TEXT_SETTINGS = ("data.label", "data.client", "task.kind", "task.sensitive", "task.constraint")  # checked to be strings
 LATEST, DEFAULT_PARENT = "latest", Path("runs")
 
 
@@ -48,7 +48,7 @@ def _all(kind: Any, names: str) -> dict[str, Any]:
 
 _NUMBER = (float, None)
 _MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
-_RUN = {  # of every run
+_RUN = {  # schema of run.json; a name with "?" is optional
     **_all(str, "format started? finished? base? command? engine? requirement?"),
     "description?": {**_all(str, "constraint objective"), **_all(bool, "is_share is_nonnegative"), "cost": (str, None)},
     "data?": _all(str, "file sha256"),
@@ -56,7 +56,7 @@ _RUN = {  # of every run
     "versions?": MapOf(str),
     "certification?": (None, {"certified": bool, "message": str}),
 }
-_FINISHED = {  # of a finished run, in addition
+_FINISHED = {  # further entries of a finished run
     **_all(str, "answer method"),
     **_all(int, "rounds clients"),
     **_all(float, "tolerance seconds"),
@@ -80,7 +80,7 @@ _CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clien
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
+    """Return the versions of Python and of the installed packages that results depend on, by name."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -89,7 +89,7 @@ def read_versions() -> dict[str, str]:
 
 
 def create_folder(parent: Path, stem: str) -> Path:
-    """Create a new folder below ``parent``, named after the stem and the time."""
+    """Create the folder ``parent/stem-YYYYMMDD-HHMMSS`` (UTC), with a number appended if it exists, and return it."""
     base = parent / f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     for attempt in itertools.count(1):
         folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
@@ -107,14 +107,14 @@ def write_result(
     clients: Mapping[str, Sequence[Any]] | None = None,
     certificate: Certificate | None = None,
 ) -> None:
-    """Write a result to a run's folder; run.json is last.
+    """Write a result to a run folder; run.json is written last and marks the run as finished.
 
     Args:
         folder: The folder. It is created if it does not exist; a run that it holds is overwritten.
         result: The output of ``solve``.
-        about: Further entries of run.json.
-        clients: Further columns of the table of clients.
-        certificate: The certificate of the answer.
+        about: Further entries of run.json; they replace entries of the same name. Default: none.
+        clients: Further columns of clients.csv, one value per client in the order of ``result.names``. Default: none.
+        certificate: The certificate of the answer. Default: none, and an existing one is deleted.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,11 +175,11 @@ def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a run, read lazily.
+    """A run folder, whose files are read when needed.
 
     Attributes:
-        folder: The folder.
-        about: The content of run.json.
+        folder: Path of the folder.
+        about: Content of run.json.
     """
 
     folder: Path
@@ -187,17 +187,17 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
+        """Last component of the folder's path."""
         return self.folder.name
 
     @property
     def finished(self) -> bool:
-        """Whether the run completed or was stopped; otherwise it is in progress or was killed."""
+        """Whether the run has a result. If not, it is in progress or was killed."""
         return "finished" in self.about
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings by section.name; only the seed without a settings file."""
+        """The settings of config.toml by "section.name"; only the seed if there is no such file."""
         file = self.folder / CONFIG
         if not file.exists():
             return {"seed": self.about.get("seed")}
@@ -212,23 +212,23 @@ class Run:
 
     @property
     def client_noun(self) -> str:
-        """The name of the column that identifies the client, such as "hospital"."""
+        """Name of the column that identifies the client, such as "hospital". Default: "client"."""
         return str(self.settings.get("data.client", "client"))
 
     @property
     def restarts(self) -> list[Restart]:
-        """The restarts of an auto-tuned run."""
+        """The restarts of an auto-tuned run; empty for other runs."""
         with wrap_read_errors(self.folder / ABOUT):
             return [Restart.from_dict(values) for values in self.about.get("restarts", ())]
 
     @cached_property
     def history(self) -> History:
-        """The history."""
+        """The history of the rounds, from history.npz."""
         return History.load(self.folder / HISTORY)
 
     @cached_property
     def clients(self) -> dict[str, list[Any]]:
-        """The table of clients, by column."""
+        """The columns of clients.csv by name: "client" has strings, all others have floats."""
         file = self.folder / CLIENTS
         with wrap_read_errors(file):
             text = files.read_bytes(file).decode("utf-8")
@@ -242,25 +242,25 @@ class Run:
 
     @cached_property
     def params(self) -> dict[str, np.ndarray]:
-        """The model's arrays by path."""
+        """The arrays of the answer's parameters, by their path in the parameter tree."""
         file = self.folder / PARAMS
         files.check_size(file, files.MAX_TENSOR_BYTES)
         with wrap_read_errors(file):
             return load_file(file)
 
     def restore_params(self, like: Params) -> Params:
-        """Return the model's parameters with the structure of ``like``, such as the start of the problem."""
+        """Return the answer's parameters as a tree with the structure of ``like``, such as ``problem.start``."""
         with wrap_read_errors(self.folder / PARAMS):
             return unflatten_by_path(self.params, like)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The events of clients in a run over Flower; see ``softswitch.results.events``."""
+        """The entries of the event log of a run over Flower, in order; empty if there is none."""
         return read_events(self.folder / EVENTS)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate, if any."""
+        """The content of certificate.json, as ``Certificate.to_dict`` wrote it; None if there is none."""
         file = self.folder / CERTIFICATE
         if not file.exists():
             return None
@@ -273,7 +273,7 @@ class Run:
 
 
 def read_format(file: Path, expected: str) -> dict[str, Any]:
-    """Read a JSON object with an entry ``format`` of the expected value."""
+    """Read a JSON object, or raise ValueError if its entry ``format`` is not ``expected``."""
     content = files.read_json(file)
     found = content.get("format") if isinstance(content, dict) else None
     if found != expected:
@@ -282,7 +282,7 @@ def read_format(file: Path, expected: str) -> dict[str, Any]:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open the folder of a run."""
+    """Open a run folder. Raise ValueError if its run.json is missing, damaged or of another version."""
     path = Path(folder)
     file = path / ABOUT
     if not file.exists():
@@ -294,7 +294,7 @@ def open_run(folder: str | Path) -> Run:
 
 
 def find_runs(parent: str | Path) -> list[Run]:
-    """Return all runs below a folder, the oldest first. Other files are ignored."""
+    """Return all runs in a folder and its subfolders, sorted by path. Other files and damaged runs are ignored."""
     runs = []
     for file in sorted(Path(parent).glob(f"**/{ABOUT}")):
         with suppress(ValueError, OSError):
@@ -303,7 +303,7 @@ def find_runs(parent: str | Path) -> list[Run]:
 
 
 def resolve_run(folder: Path) -> Path:
-    """Return a run's folder; "latest" stands for the newest run in runs, "some/latest" for the newest in some."""
+    """Return the folder itself or, for "PARENT/latest", the newest run below PARENT. PARENT is ``runs`` by default."""
     if folder.name != LATEST or folder.exists():
         return folder
     parent = check_folder(DEFAULT_PARENT if folder == Path(LATEST) else folder.parent)
@@ -314,7 +314,7 @@ def resolve_run(folder: Path) -> Path:
 
 
 def check_folder(folder: Path) -> Path:
-    """Return the folder, or raise an error if it does not exist."""
+    """Return the folder, or raise ValueError if it is not an existing folder."""
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise ValueError(f"{folder} {problem}; softswitch train creates it, or give the folder of your runs")
@@ -322,14 +322,14 @@ def check_folder(folder: Path) -> Path:
 
 
 def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
-    """Return the settings that differ between runs, by section.name; unset values are empty strings."""
+    """Return each setting that differs, as text for each run, by "section.name"; an unset value is an empty string."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     values = {name: tuple(str(run.settings.get(name, "")) for run in runs) for name in names}
     return {name: tuple(map(shorten_numbers, texts)) for name, texts in values.items() if len(set(texts)) > 1}
 
 
 def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -> None:
-    """Write frontier.png, then frontier.json with the points and ``about``: the JSON marks a complete folder."""
+    """Write frontier.png, then frontier.json with the points and ``about``. The JSON file marks a complete folder."""
     stream = io.BytesIO()
     frontier.figure().savefig(stream, format="png", dpi=150)
     write_atomically(folder / "frontier.png", stream.getvalue(), durable=False)
@@ -337,7 +337,7 @@ def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -
 
 
 def read_frontier(folder: str | Path) -> Frontier:
-    """Read the frontier of a folder. Its models have separate folders."""
+    """Read frontier.json of a folder. The points have no result and no certificate: these are in run folders."""
     file = Path(folder) / FRONTIER
     content = read_format(file, FRONTIER_FORMAT)
     with wrap_read_errors(file):

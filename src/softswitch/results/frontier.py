@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 5.6, 2.9
-NUMBERS = ("objective", "constraint", "other_objective", "constant")
-SMALL = 1e-4  # smaller numbers are not written out
+WIDTH, HEIGHT = 5.6, 2.9  # of a panel, in inches
+NUMBERS = ("objective", "constraint", "other_objective", "constant")  # fields of a point that are floats
+SMALL = 1e-4  # smaller positive numbers are written "<0.0001"
 
 
 class BoundOutcome(StrEnum):
-    """The outcome of a bound.
+    """Whether a model is certified for a bound, or why not.
 
-    CERTIFIED: the model meets the bound at every client on new data, jointly with all other certified models. FAILED:
-    the model was tested and did not pass. LATER: testing stopped at a model that did not pass, before this one.
-    TOO_FEW: no model could be certified for this bound with these rows. NOT_REACHED: no model meets the bound on the
-    training rows.
+    Attributes:
+        CERTIFIED: The model meets the bound at every client on new data, jointly with all other certified models.
+        FAILED: The model was tested and did not pass.
+        LATER: The model was not tested, because testing ended with an earlier model that did not pass.
+        TOO_FEW: There are too few calibration rows to certify any model for this bound.
+        NOT_REACHED: No model meets the bound on the training rows.
     """
 
     CERTIFIED = "certified"
@@ -42,20 +44,20 @@ class BoundOutcome(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class FrontierPoint(JsonRecord):
-    """A bound, its cost on the training rows, and the model selected for new data.
+    """One bound of a trade-off curve: the smallest F within it, and the model selected to be certified for it.
 
     Attributes:
-        bound: The bound on the constraint.
-        outcome: Whether the selected model is certified, or why not.
+        bound: Upper bound on the constraint.
+        outcome: Whether the selected model is certified for the bound, or why not.
         objective: The smallest F, the worst client's objective, within the bound on the training rows.
-        constraint: G, the largest constraint of any client, of that model.
+        constraint: G, the largest constraint of any client, of the model with that F.
         other_objective: F of the selected model on the validation rows.
-        constant: F of the best constant prediction within the bound on the training rows; NaN without one.
-        measures: Further metrics of the selected model on the validation rows.
+        constant: F of the best constant prediction within the bound on the training rows. Default: NaN, none.
+        measures: Further metrics of the selected model on the validation rows, by name.
         model: Description of the selected model.
-        failing_clients: Labels of the clients that failed the test, if the model was tested.
-        result: The run with the selected model as its answer. It is not saved.
-        certificate: The certificate of that model, if it was tested. It is not saved here.
+        failing_clients: Labels of the clients that failed the test; empty if the model passed or was not tested.
+        result: The run with the selected model as its answer; None if the point was read from a file.
+        certificate: Certificate of the selected model; None if it was not tested or the point was read from a file.
     """
 
     bound: float
@@ -77,7 +79,7 @@ class FrontierPoint(JsonRecord):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontierPoint:
-        """Restore a point from ``to_dict``, with NaN for None."""
+        """Restore a point, without its result and certificate, from ``to_dict``, with NaN for None."""
         numbers: dict[str, Any] = {name: float(nan_if_none(values[name])) for name in ("bound", *NUMBERS)}
         return cls(
             **numbers,
@@ -90,20 +92,20 @@ class FrontierPoint(JsonRecord):
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """Models trained for several bounds, from the loosest to the tightest.
+    """The trade-off curve: models trained for several bounds, from the loosest to the tightest.
 
     The certificates hold jointly: the probability that any certified model exceeds its bound at any client is at most
     1 − confidence.
 
     Attributes:
         points: One point per bound, the loosest first.
-        confidence: Confidence of the certificates.
+        confidence: Joint confidence of the certificates, in (0, 1).
         clients: Number of clients.
-        shares: Whether the constraint is a rate or a difference of rates, shown in percent.
-        approximate: Whether the certificates are approximate because the range of the constraint is unknown.
-        certifiability: What the certification rows could show at best at the tightest bound.
-        requested: The bound in the settings, if any.
-        tested: The tests in order: the bound, and whether the model passed.
+        shares: Whether the constraint is a rate or a difference of rates, shown in percent. Default: False.
+        approximate: Whether the certificates are approximate, because the range of the constraint is unknown.
+        certifiability: Text of the ``Certifiability`` of the calibration rows at the tightest bound.
+        requested: The bound in the settings; None if they have none.
+        tested: The tests in order, each a bound and whether its model passed.
     """
 
     points: tuple[FrontierPoint, ...]
@@ -131,11 +133,11 @@ class Frontier:
 
     @property
     def summary(self) -> list[str]:
-        """The conclusions, sentence by sentence."""
+        """Sentences on the cost of a tighter bound and on the certified bounds."""
         return [*self._cost(), *self._certification()]
 
     def _cost(self) -> list[str]:
-        """Describe the cost of the requested or smallest certified bound, compared with the next looser one."""
+        """Compare F at the requested or smallest certified bound with the next looser bound; empty if there is none."""
         reached = [point for point in self.points if point.reached]
         if len(reached) < 2:
             return []
@@ -172,7 +174,7 @@ class Frontier:
 
     @property
     def columns(self) -> dict[str, list[str]]:
-        """The columns of the table by heading."""
+        """The columns of the table by heading, one cell of text per point."""
         points = self.points
         approximate = "≈ " if self.approximate else ""
         return {
@@ -186,7 +188,7 @@ class Frontier:
 
     @property
     def notes(self) -> str:
-        """Explanation of the columns."""
+        """Explanation of the table's columns."""
         measured = " and the further metrics" if self._measure_names() else ""
         return (
             "F: the worst client's objective. Least F: the smallest within the bound on the training rows. The model "
@@ -195,7 +197,7 @@ class Frontier:
         )
 
     def table(self) -> Table:
-        """Return a table for the terminal, one row per bound."""
+        """Return a rich table, one row per bound."""
         table = Table(title=f"Cost of the bound; certificates hold jointly with confidence {self.confidence:g}")
         for name in self.columns:
             table.add_column(name, justify="left" if name == "model" else "right", no_wrap=name == "model")
@@ -208,7 +210,7 @@ class Frontier:
         return list(dict.fromkeys(name for point in self.points for name in point.measures))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the frontier for JSON, without models and with None for numbers that are not finite."""
+        """Return the frontier for JSON, without results and certificates, and with None for non-finite numbers."""
         return {
             **vars(self),
             "smallest_certified": self.smallest_certified,
@@ -218,7 +220,7 @@ class Frontier:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Frontier:
-        """Restore a frontier from ``to_dict``, with NaN for None."""
+        """Restore a frontier from ``to_dict``; its points have no result and no certificate."""
         requested = values["requested"]
         return cls(
             points=tuple(map(FrontierPoint.from_dict, values["points"])),
@@ -232,7 +234,7 @@ class Frontier:
         )
 
     def figure(self) -> Figure:
-        """Plot F and the metrics against the bound in panels that fit a phone. Filled markers are certified."""
+        """Plot F, and in a second panel the metrics, against the bound. Filled markers are certified models."""
         from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
 
         measures = self._measure_names()

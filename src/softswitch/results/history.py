@@ -1,4 +1,4 @@
-"""The history of a run, round by round, and the records of rounds that engines write."""
+"""The history of a run, one entry per round, and the records of rounds from which it is made."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from softswitch.methods.compressors import join_byte_counts
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.support.files import read_npz, wrap_read_errors, write_atomically
 
-REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")
+REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")  # copied from records
 
 
 class ClientOutcome(IntEnum):
-    """The outcome of a round for one client, if clients can be lost.
+    """The outcome of a round over Flower for one participant.
 
-    EMPTY: no client, because the round had fewer participants than others. COUNTED: its update was applied. NO_REPORT
-    and NO_UPDATE: it was lost before its report, or after it and before its update. BAD_REPORT and BAD_UPDATE: that was
-    rejected. REFUSED: it refused to participate. VOID: it completed the round, but too few clients did.
+    Attributes:
+        EMPTY: No client: the round had fewer participants than another.
+        COUNTED: Its update was applied.
+        NO_REPORT: It was lost before its report arrived.
+        BAD_REPORT: Its report was rejected.
+        REFUSED: It refused to participate.
+        NO_UPDATE: It was lost after its report and before its update arrived.
+        BAD_UPDATE: Its update was rejected.
+        VOID: It completed the round, but too few clients did, and no update was applied.
     """
 
     EMPTY = 0
@@ -39,22 +45,22 @@ class ClientOutcome(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in lower case with spaces."""
+        """The name in lower case with spaces, such as "no report"."""
         return self.name.lower().replace("_", " ")
 
 
 class ClientHistory(NamedTuple):
-    """The reports of the participants of one round, or of all rounds: arrays then begin with the rounds.
+    """The reports of the m participants of a round. In a ``History``, arrays have the rounds as their first axis.
 
     Attributes:
-        clients: Indices of the participants I_k; m. −1 is an empty place.
-        objective: f_i of each; m. NaN if it did not report.
-        constraint: g_i of each; m × constraints.
-        metrics: Further reported numbers, by name; m.
-        outcomes: The ``ClientOutcome`` of each; None if clients cannot be lost.
-        epsilon: ε spent by each after the round, without the evaluation of the answer; m. Only over Flower, as reported
-            by the client and including earlier runs; NaN if it reported none. None if no client reports it, and in
-            simulations, whose ε is in ``result.privacy``.
+        clients: Indices of the participants, shape (m,); −1 for an empty place.
+        objective: f_i of each participant on its batch, shape (m,); NaN if it did not report.
+        constraint: g_i of each participant, m × constraints; NaN if it did not report.
+        metrics: Further reported numbers by name, each of shape (m,).
+        outcomes: ``ClientOutcome`` of each participant, shape (m,); None except over Flower.
+        epsilon: Differential privacy ε that each participant has spent up to this round, as it reported, including
+            earlier runs, shape (m,); NaN if it reported none. None if no client reports it, and in simulations, whose ε
+            is in ``result.privacy``. The evaluation of the answer is not included.
     """
 
     clients: Any
@@ -66,57 +72,55 @@ class ClientHistory(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One round of a history; see ``History``.
-
-    ``full`` is NaN if w_k was not evaluated on all rows. ``rows`` is the number of rows of the participants, if a batch
-    is all of them, and ``values`` the number of rows of values, if it differs from the oracle's cost. ``traffic`` has
-    the bytes sent up and down, if messages are compressed, in the form that ``compressors.join_byte_counts`` reads.
-    """
+    """One round, as an engine records it. Fields without a comment are those of ``History``."""
 
     objective: Float[Array, ""]
     constraint: Float[Array, ""]
     criterion: Float[Array, ""]
     feasible: Bool[Array, ""]
     worst_client: Int[Array, ""]
-    full: ClientSummary
+    full: ClientSummary  # NaN if w_k was not evaluated on all rows
     held_out: ClientSummary | None
     absent: Int[Array, ""]
-    rows: Int[Array, ""] | None
-    clients: ClientHistory | None
+    rows: Int[Array, ""] | None  # number of rows of the participants, for ``Oracle.cost``; None if it needs none
+    clients: ClientHistory | None  # the participants' reports; None if they are not recorded
     unheard: Int[Array, ""] | None = None
     oldest: Int[Array, ""] | None = None
-    values: Int[Array, ""] | None = None
-    traffic: Int[Array, "2 2"] | None = None
+    values: Int[Array, ""] | None = None  # number of rows on which f and g were evaluated; None: ``Oracle.cost``
+    traffic: Int[Array, "2 2"] | None = None  # bytes up and down, as ``split_byte_counts`` writes them
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:
-    """Concatenate chunks of records on the host and keep the first ``rounds`` rounds."""
+    """Concatenate records of several rounds each into one with NumPy arrays, and keep the first ``rounds`` rounds."""
     joined: Record = jax.tree.map(lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:rounds], *records)
     return joined
 
 
 @dataclass(frozen=True)
 class History:
-    """Arrays with one entry per round. "Sampled" values are reported by the round's participants on their batches.
+    """The rounds of a run: arrays of shape (K,), one entry per round, unless stated otherwise.
+
+    "Sampled" values are those that the round's participants reported on their batches.
 
     Attributes:
-        objective: Sampled F, max_i f_i.
-        constraint: Sampled G, max_i g_i.
-        criterion: The value that the switch compared with λ.
-        feasible: Whether the criterion was at most λ. A switching method then improves the objective.
-        worst_client: Index of the client that reported the largest f_i.
+        objective: Sampled F = max_i f_i at w_k, before the step; −∞ if no participant has an objective. F and G are
+            trimmed if the method is robust.
+        constraint: Sampled G = max_i g_i at w_k; −∞ if no participant has a constraint.
+        criterion: The value that the switch compared with the threshold λ.
+        feasible: Whether the criterion was at most λ (bool). A switching method then improves the objective.
+        worst_client: Index of the client that reported the largest f_i; −1 in a void round over Flower.
         value_evaluations: Cumulative number of rows on which f and g were evaluated.
         gradient_evaluations: Cumulative number of rows on which gradients were computed, m·E·B_g per round.
-        full_rounds: The rounds in which w_k was evaluated on all clients' data, before the step.
-        full: Worst and mean client in those rounds: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
-            ``full.mean_objective`` and ``full.mean_constraint`` are the clients' means.
-        held_out: The same on held-out data, if any; else None.
+        full_rounds: Indices of the rounds in which w_k was evaluated on all clients' data, shape (evaluations,).
+        full: Worst and mean client in ``full_rounds``: ``full.objective`` is F(w_k), ``full.constraint`` G(w_k),
+            ``full.mean_objective`` and ``full.mean_constraint`` are the clients' means; each of shape (evaluations,).
+        held_out: The same on held-out data; None if there is none.
         absent: Number of participants without an objective or without some constraint.
-        per_client: The participants' reports, if they were recorded; else None.
-        unheard: Number of clients that have not reported yet, if the server has a memory; else None.
-        oldest: Age of the oldest remembered report in rounds, if the server has a memory; else None.
-        bytes_up: Bytes of the clients' updates, if messages are compressed; else None.
-        bytes_down: Bytes of the parameters or their changes, if messages are compressed; else None.
+        per_client: The participants' reports; None if they were not recorded.
+        unheard: Number of clients that have not reported yet; None if the server has no memory.
+        oldest: Age in rounds of the oldest remembered report; None if the server has no memory.
+        bytes_up: Bytes of the participants' updates; None if messages are not compressed.
+        bytes_down: Bytes of the parameters, or of their changes; None if messages are not compressed.
     """
 
     objective: np.ndarray
@@ -144,12 +148,12 @@ class History:
 
     @property
     def void(self) -> np.ndarray:
-        """The rounds without any objective or without any constraint, which change nothing."""
+        """Whether no participant had an objective, or none a constraint, in each round (bool). The step is omitted."""
         return np.isneginf(self.objective) | np.isneginf(self.constraint)
 
     @property
     def lost_share(self) -> float:
-        """The share of participants, over all rounds, that did not complete the round."""
+        """Share, in [0, 1], of all rounds' participants that did not complete their round; 0 if none can be lost."""
         outcomes = None if self.per_client is None else self.per_client.outcomes
         if outcomes is None or not (participated := int(np.sum(outcomes != ClientOutcome.EMPTY))):
             return 0.0
@@ -163,13 +167,13 @@ class History:
 
     @property
     def switch_share(self) -> float:
-        """κ = |S|/K, the share of feasible rounds among those that are not void; NaN if all are void."""
+        """Share κ of feasible rounds, in [0, 1], among those that are not void; NaN if all are void."""
         counted = len(self) - int(self.void.sum())
         return self.feasible_rounds / counted if counted else float("nan")
 
     @classmethod
     def from_records(cls, oracle: Any, records: Sequence[Record], rounds: int, first: int = 0) -> History:
-        """Concatenate chunks of records, the first of which begins with round ``first``, and keep some ``rounds``.
+        """Make a history of the first ``rounds`` rounds of several records; the first of them is round ``first``.
 
         ``oracle`` is an ``Oracle``, or has its ``cost``.
         """
@@ -198,13 +202,13 @@ class History:
         )
 
     def since(self, first: int) -> History:
-        """Return the reports, criterion and switch of the rounds from ``first`` on, without evaluations."""
+        """Return the rounds from ``first`` on, without evaluations on all data and without optional arrays."""
         names = (*REPORTED, "value_evaluations", "gradient_evaluations")
         kept = {name: getattr(self, name)[first:] for name in names}
         return History(**kept, full_rounds=self.full_rounds[:0], full=ClientSummary(*(part[:0] for part in self.full)))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return all values as arrays, by names such as ``full.objective``."""
+        """Return all arrays by names such as ``full.objective``; attributes that are None are omitted."""
 
         def flatten(name: str, value: Any) -> dict[str, np.ndarray]:
             if isinstance(value, ClientSummary | ClientHistory):
@@ -216,14 +220,14 @@ class History:
         return {key: part for name, value in vars(self).items() for key, part in flatten(name, value).items()}
 
     def save(self, file: Path) -> None:
-        """Write an .npz file atomically."""
+        """Write the history to an .npz file, atomically."""
         stream = io.BytesIO()
         np.savez_compressed(stream, **self.to_arrays())  # type: ignore[arg-type]
         write_atomically(file, stream.getvalue(), durable=False)
 
     @classmethod
     def load(cls, file: Path) -> History:
-        """Read a file that ``save`` wrote, and check that its arrays have consistent lengths."""
+        """Read a file that ``save`` wrote. Raise ValueError if its arrays have inconsistent lengths."""
         arrays = read_npz(file)
         with wrap_read_errors(file):
             parts: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Records in JSON, which has no NaN or infinity."""
+"""Conversion of numbers and dataclasses to JSON, which has no NaN or infinity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 def replace_non_finite(value: Any) -> Any:
-    """Replace every non-finite float in nested dicts, lists and tuples by None."""
+    """Return a copy of nested dicts, lists and tuples (as lists) with None for every float that is not finite."""
     if isinstance(value, dict):
         return {key: replace_non_finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -24,13 +24,13 @@ def nan_if_none(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class JsonRecord:
-    """A dataclass that JSON can hold, except for fields that are not compared."""
+    """Base of dataclasses that are saved as JSON. Fields with ``compare=False`` are not saved."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with None for numbers that are not finite."""
+        """Return the saved fields by name, with None for floats that are not finite."""
         return {entry.name: replace_non_finite(getattr(self, entry.name)) for entry in fields(self) if entry.compare}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Restore the record from ``to_dict``, with NaN for None."""
+        """Restore a record from ``to_dict``, with NaN for None. Unknown entries are ignored."""
         return cls(**{entry.name: nan_if_none(values[entry.name]) for entry in fields(cls) if entry.name in values})

@@ -22,13 +22,13 @@ from softswitch.results.history import History
 from softswitch.results.status import Diagnostic, Restart, RunEnd, Status, StatusCode
 from softswitch.support.text import format_number, format_value
 
-_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")  # first an evaluation's
+_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")  # fields of an evaluation
 _FROM_END = ("history", "names", "method", "seed", "seconds", "state", "restarts", "auto_settings")
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The outcome of ``solve``.
+    """The outcome of ``solve``: the answer, its values at all n clients, and how the run went.
 
     Attributes:
         params: The answer. By default, the mean of the feasible iterates w_k (before their steps) or, without feasible
@@ -38,25 +38,26 @@ class Result:
             Reports may be noisy: it need not have the smallest F on all data.
         selected: Description of the iterate that ``params`` is.
         status: How the run ended.
-        diagnostics: Problems detected in the run, with advice.
+        diagnostics: Problems detected in the run, with advice; empty if there are none.
         history: Values of every round.
-        client_objective: f_i of ``params`` on all training data of client i; the regret f_i − f_i* if
-            ``client_optimum`` is set.
-        client_constraint: g_i of ``params`` on all training data; clients × constraints.
-        pooled_constraint: The constraints on the pooled data of all clients, for a ``PooledConstraint``; else None.
-        names: Labels of the clients.
+        client_objective: f_i of ``params`` on all training data of client i, shape (n,); the regret f_i − f_i* if
+            ``client_optimum`` is set. −∞ if the client has no objective.
+        client_constraint: g_i of ``params`` on all training data, n × constraints; −∞ if the client has none.
+        pooled_constraint: The constraints on the data of all clients together, shape (constraints,), for a
+            ``PooledConstraint``; else None.
+        names: Labels of the clients, in the order of all arrays.
         method: The method and its settings.
         seed: Seed of all random choices.
-        seconds: Wall time of the rounds, including compilation.
-        state: The state of the server, for a warm start.
+        seconds: Wall time of the rounds in seconds, including compilation.
+        state: State of the server after the last round, for a warm start.
         restarts: The restarts of an auto-tuned run; empty for other runs.
-        lower_bound: Lower bound on the optimal F, if requested; see ``with_lower_bound``.
-        auto_settings: Descriptions of the settings that auto-tuning chose, by name.
-        baselines: Models to compare the answer with: the start, and more by ``add_baselines``.
-        privacy: The privacy loss of the clients' rows, if the run was private; else None. Values at the clients are
-            then noisy and computed on clipped rows.
-        client_optimum: f_i*, if the run minimised regrets; else None. Objectives in the history, the lower bound and
-            the baselines are then regrets.
+        lower_bound: Lower bound on the optimal F; None unless it was requested (``with_lower_bound``).
+        auto_settings: Descriptions of the settings that auto-tuning chose, by name; empty for other runs.
+        baselines: Models to compare the answer with: the start, and those of ``add_baselines``.
+        privacy: The privacy loss of the clients' rows; None if the run was not private. In a private run, values at the
+            clients are noisy and computed on clipped rows.
+        client_optimum: f_i*, shape (n,), if the run minimised regrets; else None. Objectives in the history, the lower
+            bound and the baselines are then regrets.
     """
 
     params: Params
@@ -87,12 +88,12 @@ class Result:
         return None if self.lower_bound is None else self.lower_bound.gap
 
     def with_model(self, params: Params, selected: str, evaluation: Evaluation) -> Result:
-        """Return the result with another model as its answer.
+        """Return a copy with another model as the answer, and its values, status and optimality gap.
 
         Args:
             params: Parameters of the model.
-            selected: Its description.
-            evaluation: Its values at every client on all training data.
+            selected: Description of the model.
+            evaluation: Values of the model at every client on all training data.
         """
         bound = self.lower_bound
         if bound is not None:  # the bound is on the problem with all clients: none is trimmed
@@ -104,14 +105,14 @@ class Result:
 
     @property
     def client_loss(self) -> np.ndarray:
-        """f_i of ``params`` on all training data of client i, also if the run minimised regrets."""
+        """f_i of ``params`` on all training data of client i, shape (n,), also if the run minimised regrets."""
         if self.client_optimum is None:
             return self.client_objective
         return self.client_objective + np.where(np.isneginf(self.client_optimum), 0.0, self.client_optimum)
 
     @property
     def worst_loss(self) -> float:
-        """The largest f_i, trimmed if the method is robust."""
+        """The largest f_i of ``params`` on all training data, trimmed if the method is robust."""
         return trimmed_max(self.client_loss, self.method.robust)
 
     @property
@@ -134,18 +135,18 @@ class Result:
 
     @property
     def as_baseline(self) -> Baseline:
-        """The answer in the form of its baselines."""
+        """The answer as a ``Baseline``, for a table with the others."""
         evaluation = Evaluation(self.client_objective, self.client_constraint, self.pooled_constraint)
         return Baseline.of("the answer", evaluation, self.method)
 
     @property
     def price(self) -> float | None:
-        """Cost of the constraint: F of the answer minus F of the unconstrained model; None if that is unknown."""
+        """Cost of the constraint: F of the answer minus F of the unconstrained baseline; None without that baseline."""
         unconstrained = find_baseline(baseline.UNCONSTRAINED_WORST, self.baselines)
         return None if unconstrained is None else self.worst_objective - unconstrained.objective
 
     def explain(self) -> str:
-        """Describe how the run ended, the answer and its quality, automatic settings and diagnostics."""
+        """Return a text of several lines: status, answer, its quality, automatic settings and diagnostics."""
         lines = [f"{self.status}.", f"The answer is the {self.selected.removeprefix('the ')}."]
         if self.client_optimum is not None:
             values = (self.client_objective, self.client_loss)
@@ -180,7 +181,7 @@ class Result:
 def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Result:
     """Select the answer of a finished run, evaluate it at all clients, and diagnose the run.
 
-    ``clients`` is an ``Oracle``, or has its ``evaluate_params``. For ``scatter`` see ``diagnose``.
+    ``clients`` is an ``Oracle``, or has what ``diagnose`` needs and ``evaluate_params``. For ``scatter`` see there.
     """
     params, selected = run_status.select_answer(end)
     evaluation = clients.evaluate_params(params)

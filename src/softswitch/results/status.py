@@ -1,4 +1,4 @@
-"""How a run ended: its answer, its status (a code for programs, a message for people) and the kinds of diagnostics."""
+"""The end of a run: selection of its answer, its status (a code and a message) and the codes of diagnostics."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from softswitch.support.text import format_value, join_first
 class StatusCode(StrEnum):
     """How a run ended.
 
-    FEASIBLE: all rounds were run and the answer meets the tolerance at every client on all training data. VIOLATED: all
-    rounds were run and some were feasible, but the answer violates the tolerance at some client. NO_FEASIBLE_ROUND: no
-    round was feasible, hence there is no feasible average; an auto-tuned run evaluates its answer on all data and is
-    FEASIBLE if that meets the tolerance. DIVERGED: a report or a step was not finite. STOPPED: a callback or Ctrl-C
-    stopped the run early.
+    Attributes:
+        FEASIBLE: All rounds were run, and the answer meets the tolerance at every client on all training data.
+        VIOLATED: All rounds were run and some were feasible, but the answer violates the tolerance at some client.
+        NO_FEASIBLE_ROUND: No round was feasible, hence there is no feasible average. An auto-tuned run is FEASIBLE
+            nevertheless if its answer meets the tolerance on all training data.
+        DIVERGED: A report or a step was not finite.
+        STOPPED: A callback or Ctrl-C stopped the run early.
     """
 
     FEASIBLE = "feasible"
@@ -39,14 +41,15 @@ class StatusCode(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended.
+    """How a run ended, as a code and as text.
 
     Attributes:
-        code: The kind of ending, for programs.
-        message: What happened, for people.
-        round: The round in question: where the run diverged or stopped, or where the criterion was smallest.
-        client: The label of the client in question: the one with the largest constraint or a value that is not finite.
-        criterion: The smallest criterion of any round.
+        code: Code of the ending, for programs.
+        message: Description of the ending, without a full stop.
+        round: Index of the round that diverged, or of the smallest criterion if no round was feasible; number of rounds
+            if the run was stopped; else None.
+        client: Label of the client with the largest constraint, or with a value that is not finite; None if unknown.
+        criterion: The smallest criterion of any round; None if unknown.
     """
 
     code: StatusCode
@@ -65,32 +68,32 @@ class Status:
 
 
 class DiagnosticCode(StrEnum):
-    """The kind of problem."""
+    """The kind of problem that a ``Diagnostic`` reports."""
 
-    DIVERGED = "diverged"
-    NO_VALUES = "no-values"
-    VOID_ROUNDS = "void-rounds"
-    MISSING_STRATA = "missing-strata"
-    CLIENT_DROPOUT = "client-dropout"
-    EXCLUDED_CLIENTS = "excluded-clients"
-    SUPPRESSED_CLASSES = "suppressed-classes"
-    NEVER_FEASIBLE = "never-feasible"
-    SWITCH_NEVER_PASSES = "switch-never-passes"
-    INACTIVE_CONSTRAINT = "inactive-constraint"
-    MASKED_WORST_CLIENT = "masked-worst-client"
-    NOISY_SWITCH = "noisy-switch"
-    STEP_SIZE_TOO_LARGE = "step-size-too-large"
-    FEW_AVERAGED_ROUNDS = "few-averaged-rounds"
-    STILL_IMPROVING = "still-improving"
-    LIMITED_PRECISION = "limited-precision"
-    NO_BETTER_THAN_START = "no-better-than-start"
-    NO_BETTER_THAN_CONSTANT = "no-better-than-constant"
-    TRIMMED_VIOLATION = "trimmed-violation"
-    OUTLIER_VALUES = "outlier-values"
-    INCONSISTENT_UPDATES = "inconsistent-updates"
-    UPDATE_SCALE_MISMATCH = "update-scale-mismatch"
-    UNKNOWN_BENEFIT = "unknown-benefit"
-    CLIPPED_ROWS = "clipped-rows"
+    DIVERGED = "diverged"  # a value was not finite
+    NO_VALUES = "no-values"  # no client has an objective, or none a constraint
+    VOID_ROUNDS = "void-rounds"  # many rounds had no objective or no constraint
+    MISSING_STRATA = "missing-strata"  # batches often lack a class or group of their client
+    CLIENT_DROPOUT = "client-dropout"  # many participants did not complete their round
+    EXCLUDED_CLIENTS = "excluded-clients"  # the settings exclude clients
+    SUPPRESSED_CLASSES = "suppressed-classes"  # clients withhold classes with few rows
+    NEVER_FEASIBLE = "never-feasible"  # no round was feasible, and the answer violates the tolerance
+    SWITCH_NEVER_PASSES = "switch-never-passes"  # no round was feasible, but the answer meets the tolerance
+    INACTIVE_CONSTRAINT = "inactive-constraint"  # nearly all rounds were feasible
+    MASKED_WORST_CLIENT = "masked-worst-client"  # a client violated the tolerance in feasible rounds
+    NOISY_SWITCH = "noisy-switch"  # noise of the reports decides the switch
+    STEP_SIZE_TOO_LARGE = "step-size-too-large"  # a round changes the criterion by more than the tolerance
+    FEW_AVERAGED_ROUNDS = "few-averaged-rounds"  # the answer is the mean of few iterates
+    STILL_IMPROVING = "still-improving"  # F still decreased at the end
+    LIMITED_PRECISION = "limited-precision"  # a function computes in float32
+    NO_BETTER_THAN_START = "no-better-than-start"  # the start is feasible, and F did not decrease
+    NO_BETTER_THAN_CONSTANT = "no-better-than-constant"  # a constant prediction is feasible and as good
+    TRIMMED_VIOLATION = "trimmed-violation"  # a client that a robust method trims violates the tolerance
+    OUTLIER_VALUES = "outlier-values"  # a client's values are far from those of all others
+    INCONSISTENT_UPDATES = "inconsistent-updates"  # a client's updates contradict its reports
+    UPDATE_SCALE_MISMATCH = "update-scale-mismatch"  # a client's reports and updates have different scales
+    UNKNOWN_BENEFIT = "unknown-benefit"  # a private run was not compared with baselines
+    CLIPPED_ROWS = "clipped-rows"  # the constraint can exceed the clipping norm of a private run
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,9 @@ class Diagnostic:
 
     Attributes:
         code: The kind of problem.
-        evidence: What in the run points to it.
-        advice: What to try.
-        suggests_more_rounds: Whether the advice includes a longer run.
+        evidence: Observation in the run that indicates the problem, with numbers.
+        advice: Settings to change or to check.
+        suggests_more_rounds: Whether the advice includes a longer run. Default: False.
     """
 
     code: DiagnosticCode
@@ -115,26 +118,20 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class Restart(JsonRecord):
-    """A stretch of rounds, from ``begin`` to before ``end``, over which the step size decays to 0.
+    """Consecutive rounds of an auto-tuned run: they start at its best answer so far, and the step size decays to 0."""
 
-    It starts from the best answer so far. ``objective`` and ``constraint`` are F and G of the best answer after it on
-    all training data, and ``aim`` is the value there that the method minimises: F, or the clients' mean. ``better``:
-    whether this restart found that answer. ``diverged``: whether a value in the last round was not finite. ``judged``:
-    the number of answers evaluated at its end.
-    """
-
-    begin: int
-    end: int
-    step_size: float
+    begin: int  # index of the first round
+    end: int  # index of the last round plus 1
+    step_size: float  # step size η of the first round
     momentum: float
-    threshold: float
-    objective: float
-    constraint: float
-    answer: str
-    better: bool
-    diverged: bool = False
-    aim: float = math.nan
-    judged: int = 0
+    threshold: float  # λ of the switch
+    objective: float  # F of the best answer so far, after this restart, on all training data
+    constraint: float  # G of that answer on all training data
+    answer: str  # description of that answer
+    better: bool  # whether this restart found that answer
+    diverged: bool = False  # whether a value in the last round was not finite
+    aim: float = math.nan  # the value that the method minimises at that answer: F, or the clients' mean
+    judged: int = 0  # number of candidate answers evaluated on all training data at the end
 
     def __str__(self) -> str:
         step, level = f"{self.step_size:.3g}", format_value(self.threshold)
@@ -147,42 +144,41 @@ class Restart(JsonRecord):
 
 @dataclass(frozen=True, eq=False)
 class RunEnd:
-    """A run after its last round.
-
-    ``averaging_from`` is the first round that could join the average, ``answer`` the requested iterate, ``culprit`` the
-    client that made the run diverge, and ``start`` has the values of the start at every client, if these are known.
-    ``vanished``: whether no client has an objective, or none a constraint, on all its data.
-    """
+    """A run after its last round, before its answer is selected. Fields without a comment are those of ``Result``."""
 
     state: State
     history: History
     method: Method
     names: tuple[Any, ...]
-    averaging_from: int
-    answer: str
-    stopped: bool
+    averaging_from: int  # first round that could join the average
+    answer: str  # the requested iterate: "average", "best" or "last"
+    stopped: bool  # whether a callback or Ctrl-C stopped the run
     seed: int
     seconds: float
-    vanished: bool = False
-    culprit: Any = None
+    vanished: bool = False  # whether no client has an objective, or none a constraint, on all its data
+    culprit: Any = None  # label of the client whose value is not finite; None if unknown
     restarts: tuple[Restart, ...] = ()
-    start: Evaluation | None = None
+    start: Evaluation | None = None  # values of the initial parameters at every client; None if unknown
     auto_settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def diverged_at(self) -> int:
-        """The round in which a value was not finite; −1 if there was none."""
+        """Index of the round in which a value was not finite; −1 if there is none."""
         return int(self.state.diverged_at)
 
     @property
     def smallest_criterion_round(self) -> int:
-        """The round with the smallest criterion."""
+        """Index of the round with the smallest finite criterion; 0 if there is none."""
         criterion = self.history.criterion
         return int(np.argmin(np.where(np.isfinite(criterion), criterion, np.inf)))
 
 
 def select_answer(end: RunEnd) -> tuple[Params, str]:
-    """Return the answer and its description: the requested iterate or, if there is none, the next best."""
+    """Return the answer's parameters and description.
+
+    If the requested iterate does not exist, it is the best feasible iterate, the one with the smallest criterion, or
+    the last, whichever exists first.
+    """
     state, history, first = end.state, end.history, end.averaging_from
     if end.restarts:
         return state.params, end.restarts[-1].answer
@@ -207,7 +203,7 @@ def select_answer(end: RunEnd) -> tuple[Params, str]:
 
 
 def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
-    """Return the status of a finished run, given its answer's values at every client."""
+    """Return the status of a finished run; ``evaluation`` has the values of its answer at every client."""
     history, smallest = end.history, float(end.state.best.criterion)
     if end.diverged_at >= 0:
         cause = "the server's step is not finite"
@@ -237,7 +233,7 @@ def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
 
 
 def model_status(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Status:
-    """Return the status of a model that was selected after its run, given its values at every client."""
+    """Return the status, FEASIBLE or VIOLATED, of a model selected after its run, from its values at every client."""
     pooled = method.switches_on == "pooled"
     is_feasible, client, message = _judge(names, method, evaluation, " on training rows", pooled=pooled)
     return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, client)
@@ -246,9 +242,10 @@ def model_status(names: Sequence[Any], method: Method, evaluation: Evaluation) -
 def _judge(
     names: Sequence[Any], method: Method, evaluation: Evaluation, where: str = "", *, pooled: bool = False
 ) -> tuple[bool, Any, str]:
-    """Return whether a model is feasible, the client with the largest constraint, and a message.
+    """Return whether a model is feasible, the label of the client with the largest constraint, and a message.
 
-    ``pooled``: whether the tolerance applies to the pooled data instead of every client.
+    ``where`` is appended to the tolerance in the message. ``pooled`` is True if the tolerance applies to the data of
+    all clients together.
     """
     worst, tolerance = evaluation.constraint.max(axis=1), f"the tolerance {method.tolerance:g}"
     count, above = len(worst), int((~(worst <= method.tolerance)).sum())

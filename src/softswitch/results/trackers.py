@@ -1,4 +1,4 @@
-"""Trackers: callbacks that write the numbers of a run to files and other systems."""
+"""Trackers: callbacks that write the values of each round to CSV, TensorBoard, MLflow or Prometheus."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ import numpy as np
 from softswitch.results.callbacks import Chunk
 from softswitch.results.history import ClientOutcome
 
-SAMPLED = ("objective", "constraint", "criterion", "feasible")
-SUMMARY = ("objective", "constraint", "mean_objective", "mean_constraint")
-MAX_BATCH = 1000  # MLflow's limit
+SAMPLED = ("objective", "constraint", "criterion", "feasible")  # values of every round
+SUMMARY = ("objective", "constraint", "mean_objective", "mean_constraint")  # values of rounds with an evaluation
+MAX_BATCH = 1000  # MLflow's limit of metrics in one request
 SUFFIX = ".prom"  # the suffix of the files that Prometheus's textfile collector reads
 
 
 class Tracker(AbstractContextManager["Tracker"]):
-    """A callback that writes the numbers of a run to another system, and a context manager that closes it."""
+    """Base of callbacks that write the values of a run. As a context manager, a tracker closes itself at the end."""
 
     @abstractmethod
     def __call__(self, chunk: Chunk) -> None:
-        """Write a chunk of rounds."""
+        """Write the rounds of a chunk."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the tracker."""
+        """Write what is pending and release files and connections."""
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def _read_chunk(chunk: Chunk) -> Iterator[tuple[int, str, dict[str, float]]]:
-    """Yield the number and values of rounds: "sampled" of each, "train" and "held_out" if evaluated."""
+    """Yield (round, part, values by name): part "sampled" for every round, "train" and "held_out" if evaluated."""
     history, first = chunk.history, chunk.round - len(chunk.history)
     for k in range(len(history)):
         yield first + k, "sampled", {name: float(getattr(history, name)[k]) for name in SAMPLED}
@@ -48,10 +48,10 @@ def _read_chunk(chunk: Chunk) -> Iterator[tuple[int, str, dict[str, float]]]:
 
 
 class CSVTracker(Tracker):
-    """Writes one line per round: the reports, and in some rounds the values on all data.
+    """Write one CSV line per round: the sampled values and, in rounds with an evaluation, the values on all data.
 
     Args:
-        file: A new CSV file. Its folder is created if it does not exist.
+        file: The CSV file, which must not exist. Its folder is created if it does not exist.
     """
 
     def __init__(self, file: str | Path) -> None:
@@ -66,7 +66,7 @@ class CSVTracker(Tracker):
         self._writer.writeheader()
 
     def __call__(self, chunk: Chunk) -> None:
-        """Write a chunk of rounds."""
+        """Write the rounds of a chunk, and flush."""
         lines: dict[int, dict[str, float]] = {}
         for k, part, values in _read_chunk(chunk):
             prefix = "" if part == "sampled" else f"{part}_"
@@ -80,10 +80,10 @@ class CSVTracker(Tracker):
 
 
 class TensorBoardTracker(Tracker):
-    """Writes scalars ``sampled/…`` for every round, and ``train/…`` and ``held_out/…`` for evaluations on all data.
+    """Write TensorBoard scalars: ``sampled/…`` in every round, ``train/…`` and ``held_out/…`` if evaluated on all data.
 
     Args:
-        folder: TensorBoard's log directory.
+        folder: TensorBoard's log directory. It is created if it does not exist.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -92,7 +92,7 @@ class TensorBoardTracker(Tracker):
         self._writer = EventFileWriter(str(folder))
 
     def __call__(self, chunk: Chunk) -> None:
-        """Write a chunk of rounds."""
+        """Write the rounds of a chunk, and flush."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -107,11 +107,11 @@ class TensorBoardTracker(Tracker):
 
 
 class MLflowTracker(Tracker):
-    """Logs a new MLflow run: settings as parameters, reports and evaluations as metrics.
+    """Log to a new MLflow run: settings as parameters, the values of each round as metrics.
 
     Args:
-        experiment: Name of the experiment. It is created if it does not exist.
-        settings: Parameters to log.
+        experiment: Name of the experiment, which is created if it does not exist. Default: "softswitch".
+        settings: Parameters of the MLflow run by name; values are logged as text. Default: none.
         tracking_uri: Tracking URI. Default: MLflow's setting.
     """
 
@@ -129,7 +129,7 @@ class MLflowTracker(Tracker):
         self._client.log_batch(self.run_id, params=params)
 
     def __call__(self, chunk: Chunk) -> None:
-        """Log a chunk of rounds."""
+        """Log the rounds of a chunk; values that are not finite are omitted."""
         from mlflow.entities import Metric
 
         now, parts = int(time.time() * 1000), _read_chunk(chunk)
@@ -144,7 +144,7 @@ class MLflowTracker(Tracker):
 
 
 class PrometheusTracker(Tracker):
-    """Writes metrics to a file for Prometheus after every chunk of rounds (over Flower, after every round).
+    """Write metrics to a file for Prometheus after every chunk of rounds (over Flower, after every round).
 
     The node exporter's textfile collector reads the file, so that no port is open. The file is written atomically.
     The number of lost clients is known only over Flower.
@@ -152,7 +152,7 @@ class PrometheusTracker(Tracker):
     Args:
         file: The file, with the suffix .prom. Its folder is created if it does not exist. A file of an earlier run is
             overwritten.
-        run: The label ``run`` of every metric.
+        run: Value of the label ``run`` of every metric. Default: "softswitch".
     """
 
     def __init__(self, file: str | Path, *, run: str = "softswitch") -> None:
@@ -169,7 +169,7 @@ class PrometheusTracker(Tracker):
         self._registry.register(self)
 
     def __call__(self, chunk: Chunk) -> None:
-        """Write the progress of the run."""
+        """Write the values of the chunk's last round and the totals of the run so far."""
         history, clients = chunk.history, chunk.history.per_client
         self._values |= {
             "round": chunk.round,
@@ -194,12 +194,12 @@ class PrometheusTracker(Tracker):
         self._write()
 
     def close(self) -> None:
-        """Write that the run has ended."""
+        """Write ``softswitch_running`` 0, for a run that has ended."""
         self._values["running"] = 0.0
         self._write()
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metrics, for the registry."""
+        """Yield a Prometheus metric family for each value. The registry calls it when it writes the file."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for name, value in self._values.items():

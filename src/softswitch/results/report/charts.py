@@ -1,4 +1,4 @@
-"""The charts of a report, as SVG that is legible on phones and on wide pages."""
+"""The charts of a report, as inline SVG that takes its colours from the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, a
 from softswitch.support.text import format_number
 
 AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
-CSS_VARIABLES = {  # of the page, by the colour of a figure
+CSS_VARIABLES = {  # matplotlib colour -> the CSS variable of the page that replaces it in the SVG
     BLUE: "first",
     GREY: "quiet",
     GREEN: "third",
@@ -38,12 +38,15 @@ CSS_VARIABLES = {  # of the page, by the colour of a figure
 VERDICT_COLOURS = {Verdict.VIOLATES: VERMILLION, Verdict.UNDECIDED: AMBER, Verdict.MEETS: DEEP_GREEN}
 GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')  # matplotlib's ids, which are the same in every figure
 MAX_POINTS = 500  # longer curves are thinned to about this many points
-MAX_NAME = 24  # characters
-WIDTH = 5.6  # inches
+MAX_NAME = 24  # longer client names are cut to this many characters
+WIDTH = 5.6  # of every chart, in inches
 
 
 def render_svg(figure: Figure, key: str) -> str:
-    """Return a figure as an SVG element with the colours of the page; ``key`` is unique on the page."""
+    """Render a figure as an ``<svg>`` element in the page's colours.
+
+    ``key`` seeds matplotlib's element ids, and must differ between the figures of a page.
+    """
     parts: list[Any] = [figure, *figure.axes]
     for part in parts:
         part.patch.set_visible(False)
@@ -60,7 +63,7 @@ def render_svg(figure: Figure, key: str) -> str:
 
 
 def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
-    """Plot F and G, which have ``names``, against rounds, and the share of feasible rounds."""
+    """Plot F, G and the share of feasible rounds against the round, as SVG; ``names`` are the titles of F and G."""
     history, evaluated = run.history, run.history.full_rounds
     figure, (objectives, constraints, switch) = _make_panels(3)
     for axes, value, name in zip((objectives, constraints), ("objective", "constraint"), names, strict=True):
@@ -83,7 +86,7 @@ def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
 
 
 def plot_clients(run: Run, clients: Sequence[ClientResult], key: str) -> str:
-    """Plot the constraint of clients, the first on top, with the certificate's interval if there is one."""
+    """Plot each client's constraint as a bar, with its certified interval if there is one, as SVG; the first on top."""
     kind = read_description(run.about)
     figure, (axes,) = _make_panels(1, height=0.9 + 0.28 * len(clients))
     for i, client in enumerate(clients):
@@ -126,5 +129,5 @@ def _plot_curve(axes: Axes, x: Any, y: Any, colour: str, label: str, **style: An
 
 
 def _shorten(name: str) -> str:
-    """Shorten a name, and escape dollar signs, which matplotlib interprets as mathematics."""
+    """Cut a name to ``MAX_NAME`` characters, and escape dollar signs, which matplotlib reads as mathematics."""
     return (name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…").replace("$", r"\$")

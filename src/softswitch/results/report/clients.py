@@ -1,4 +1,4 @@
-"""The clients in a report: the verdict on each and on the run, and their table."""
+"""The report's verdict on each client and on the run, and its table of clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from softswitch.results.folder import Run
 from softswitch.results.json_numbers import nan_if_none
 from softswitch.support.text import MISSING, format_number, format_percent, join_first
 
-CLIENT_MARKS = {Verdict.VIOLATES: "✘", Verdict.UNDECIDED: "?", Verdict.MEETS: "✔"}  # in the order of importance
-MAX_NAMES = 3  # number of clients that a summary names
-Write = Callable[[float | None], str]
-METRICS: dict[str, tuple[str, Write]] = {  # metrics of clients on held-out rows: heading and format
+CLIENT_MARKS = {Verdict.VIOLATES: "✘", Verdict.UNDECIDED: "?", Verdict.MEETS: "✔"}  # the worst first
+MAX_NAMES = 3  # a summary names at most this many clients
+Write = Callable[[float | None], str]  # formats a number; None or NaN is a missing value
+METRICS: dict[str, tuple[str, Write]] = {  # a client's metric on held-out rows -> its heading and number format
     "miss_rate": ("miss rate", format_percent),
     "false_alarm_rate": ("false alarms", format_percent),
     "auc": ("AUC", lambda value: MISSING if value is None or math.isnan(value) else f"{value:.3f}"),
@@ -25,9 +25,9 @@ METRICS: dict[str, tuple[str, Write]] = {  # metrics of clients on held-out rows
     "error_rate": ("error rate", format_percent),
     "worst_class_recall": ("worst class recall", format_percent),
 }
-BASELINES = {"constant": "constant", "unconstrained": "no constraint"}  # shown below the metrics of the answer
+BASELINES = {"constant": "constant", "unconstrained": "no constraint"}  # shown in small text below the answer's
 ROWS = {"rows": "training rows", "rows_to_choose_by": "validation rows", "rows_held_out": "held-out rows"}
-OPTIONAL = {
+OPTIONAL = {  # column of clients.csv -> its heading and small text; shown if the column exists
     "regret": ("regret", "above the client's optimum"),
     "epsilon": ("ε spent", "training rows"),
     "times_heard": ("times heard", ""),
@@ -36,28 +36,31 @@ OPTIONAL = {
 
 
 class ClientResult(NamedTuple):
-    """The outcome of one client: the largest constraint on training rows, and its limits on held-out rows if any."""
+    """The outcome of one client. With several constraints, the numbers are those of the worst."""
 
     name: str
-    verdict: Verdict
-    reason: str
-    constraint: float
-    estimate: float = math.nan
-    lower: float = math.nan
+    verdict: Verdict  # MEETS, VIOLATES or UNDECIDED
+    reason: str  # explanation of the verdict in a few words; may be empty
+    constraint: float  # on the training rows
+    estimate: float = math.nan  # on the held-out rows; NaN without a certificate
+    lower: float = math.nan  # simultaneous confidence limits; NaN without a certificate
     upper: float = math.nan
 
 
 class RunVerdict(NamedTuple):
-    """The outcome of a run; its level is good, unsure or bad."""
+    """The verdict on a run, as the report shows it."""
 
-    level: str
+    level: str  # "good", "unsure" or "bad", a CSS class
     headline: str
-    counts: str
-    details: str
+    counts: str  # numbers of clients by verdict, such as "3 of 4 meet, 1 undecided"; empty if the run diverged
+    details: str  # sentences that explain the headline
 
 
 def summarise_clients(run: Run) -> list[ClientResult]:
-    """Return the outcome of every client, in the order of the run's table."""
+    """Return the outcome of every client, in the order of clients.csv.
+
+    Without a certificate, the constraint on the training rows decides the verdict.
+    """
     table, is_nonnegative = run.clients, read_description(run.about).is_nonnegative
     certified = {str(client["client"]): client for client in (run.certificate or {}).get("clients", [])}
     worst = np.max([values for name, values in table.items() if name.startswith("constraint")], axis=0).tolist()
@@ -83,7 +86,7 @@ def summarise_clients(run: Run) -> list[ClientResult]:
 
 
 def sort_worst_first(clients: list[ClientResult]) -> list[int]:
-    """Return the indices of clients: violating first, then undecided, then meeting; the largest constraint first."""
+    """Return the clients' indices: violating first, then undecided, then meeting; in each, the largest value first."""
 
     def key(i: int) -> tuple[float, ...]:
         levels = (clients[i].estimate, clients[i].upper, clients[i].constraint)
@@ -94,7 +97,7 @@ def sort_worst_first(clients: list[ClientResult]) -> list[int]:
 
 
 def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
-    """Return the verdict on a run, given the outcomes of its clients."""
+    """Return the verdict on a run from its status, its certificate and the outcomes of its clients."""
     about, certificate = run.about, run.certificate
     code, violating = about["status"]["code"], about["violating"]
     message = f"{about['status']['message'].capitalize()}."
@@ -153,7 +156,7 @@ class Cell(NamedTuple):
 
 
 def build_columns(run: Run, clients: list[ClientResult], kind: ConstraintDescription) -> dict[Cell, list[Cell]]:
-    """Return the columns of the table of clients, by heading."""
+    """Return the columns of the table of clients: the cells by heading, in the order of ``clients``."""
     table, metrics = run.clients, _build_metrics(run.clients)
 
     def cells(values: Sequence[float], write: Write = format_number) -> list[Cell]:
@@ -178,7 +181,7 @@ def build_columns(run: Run, clients: list[ClientResult], kind: ConstraintDescrip
 
 
 def _build_metrics(table: Mapping[str, Sequence[float]]) -> dict[Cell, list[Cell]]:
-    """Return the metrics of the model on held-out rows, with those of the baselines in small text."""
+    """Return columns of held-out metrics by heading, with the baselines' in small text; empty if there are none."""
     columns = {}
     for metric, (heading, write) in METRICS.items():
         if f"held_out_{metric}" in table:

@@ -24,17 +24,19 @@ from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_er
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
 
 REPORT = "report.html"
-MAX_CLIENTS, WORST_CLIENTS = 50, 20  # of more clients than the first number, only the worst few are shown
+MAX_CLIENTS, WORST_CLIENTS = 50, 20  # with more than MAX_CLIENTS clients, only the worst WORST_CLIENTS are shown
 FILTERS = {"number": format_number, "percent": format_percent, "duration": format_duration, "first_few": join_first}
 
 
 def report(result: Result, out: str | Path = REPORT, *, certificate: Certificate | None = None) -> Path:
-    """Write the report of a run as one HTML file: verdict, clients, rounds and diagnostics.
+    """Write the report of a run as one HTML file, and return its path.
+
+    The file shows the verdict, clients, rounds and diagnostics, and opens offline.
 
     Args:
-        result: The result of any engine.
-        out: The HTML file to write.
-        certificate: The certificate of the result. Default: none.
+        result: The result of ``solve``, or of a run over Flower.
+        out: The HTML file to write; an existing file is replaced. Default: ``report.html`` in the working directory.
+        certificate: The result of ``certify`` for ``result``. Default: none, and the verdict is on training rows.
     """
     checks.check_instance("result", result, Result)
     if certificate is not None:
@@ -46,11 +48,11 @@ def report(result: Result, out: str | Path = REPORT, *, certificate: Certificate
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the report of one or several runs as one HTML file.
+    """Write the report of one or several finished runs as one HTML file, and return its path.
 
     Args:
         folders: The folders of the runs. The folder of a frontier stands for the runs in it.
-        out: The file. Default: ``report.html`` in the first folder.
+        out: The HTML file to write; an existing file is replaced. Default: ``report.html`` in the first folder.
     """
     if not folders:
         raise ValueError("folders must have at least one run, but is empty")
@@ -71,7 +73,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
 
 
 def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
-    """Return the report as self-contained HTML; ``frontiers`` are folders of frontiers to begin with."""
+    """Return the report as self-contained HTML: the trade-off curves in the folders ``frontiers``, then the runs."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
@@ -86,7 +88,7 @@ def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
 
 
 def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
-    """Return what the page shows of the frontier in a folder; ``key`` is unique on the page."""
+    """Return the template's variables of the frontier in a folder; ``key`` is the ``render_svg`` key of its chart."""
     frontier = run_folder.read_frontier(folder)
     columns = frontier.columns
     cells = {"head": list(columns), "rows": [list(row) for row in zip(*columns.values(), strict=True)]}
@@ -95,7 +97,7 @@ def _describe_frontier(folder: Path, key: str) -> dict[str, Any]:
 
 
 def _describe_run(run: Run, i: int) -> dict[str, Any]:
-    """Return what the page shows of a run."""
+    """Return the template's variables of the run at index ``i`` of the page."""
     about, config = run.about, run.folder / run_folder.CONFIG
     kind, clients = read_description(about), summarise_clients(run)
     is_regret = about.get("worst_loss") is not None
@@ -124,7 +126,10 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
 
 
 def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
-    """Compare the model with the best constant prediction, in the metric that the bound increases if there is one."""
+    """Return a sentence that compares the model with the best constant prediction; None if it is unknown.
+
+    The compared metric is ``kind.cost`` on held-out rows if clients.csv has it, and F on training rows otherwise.
+    """
     table, metric, noun = run.clients, kind.cost, run.client_noun
     if metric is not None and f"held_out_{metric}" in table and f"constant_{metric}" in table:
         heading, write = METRICS[metric]
