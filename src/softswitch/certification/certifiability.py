@@ -1,4 +1,4 @@
-"""What can be certified: by the size of a calibration split alone, and forecasts for candidate models.
+"""Certifiability: the bounds that a calibration split can certify by its size, and forecasts for candidate models.
 
 A forecast uses rows other than the calibration split, and only serves to choose between models; the certificate does
 not depend on it. Training rows count less than validation rows, because a model fits them better than new data.
@@ -27,21 +27,23 @@ from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import join_first
 
-MAX_ROWS = 1 << 40
-TRAINING_WEIGHT = 0.5  # of a training row relative to a validation row
+MAX_ROWS = 1 << 40  # limit of the search for the number of rows that a certificate needs
+TRAINING_WEIGHT = 0.5  # weight of a training row in a forecast; a validation row has weight 1
 
 
 @dataclass(frozen=True)
 class Certifiability:
-    """What a calibration split can certify for a model without errors on it.
+    """The bounds that a calibration split can certify at best: for a model without errors on it.
 
     Attributes:
         tolerance: Bound to certify.
-        confidence: Confidence of the certificate.
+        confidence: Confidence of the certificate, in (0, 1).
         clients: Names of all clients.
-        rows: Number of applicable rows of each client; with several constraints the smallest number.
+        rows: Number of each client's applicable rows, on which the constraint has a value. With several constraints,
+            the smallest number.
         bounds: Smallest bound that each client's rows can certify. It is ∞ without rows, and NaN without a known range.
-        rows_needed: Number of applicable rows that each client needs; None without a known range.
+        rows_needed: Number of applicable rows that each client needs to certify ``tolerance``; None if the range of a
+            constraint is unknown or no number suffices.
     """
 
     tolerance: float
@@ -53,13 +55,13 @@ class Certifiability:
 
     @property
     def uncertifiable(self) -> tuple[Any, ...]:
-        """The clients for which no model can be certified, those with the fewest rows first."""
+        """Names of the clients for which no model can be certified at ``tolerance``, the fewest rows first."""
         order = sorted(range(len(self.clients)), key=lambda i: self.rows[i])
         return tuple(self.clients[i] for i in order if self.bounds[i] > self.tolerance)
 
     @property
     def smallest_bound(self) -> float:
-        """The smallest bound that can be certified at all clients; NaN without a known range."""
+        """The smallest bound that can be certified at all clients; ∞ if a client has no rows, NaN without a range."""
         return _largest(self.bounds)
 
     def __str__(self) -> str:
@@ -85,13 +87,13 @@ class Certifiability:
 def certifiability(
     problem: Problem, calibration: ClientData, tolerance: float, confidence: float = 0.95
 ) -> Certifiability:
-    """Return what a calibration split can certify at best, before any training.
+    """Return the bounds that a calibration split can certify at best, before any training.
 
     Args:
         problem: Objective and constraint, with the range of a row's values.
-        calibration: Rows reserved for the certificate. Only the applicability of each function to a row is used.
+        calibration: Rows reserved for the certificate. Only whether a constraint has a value on a row is used.
         tolerance: Bound to certify.
-        confidence: Confidence of the certificate.
+        confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
     """
     error = 1 - checks.check_probability("confidence", confidence)
     levels = ErrorLevels(error / len(calibration), error, checks.check_real("tolerance", tolerance))
@@ -117,7 +119,7 @@ def _largest(bounds: Any) -> float:
 
 
 def _bound_without_errors(sizes: Sequence[int], levels: ErrorLevels, row_range: Range | None) -> float:
-    """Return the bound certified by rows that all have the smallest value: one group for a mean, two for a gap."""
+    """Return the bound that groups (2 for a gap) of rows of the smallest value certify; ∞ without rows, NaN if unknown."""
     if row_range is None or not all(sizes):
         return math.nan if all(sizes) else math.inf
     groups = [np.full(size, endpoints(row_range)[0]) for size in sizes]
@@ -127,7 +129,7 @@ def _bound_without_errors(sizes: Sequence[int], levels: ErrorLevels, row_range: 
 
 
 def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> int | None:
-    """Return the fewest rows, of all groups together, that certify a model without errors."""
+    """Return the fewest rows, of 1 or 2 groups together, that certify a model without errors; None if unknown."""
     if row_range is None or not levels.tolerance > (0 if groups == 2 else endpoints(row_range)[0]):
         return None
 
@@ -139,21 +141,17 @@ def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> i
 
 
 class CandidateForecast(NamedTuple):
-    """Forecast for a candidate model: F and G on the validation split, G on training rows, and chances.
+    """Values of a candidate model, and the forecast of its certification."""
 
-    ``pass_probability`` is that of a certificate for every client, ``objective_increase`` the relative increase of the
-    mean client's objective from training to validation rows.
-    """
-
-    objective: float
-    constraint: float
-    train_constraint: float
-    pass_probability: float
-    objective_increase: float = 0.0
+    objective: float  # F on the validation split
+    constraint: float  # G on the validation split
+    train_constraint: float  # G on the training split
+    pass_probability: float  # estimated probability that the model is certified at every client
+    objective_increase: float = 0.0  # relative increase of the mean client's objective from training to validation
 
 
 class EvaluatedRows(NamedTuple):
-    """Rows of clients, and the values of a problem's functions on them."""
+    """A split's rows, and the values of a problem's functions on them at one model."""
 
     data: ClientData
     values: RowValues
@@ -166,7 +164,7 @@ def forecast_candidate(
     levels: ErrorLevels,
     ranges: Sequence[Range | None],
 ) -> CandidateForecast:
-    """Forecast how a model performs on the calibration split, by the number of its rows for each client name."""
+    """Forecast a model's certification on a calibration split whose numbers of rows are given by client name."""
     probability = 1.0
     sources = [
         (weight, rows, {str(name): i for i, name in enumerate(rows.data.names)})
@@ -193,7 +191,7 @@ ClientRows = Sequence[tuple[float, EvaluatedRows, int]]  # from several sources:
 def _pass_probability(
     known: ClientRows, function: int, ratio: float, levels: ErrorLevels, bounds: Range | None
 ) -> float:
-    """Return the probability that one client is found to meet one constraint, with ``ratio`` times as many rows."""
+    """Return the probability that new rows, ``ratio`` times as many as known, certify one constraint of a client."""
     _, last, client = known[-1]
     value = float(last.values.values[client, function])
     if math.isnan(value):
@@ -222,16 +220,16 @@ def _pass_probability(
 
 
 class _Moments(NamedTuple):
-    """Weighted moments of rows from several sources."""
+    """Weighted mean and variance of rows from several sources."""
 
-    rows: int
-    weight: float
-    mean: float
-    variance: float
+    rows: int  # number of rows
+    weight: float  # sum of their weights
+    mean: float  # NaN without rows
+    variance: float  # NaN without rows
 
     @classmethod
     def of(cls, parts: Sequence[tuple[float, np.ndarray]], bounds: Range | None) -> _Moments:
-        """Combine the parts. With a known range the variance is positive even if all rows are equal."""
+        """Combine parts of (weight of a row, rows). With a known range the variance is positive even for equal rows."""
         count = sum(len(rows) for _, rows in parts)
         if not count:
             return cls(0, 0.0, math.nan, math.nan)
@@ -245,7 +243,7 @@ class _Moments(NamedTuple):
 
 
 def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bounds: Range) -> float:
-    """Return the probability for a rate: the new error count is beta-binomial, with Jeffreys' prior."""
+    """Return the probability that ``new_rows`` rows certify a rate: their error count is beta-binomial (Jeffreys)."""
     low, high = endpoints(bounds)
     bound = (levels.tolerance - low) / (high - low)
     limit = max(0, int(bound * new_rows)) + 1
@@ -261,7 +259,7 @@ def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bou
 
 
 def _normal_probability(value: float, error: float, new_error: float, levels: ErrorLevels, factor: float) -> float:
-    """Return the probability for a mean, which passes if it is ``factor`` new standard errors from the tolerance."""
+    """Return the probability that the mean of new rows is at most tolerance + ``factor`` · its standard error."""
     if not 0 < error < math.inf:
         return float(value <= levels.tolerance)
     return float(ndtr((levels.tolerance + factor * new_error - value) / math.hypot(error, new_error)))

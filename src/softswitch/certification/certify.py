@@ -1,4 +1,4 @@
-"""certify(): which clients meet their constraints on new data, with what confidence.
+"""Certificates: confidence limits of every client's constraint on new data, and verdicts.
 
 ``row_values.py`` evaluates the functions on single rows, and ``intervals.py`` computes confidence limits. This module
 combines clients by Hochberg's procedure, and several claims on the same rows by a fixed sequence.
@@ -30,7 +30,7 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 Claim = TypeVar("Claim")
-ClientIntervals = tuple[Any, Sequence[Interval] | None]  # a client's name and its intervals of f and then g
+ClientIntervals = tuple[Any, Sequence[Interval] | None]  # label of a client, and its intervals of f and then each g
 
 
 def certify(
@@ -57,20 +57,20 @@ def certify(
     the result without held-out rows.
 
     Args:
-        result: Result of ``solve``, or parameters.
+        result: Result of ``solve``, or the parameters of a model.
         problem: Objective and constraint.
         held_out: ``ClientData`` with rows that were not used for training. The clients may differ from the training's.
             For a PyTorch module a data set for each trained client, or ``TorchData``.
-        confidence: Probability with which each kind of statement holds for all clients.
-        tolerance: Upper bound on g_i. Default: the tolerance of the result's method.
+        confidence: Probability, in (0, 1), with which each kind of statement holds for all clients. Default: 0.95.
+        tolerance: Upper bound on g_i. Default: the tolerance of the result's method; required if it is parameters.
         objective_range: Range of the objective on a single row: (low, high), or {low, high} if it takes only these two
             values. Default: the problem's.
         constraint_range: Range of the constraint on a single row; one for all constraints, or one each. For a gap
             between groups it is the range of the values whose means are compared. Default: the problem's.
         kinds: Kind of the objective and each constraint: mean, gap or other. Default: determined from the rows.
-        privacy: Budget of the held-out rows. The certificate uses one noisy sum per client and function. The ranges of
-            the constraints must be known, and all functions must be means over rows. An objective without a range is
-            omitted.
+        privacy: Privacy budget of the held-out rows. The certificate then uses one noisy sum per client and function.
+            The ranges of the constraints must be known, and all functions must be means over rows. An objective without
+            a range is omitted. Default: not private.
     """
     if problem.is_torch:
         if privacy is not None:
@@ -108,7 +108,7 @@ def certify(
 def resolve_ranges(
     problem: Problem, objective_range: Any, constraint_range: Any, constraints: int
 ) -> list[Range | None]:
-    """Return the ranges of f and then g: those given, with the problem's as defaults."""
+    """Return the ranges of f and then each g on a row: the arguments or, if None, the problem's; None if unknown."""
     objective = problem.objective_range if objective_range is None else objective_range
     constraint = problem.constraint_range if constraint_range is None else constraint_range
     return function_ranges(objective, constraint, constraints)
@@ -122,14 +122,14 @@ def compute_intervals(
     ranges: Ranges,
     kinds: Sequence[Kind] | None = None,
 ) -> list[list[Interval]]:
-    """Return every client's intervals of f and then g."""
+    """Return the intervals of f and then each g, for each client of ``held_out``."""
     rows = RowValues(problem, held_out, params, kinds=kinds)
     functions = list(enumerate(ranges))
     return [[rows.interval(i, j, levels, bounds) for j, bounds in functions] for i in range(len(held_out))]
 
 
 def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
-    """Test claims in order up to the first that fails, and return the outcomes of those tested.
+    """Test claims in order up to and including the first that fails, and return whether each tested claim passed.
 
     If the order is fixed before the rows are read, and each test passes a false claim with probability at most δ, the
     probability that any claim that passed is false is at most δ (Maurer, Hothorn and Lehmacher, 1995): it requires that
@@ -144,7 +144,7 @@ def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]
 
 
 def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
-    """Return which hypotheses Hochberg's procedure rejects; None stands for a client without a hypothesis."""
+    """Return whether Hochberg's procedure at level ``error`` rejects each hypothesis; never one without a p-value."""
     known = sorted(p for p in p_values if p is not None)
     rejected = [p for k, p in enumerate(known, 1) if p <= error / (len(known) - k + 1)]
     largest = rejected[-1] if rejected else -math.inf
@@ -154,7 +154,7 @@ def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
 def build_certificate(
     clients: Sequence[ClientIntervals], confidence: float, levels: ErrorLevels, ranges: Ranges
 ) -> Certificate:
-    """Return the certificate of all clients; one without intervals has no data."""
+    """Return the certificate of all clients. A client whose intervals are None has the verdict "unknown"."""
     intervals = [
         tuple(_complete(interval, levels) for interval in known) if known else (unknown_interval(),) * len(ranges)
         for _, known in clients
@@ -184,7 +184,7 @@ def build_certificate(
 
 
 def _complete(interval: Interval, levels: ErrorLevels) -> Interval:
-    """Fill in p-values and the marginal limit of an interval that has only a lower and an upper end."""
+    """Fill in the marginal limit and, from the joint limits, the p-values of an interval that lacks them."""
     return replace(
         interval,
         marginal_upper=interval.marginal_limit,
@@ -205,7 +205,7 @@ def _is_above(constraints: Sequence[Interval], levels: ErrorLevels) -> bool:
 def _client_rows_needed(
     constraints: Sequence[Interval], levels: ErrorLevels, open_levels: Sequence[float], ranges: Ranges
 ) -> int | None:
-    """Estimate how many more rows decide a client; 0 if its rows suffice once the remaining clients are decided."""
+    """Estimate how many more rows an undecided client needs; 0 if none once others are decided, None if unknown."""
     is_above, tolerance = _is_above(constraints, levels), levels.tolerance
     level = open_levels[1] / len(constraints) if is_above else open_levels[0]
     needed = [
@@ -220,7 +220,7 @@ def _client_rows_needed(
 
 
 def _rows_needed(interval: Interval, tolerance: float, level: float, bounds: Range | None) -> int | None:
-    """Estimate how many more rows, of the same mean and deviation, lower the p-value to the level."""
+    """Estimate how many more rows, of the same mean and deviation, lower the p-value to ``level``; None if unknown."""
     margin = abs(tolerance - interval.estimate)
     if not margin > 0 or interval.rows < 1:
         return None

@@ -1,4 +1,4 @@
-"""f_i*: the smallest objective that each client can reach alone, for regrets."""
+"""Regrets: the smallest objective f_i* that each client can reach alone, and problems that minimise f_i − f_i*."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from softswitch.support import checks
 
 
 def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
-    """Return f_i* = min over w in Θ of f_i(w) for each client, on all of its rows; −∞ without an objective.
+    """Return f_i* = min over w in Θ of f_i(w) on all rows of each client, shape (n,); −∞ without an objective.
 
     The search is L-BFGS from the problem's start, with at most 500 evaluations per client (about ten times as many in a
     ball). It finds the minimum of a smooth convex objective with features of similar scale, and nearly so with kinks.
@@ -82,9 +82,9 @@ def with_regret(
     and ``result.client_loss`` has f_i.
 
     Args:
-        problem: Its objective is f.
+        problem: Problem whose objective is f.
         clients: ``ClientData``, a ``DataSplit`` (f_i* is found on its training rows) or ``TorchData``.
-        optimum: f_i*, in the order of the clients or by name. Default: computed by ``client_optimum``.
+        optimum: f_i*, one number per client in their order, or by name. Default: computed by ``client_optimum``.
     """
     checks.check_instance("problem", problem, Problem)
     if isinstance(clients, StreamedData):

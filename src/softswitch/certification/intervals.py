@@ -2,8 +2,8 @@
 
 An interval is exact if the values on single rows are independent draws from a known range, which determines the method:
 binomial limits for {low, high}, limits by betting for (low, high), limits from both means for a gap between groups.
-A mean over one class or group is covered conditional on its number of rows. Without a range, or for a function that is
-neither a mean over rows nor a declared gap, the interval is a normal approximation, labelled approximate.
+For a mean over one class or group, coverage is conditional on its number of rows. Without a range, or for a function
+that is neither a mean over rows nor a declared gap, the interval is a normal approximation, labelled approximate.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from softswitch.certification.limits import BettingMean, BinomialRate, UpperBoun
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
-GRID_SIZE = 64  # cells per mean in the grid of MeanDifference
+GRID_SIZE = 64  # number of means on each axis of the grid of MeanDifference
 RESAMPLES = 400  # bootstrap samples for a function that is not a mean over rows
-MAX_PERTURBATIONS = 20  # other parameter vectors at which a function is tested for being a mean over rows
+MAX_PERTURBATIONS = 20  # largest number of further parameter vectors at which a function is tested for being a mean
 
-Ranges = Sequence[Range | None]  # of f and then g on a single row
+Ranges = Sequence[Range | None]  # of f and then of each g on a single row; None if unknown
 
 
 class ErrorLevels(NamedTuple):
-    """Error probabilities of simultaneous limits and of a limit for one client, and the tolerance of the constraint."""
+    """Error probabilities of confidence limits, and the tolerance of their verdicts."""
 
-    joint: float
-    marginal: float
-    tolerance: float
+    joint: float  # of one client's limit if all clients' limits hold simultaneously: (1 − confidence)/clients
+    marginal: float  # of a limit for one client alone: 1 − confidence
+    tolerance: float  # upper bound on the constraint; NaN if there is none
 
     @classmethod
     def uniform(cls, error: float) -> ErrorLevels:
-        """Return levels with one error probability and without a tolerance."""
+        """Return levels with the same error probability for both limits, and without a tolerance."""
         return cls(error, error, math.nan)
 
 
 class MeanDifference:
-    """Upper confidence bounds for the difference of two means, first minus second.
+    """Upper confidence limits of the difference of two means in [0, 1], first minus second, by Fisher's method.
 
-    ``second`` bounds 1 minus the second mean. The grid is tuned for ``error``; limits for smaller ones are wider.
+    ``second`` has the limits of 1 minus the second mean. The grid is tuned for the error probability ``error``. Limits
+    for smaller ones are valid, but wider.
     """
 
     def __init__(self, first: UpperBound, second: UpperBound, error: float) -> None:
@@ -53,31 +54,31 @@ class MeanDifference:
         self._p_value = p_values[0][:, None] * p_values[1][None, :]
 
     def upper(self, error: float) -> float:
-        """Return the upper confidence limit with error probability ``error``."""
+        """Return the upper confidence limit, at most 1, with error probability ``error``."""
         plausible = self._p_value > _product_quantile(error)
         return float(min(1.0, self._difference[plausible].max())) if plausible.any() else self.estimate
 
     def p_value(self, difference: float) -> float:
-        """Return the p-value of "the difference is greater than ``difference``"."""
+        """Return the p-value of the null hypothesis that the difference is greater than ``difference``."""
         greater = ~(self._difference <= difference)
         product = float(self._p_value[greater].max()) if greater.any() else 0.0
         return product * (1 - np.log(product)) if product > 0 else 0.0
 
 
 def _grid(side: UpperBound, smallest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return each cell's distance beyond the estimate and its largest p-value, from 1 to below ``smallest``/4."""
+    """Return the upper end of each cell of a grid of means, relative to the estimate, and its largest p-value."""
     starts = np.linspace(side.estimate, max(side.upper(smallest / 4), side.estimate), GRID_SIZE)
     stops = np.concatenate([starts, [1.0]]) - side.estimate
     return stops, np.concatenate([[1.0, 1.0], side.p_values(starts[1:])])
 
 
 def _product_quantile(error: float) -> float:
-    """Return the product of two independent p-values whose own p-value is ``error`` (Fisher's method)."""
+    """Return the ``error`` quantile of the product of two independent uniform p-values (Fisher's method)."""
     return float(np.exp(-chdtri(4, error) / 2))
 
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
-    """Return a confidence interval for the mean of the distribution of ``rows``."""
+    """Return a confidence interval for the mean of a row's value; without its range ``bounds``, by Student's t."""
     estimate, deviation, size = float(rows.mean()), _deviation(rows), len(rows)
     if bounds is None:  # Student's t; infinite if all rows are equal
         if size < 2 or not deviation > 0:
@@ -103,14 +104,17 @@ def exact_interval(
     p_values: Sequence[float],
     method: IntervalMethod,
 ) -> Interval:
-    """Return an interval that contains the estimate, from its lower, upper and marginal upper limit."""
+    """Return an exact interval, extended to contain ``value``, from its limits (lower, upper, marginal upper).
+
+    ``p_values`` are ``meets_at`` and ``violates_at``.
+    """
     lower, upper, marginal = min(limits[0], value), max(limits[1], value), max(limits[2], value)
     meets, violates = p_values
     return Interval(value, lower, upper, rows, deviation, False, marginal, meets, violates, method)
 
 
 def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
-    """Return a confidence interval for the gap |first mean − second mean|; ``bounds`` is the range of the values."""
+    """Return a confidence interval for |mean of first − mean of second|; ``bounds`` is the range of a row's value."""
     low, high = endpoints(bounds)
     span, rows = high - low, len(first) + len(second)
     (first_above, first_below), (second_above, second_below) = (
@@ -133,7 +137,7 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
 
 
 def _upper_bounds(rows: np.ndarray, bounds: Range, levels: ErrorLevels) -> tuple[UpperBound, UpperBound]:
-    """Return bounds for the mean, and for its distance from the upper end, both in units of the range."""
+    """Return limits of the mean m and of 1 − m, of the rows scaled from their range to [0, 1]."""
     low, high = endpoints(bounds)
     slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
     if rows.min() < low - slack or rows.max() > high + slack:
@@ -154,7 +158,7 @@ def _deviation(rows: np.ndarray) -> float:
 
 
 def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: ErrorLevels) -> Interval:
-    """Return a normal interval with the bootstrap standard error; infinite if it is 0 or over 1% have no value."""
+    """Return a normal interval with the bootstrap's standard error; infinite if it is 0 or over 1% are not finite."""
     finite = resampled[np.isfinite(resampled)]
     error = float(finite.std(ddof=1)) if len(finite) >= 0.99 * len(resampled) else 0.0
     if not error > 0:
@@ -165,7 +169,7 @@ def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: E
 def _symmetric_interval(
     value: float, error: float, rows: int, deviation: float, levels: ErrorLevels, quantile: Any, cdf: Any
 ) -> Interval:
-    """Return an approximate interval from a standard error and its distribution."""
+    """Return the interval value ± quantile · error, for the quantile and the CDF of a symmetric distribution."""
     joint, marginal = (-float(quantile(level)) * error for level in (levels.joint, levels.marginal))
     distance = (levels.tolerance - value) / error
     meets, violates = (1.0 if math.isnan(distance) else float(cdf(sign * distance)) for sign in (-1, 1))
@@ -174,28 +178,29 @@ def _symmetric_interval(
 
 
 def unknown_interval(rows: int = 0) -> Interval:
-    """Return the interval of a function without data."""
+    """Return the infinite interval, with a NaN estimate, of a function that has no value on the rows."""
     return Interval(math.nan, -math.inf, math.inf, rows, math.inf, approximate=True)
 
 
 def is_applicable(by_row: np.ndarray) -> np.ndarray:
-    """Return whether a function applies to each row: its value is neither NaN nor −∞."""
+    """Return whether each row is applicable: whether the function's value on it is neither NaN nor −∞."""
     return ~(np.isnan(by_row) | np.isneginf(by_row))
 
 
 def applicable(by_row: np.ndarray) -> np.ndarray:
-    """Return the values on the rows to which a function applies."""
+    """Return the values of a function on its applicable rows."""
     return by_row[is_applicable(by_row)]
 
 
 Evidence = Iterable[tuple[np.ndarray, np.ndarray]]
-"""Pairs of the functions' values on single rows (rows × functions) and their values on all of these rows."""
+"""For several sets of rows: the functions' values on single rows (rows × functions), and on the whole set."""
 
 
 def find_means(evidence: Callable[[int], Evidence], functions: int, attempts: int) -> list[bool]:
-    """Return whether each function is the mean of its values on single rows, in all of an attempt's evidence.
+    """Return whether each function is the mean of its values on single rows, on every set of rows of the evidence.
 
-    Rows that all have the same value are no evidence. The next attempt then evaluates at other parameters.
+    ``evidence`` takes the number of the attempt, from 0 to ``attempts`` − 1, and evaluates at other parameters in each.
+    A further attempt is made for functions whose values on single rows are all equal, which shows nothing.
     """
     answers: list[bool | None] = [None] * functions
     for attempt in range(attempts):
@@ -212,28 +217,28 @@ def find_means(evidence: Callable[[int], Evidence], functions: int, attempts: in
 
 
 def perturb_array(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:
-    """Return random values of the same size, centred at ``values`` in odd attempts and at 0 in even ones."""
+    """Return normal noise of the mean magnitude of ``values``; in odd attempts, ``values`` plus that noise."""
     size = float(np.abs(values).mean()) or 1.0
     return np.asarray(attempt % 2 * values + size * generator.standard_normal(values.shape), values.dtype)
 
 
 def perturb_params(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, np.ndarray]:
-    """Return random parameters of the same shapes; the attempt's number is the seed."""
+    """Perturb every array of a model; see ``perturb_array``. The seed is ``attempt``."""
     generator = np.random.default_rng(attempt)
     return {name: perturb_array(np.asarray(value), generator, attempt) for name, value in params.items()}
 
 
 Values = Callable[[np.ndarray], np.ndarray]
-"""Return f and then g on the rows of the given indices."""
+"""Function from row indices to f and then each g on these rows together."""
 
 
 def intervals_from_function(
     function: Values, size: int, levels: ErrorLevels, ranges: Ranges, perturbed: Callable[[int], Values] | None = None
 ) -> list[Interval]:
-    """Return an interval for each function of a client's rows, for clients without JAX.
+    """Return intervals of f and then each g from a client's ``size`` rows, for clients that do not compute with JAX.
 
-    ``perturbed`` returns the functions at other parameters, by the number of the attempt. They show whether functions
-    are means over rows if the values on these rows are all equal.
+    ``perturbed`` returns the functions at other parameters, by the number of the attempt. They are used to find out
+    whether a function is a mean over rows if its values on these rows are all equal.
     """
     all_rows = np.arange(size)
     half = np.sort(np.random.default_rng(0).permutation(size)[: (size + 1) // 2])

@@ -1,4 +1,4 @@
-"""Minimisation by L-BFGS, without JAX."""
+"""Minimisation of smooth functions by L-BFGS, with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-MAX_EVALUATIONS = 500  # per search in find_minimum
-UNBOUNDED_FACTOR = 1e6  # a function has no minimum if its value falls by this multiple of its initial size
-LOG_MULTIPLIERS = (-12.0, 12.0)  # of a ball, relative to the initial gradient; decimal logarithms
+MAX_EVALUATIONS = 500  # largest number of function evaluations in find_minimum
+UNBOUNDED_FACTOR = 1e6  # a function is unbounded if it falls by this many times 1 + |initial value|
+LOG_MULTIPLIERS = (-12.0, 12.0)  # log10 of the searched multipliers of a ball, relative to initial gradient / radius
 
 ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 def lbfgs(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None, **options: float) -> Any:
-    """Run SciPy's L-BFGS-B on a function that returns value and gradient; all entries stay within ``box``."""
+    """Run SciPy's L-BFGS-B and return its ``OptimizeResult``; ``box`` has the lower and upper limit of all entries."""
     bounds, options = None if box is None else [box] * len(start), {"maxcor": 20, **options}
     return optimize.minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
 
 def find_minimum(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
-    """Return the smallest value found; −∞ if the value at the start is −∞, NaN if the function is unbounded."""
+    """Return the smallest value found; −∞ if that is the value at the start, NaN if unbounded or not finite."""
     return _search(function, start, box)[0]
 
 
@@ -62,7 +62,7 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
 def _search(
     function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None
 ) -> tuple[float, np.ndarray]:
-    """Return the smallest value found, as in ``find_minimum``, and its point."""
+    """Return the smallest value found, as in ``find_minimum``, and the point at which it was found."""
     best, best_point, is_finite = np.inf, start, True
 
     def tracked(point: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,12 +1,13 @@
 """Upper confidence limits of rates and of bounded means: the parameter at which the p-value is the error probability.
 
-**Rates** (Clopper and Pearson, 1934). P(Bin(n, θ) <= k) is a p-value of "the rate is at least θ" after k rows counted.
+**Rates** (Clopper and Pearson, 1934). With k events in n rows, P(Bin(n, θ) <= k) is a p-value of "the rate is at least
+θ".
 
 **Means by betting** (Waudby-Smith and Ramdas, 2023). A test of "the mean of values in [0, 1] is at least m" starts with
 a capital of 1. Before each value x_t it chooses a bet λ_t < 1/(1 − m) from the earlier values, and multiplies the
 capital by 1 − λ_t (x_t − m). If the claim is true, the capital is a supermartingale, so the inverse of the largest
 capital is a p-value (Ville's inequality). The bets are the paper's predictable plug-in, √(2 ln(1/p)/(n·variance so
-far)), capped. Values are permuted with a fixed seed, so sorted files are no special case.
+far)), capped. Values are permuted with a fixed seed, so that sorted rows do not weaken the test.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from scipy.special import betainc, betaincinv
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
 
-MAX_BET = 0.75  # as a share of the largest bet that keeps the capital positive
-BELOW_ONE = math.nextafter(1.0, 0.0)
-CACHED_FACTORS = 1 << 15  # factors that fit into a processor's cache
-MAX_BLOCKS = 2048  # blocks of values; the capital is inspected after each block
-MAX_ROWS = 10**12  # largest number of rows that is considered
+MAX_BET = 0.75  # cap of the bets, as a share of the largest bet that keeps the capital positive
+BELOW_ONE = math.nextafter(1.0, 0.0)  # the largest float64 below 1
+CACHED_FACTORS = 1 << 15  # number of factors computed together, which fit into a processor's cache
+MAX_BLOCKS = 2048  # largest number of blocks of values; the capital is computed after each block
+MAX_ROWS = 10**12  # limit of the search for additional rows
 
 
 class BinomialRate:
-    """Upper confidence bounds for a rate, from the number of rows that count."""
+    """Upper confidence limits of a rate, from ``count`` events in ``rows`` rows, by Clopper and Pearson."""
 
     def __init__(self, count: int, rows: int) -> None:
         self.count, self.rows, self.estimate = count, rows, count / rows
 
     def p_value(self, mean: float) -> float:
-        """Return the p-value of "the rate is at least ``mean``"."""
+        """Return the p-value of the null hypothesis that the rate is at least ``mean``."""
         return float(binomial_cdf(self.count, self.rows, mean))
 
     def p_values(self, means: np.ndarray) -> np.ndarray:
-        """Return the p-values of several rates."""
+        """Return ``p_value`` for each of several rates."""
         return binomial_cdf(self.count, self.rows, means)
 
     def upper(self, error: float) -> float:
@@ -47,12 +48,12 @@ class BinomialRate:
 
 
 def clopper_pearson_upper(count: float, rows: float, error: float) -> float:
-    """Return the upper confidence limit of a rate with error probability ``error``."""
+    """Return the upper limit of a rate, given ``count`` events in ``rows`` rows, with error probability ``error``."""
     return float(betaincinv(count + 1, rows - count, 1 - error)) if count < rows else 1.0
 
 
 def binomial_cdf(count: float, rows: float, rate: np.ndarray | float) -> np.ndarray:
-    """Return P(Bin(rows, rate) <= count), interpolated between integers by the incomplete beta function."""
+    """Return P(Bin(rows, rate) <= count); between integer counts, the incomplete beta function interpolates."""
     if count >= rows:
         return np.ones_like(np.asarray(rate, dtype=float))
     probability: np.ndarray = betainc(rows - count, count + 1, 1 - np.clip(rate, 0, 1))
@@ -62,17 +63,17 @@ def binomial_cdf(count: float, rows: float, rate: np.ndarray | float) -> np.ndar
 def rows_to_certify(
     bound: float, clients: int = 1, confidence: float = 0.95, *, errors: int = 0, each: bool = False
 ) -> int:
-    """Return the number of rows that every client needs for a certificate of a rate.
+    """Return the number of held-out rows that every client needs to certify that its rate is at most ``bound``.
 
     To certify "at most 5% missed at all of 20 hospitals" with 95% confidence, each hospital needs 59 held-out malignant
     cases, none of which is missed. To certify each hospital independently takes 117.
 
     Args:
-        bound: Upper bound on the rate.
-        clients: Number of clients.
-        confidence: Confidence of the certificate.
-        errors: Number of errors that each client may make on its rows.
-        each: Whether a client should be certified even if no other client is.
+        bound: Upper bound on the rate, in (0, 1).
+        clients: Number of clients. Default: 1.
+        confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
+        errors: Number of errors that each client may make on its rows. Default: 0.
+        each: Whether a client should be certified even if no other client is. Default: False, all or none.
     """
     level = 1 - checks.check_probability("confidence", confidence)
     checks.check_probability("bound", bound)
@@ -84,7 +85,7 @@ def rows_to_certify(
 
 
 def additional_rate_rows(rows: int, rate: float, bound: float, error: float) -> int | None:
-    """Return how many more rows of the same rate decide whether it is within the bound; None if too many."""
+    """Return how many more rows of the same rate decide whether it is within the bound; None if over ``MAX_ROWS``."""
     if rate > bound:
         rate, bound = 1 - rate, 1 - bound
     total = smallest_integer(lambda count: bool(binomial_cdf(rate * count, count, bound) <= error), rows, MAX_ROWS)
@@ -92,7 +93,10 @@ def additional_rate_rows(rows: int, rate: float, bound: float, error: float) -> 
 
 
 class BettingMean:
-    """Upper confidence bounds for a mean of values in [0, 1]; the bets are tuned for ``error``, but always valid."""
+    """Upper confidence limits of the mean of values in [0, 1], by betting.
+
+    The bets are tuned for the error probability ``error``; limits are valid for any other.
+    """
 
     def __init__(self, values: np.ndarray, error: float) -> None:
         self.rows = len(values)
@@ -101,15 +105,15 @@ class BettingMean:
         self._bets, self._values = self._split(bet_sizes(permuted, error)), self._split(permuted)
 
     def log_capital(self, mean: float) -> float:
-        """Return the logarithm of the largest capital in the test of "the mean is at least ``mean``"."""
+        """Return the natural logarithm of the largest capital in the test of "the mean is at least ``mean``"."""
         return float(self._log_capitals(np.array([mean]))[0])
 
     def p_value(self, mean: float) -> float:
-        """Return the p-value of "the mean is at least ``mean``"."""
+        """Return the p-value of the null hypothesis that the mean is at least ``mean``."""
         return math.exp(-self.log_capital(mean))
 
     def p_values(self, means: np.ndarray) -> np.ndarray:
-        """Return the p-values of several means."""
+        """Return ``p_value`` for each of several means."""
         size = max(1, CACHED_FACTORS // self.rows)
         parts = [self._log_capitals(means[i : i + size]) for i in range(0, len(means), size)]
         return np.exp(-np.concatenate(parts))
@@ -136,7 +140,7 @@ class BettingMean:
         return largest if self.estimate == 1 else np.where(means >= 1, math.inf, largest)
 
     def _split(self, column: np.ndarray) -> np.ndarray:
-        """Split into blocks whose products of factors neither underflow nor overflow; zeros fill the last block."""
+        """Reshape to blocks × values, padded with zeros; products within a block neither underflow nor overflow."""
         width = min(32, max(1, math.ceil(self.rows / MAX_BLOCKS)))
         return np.concatenate([column, np.zeros(-self.rows % width)]).reshape(-1, width)
 
@@ -145,7 +149,7 @@ UpperBound = BinomialRate | BettingMean
 
 
 def bet_sizes(values: np.ndarray, error: float) -> np.ndarray:
-    """Return the bet on each value, computed from the earlier values, before the cap."""
+    """Return the bet on each value, computed from the values before it, without the cap."""
     count = np.arange(1, len(values) + 1)
     means = (0.5 + np.cumsum(values)) / (count + 1)
     variance = (0.25 + np.cumsum(np.square(values - means))) / (count + 1)
@@ -154,7 +158,7 @@ def bet_sizes(values: np.ndarray, error: float) -> np.ndarray:
 
 
 def additional_mean_rows(rows: int, mean: float, deviation: float, bound: float, error: float) -> int | None:
-    """Estimate how many more values decide whether the mean is within the bound; None if too many.
+    """Estimate how many more values decide whether the mean is within the bound; None if over ``MAX_ROWS``.
 
     The values are modelled as 0 or one other number, with the given mean and standard deviation. All are in [0, 1].
     """

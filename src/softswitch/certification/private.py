@@ -1,4 +1,4 @@
-"""Certificates under differential privacy: the check of their assumptions, and confidence limits from noisy sums.
+"""Certificates under differential privacy: confidence limits from noisy sums, and checks of their assumptions.
 
 The sum S of n values in [0, 1] is released as S + s·Z. With error probability e/2, S is at most the released value plus
 s·z(1 − e/2). With error probability e/2, the mean is at most what such a sum allows: by the binomial distribution if
@@ -28,20 +28,23 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
-ALL_ROWS = 1.0  # rate
+ALL_ROWS = 1.0  # sampling rate of a release of all rows
 ATTEMPTS = 3
-"""Number of parameter vectors at which functions are checked."""
+"""Default number of parameter vectors at which functions are checked to be means over rows."""
 SPLIT_GAPS = (
     "write a gap between two groups as two constraints, one per side (signed_gaps and gap_sides of "
     "softswitch.problem.fairness)"
 )
 NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"
 Arrays = dict[str, np.ndarray]
-ArrayFunction = Callable[[Arrays], np.ndarray]
+ArrayFunction = Callable[[Arrays], np.ndarray]  # of the parameters by name
 
 
 def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, bounds: Range) -> Interval:
-    """Return a confidence interval for a mean, from the noisy sum of values scaled from their range to [0, 1]."""
+    """Return a confidence interval for the mean of ``rows`` values in the range ``bounds``.
+
+    ``total`` is the noisy sum of the values scaled to [0, 1], and ``noise`` the standard deviation of its noise.
+    """
     low, high = endpoints(bounds)
     binary = has_two_values(bounds)
 
@@ -59,7 +62,7 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
 
 
 def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, binary: bool) -> float:
-    """Return an upper confidence limit for the mean of values in [0, 1], or 0 and 1, from their noisy sum."""
+    """Return the upper limit of the mean of values in [0, 1] from their noisy sum; ``binary``: all are 0 or 1."""
     total = max(total - float(ndtri(error / 2)) * noise, 0.0)
     if total >= rows:
         return 1.0
@@ -70,12 +73,12 @@ def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, bin
 
 
 def _p_value(holds: Callable[[float], bool]) -> float:
-    """Return the smallest error probability at which a statement holds; 1 if there is none."""
+    """Return the smallest error probability in [e^−690, 1] at which ``holds`` is true; 1 if there is none."""
     return math.exp(_bisect(lambda log: holds(math.exp(log)), -690.0, 0.0)) if holds(math.exp(-1e-9)) else 1.0
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the smallest number at which a condition holds that stays true once it is."""
+    """Return the smallest number in [low, high] at which a monotone condition holds, assuming that it does at high."""
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -83,15 +86,15 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 class CertificateNoise(NamedTuple):
-    """Noise multiplier of a certificate, and its privacy cost for each client's held-out rows."""
+    """Noise of a certificate, and its privacy cost for each client's held-out rows."""
 
-    multiplier: float
-    epsilon: float
-    delta: float
+    multiplier: float  # standard deviation of the noise, relative to the largest influence of a row
+    epsilon: float  # ε of differential privacy that is spent
+    delta: float  # δ of differential privacy
 
 
 def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
-    """Return the noise multipliers with which one certificate spends the whole budget of the held-out rows."""
+    """Return the noise with which one certificate spends the whole budget of the held-out rows."""
     if not privacy.public_sizes:
         raise ValueError(
             "public_sizes must be True, but is False: a certificate depends on the number of held-out rows"
@@ -108,15 +111,15 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
 def private_intervals(
     by_row: np.ndarray, reference: np.ndarray, multiplier: float, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[Interval]:
-    """Return one client's intervals of f and then g from noisy sums.
+    """Return one client's intervals of f and then each g from noisy sums.
 
     Values are scaled from their range to [0, 1] and clipped, so a row changes all sums together by at most the square
     root of their number. The number of applicable rows is released without noise, and must not depend on the model. It
     is counted at reference parameters; a row without a finite value at the model counts as the upper end of the range.
     An objective without a range is omitted.
 
-    ``by_row`` has the values on rows × functions at the model, ``reference`` those at parameters that do not depend on
-    the data. The ranges of constraints must be known.
+    ``by_row`` has the values at the model (rows × functions), and ``reference`` those at parameters that do not depend
+    on the data. ``multiplier`` is the noise multiplier. The ranges of constraints must be known.
     """
     if any(bounds is None for bounds in ranges[1:]):
         raise ValueError("a private certificate needs the range of every constraint on a row; give constraint_range")
@@ -136,7 +139,7 @@ def private_intervals(
 
 
 def count_applicable_rows(problem: Problem, clients: ClientData) -> np.ndarray:
-    """Return the number of rows to which each function applies (clients × functions); raise unless all are means."""
+    """Return the number of applicable rows, clients × functions, or raise ValueError unless all functions are means."""
     losses = Losses.of(problem)
     if losses.is_random:
         raise ValueError("functions with a random key (dropout, for example) cannot be private; remove the key")
@@ -164,10 +167,10 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
 def count_rows_from_values(
     row_values: ArrayFunction, total: ArrayFunction, start: Arrays, attempts: int = ATTEMPTS
 ) -> list[int]:
-    """Return the number of rows to which f and each g apply, or raise an error if they are not means over rows.
+    """Return the number of rows to which f and each g apply, or raise ValueError if they are not means over rows.
 
-    ``row_values`` returns f and then g on every row (rows × functions), ``total`` on all rows together. Parameters of
-    the shapes of ``start`` are drawn for each attempt; rows are counted at the last, which is always the same.
+    ``row_values`` returns f and then each g on every row (rows × functions), ``total`` on all rows together. Both are
+    compared at random parameters of the shapes of ``start``, with fixed seeds. Rows are counted at the last of them.
     """
     counts = list[int]()
     for attempt in range(attempts, 0, -1):

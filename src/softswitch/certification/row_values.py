@@ -1,4 +1,4 @@
-"""Values of objective and constraints on single rows, and the kind of each function.
+"""Values of objective and constraints on single rows, and whether each function is a mean over rows.
 
 A function counts as a mean over rows if the mean of its values on single rows equals its value on all rows and on a
 random half of them, at every client whose values differ. A declared gap between two groups counts as one if it equals
@@ -27,11 +27,11 @@ from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 
-BLOCK_ROWS = 1 << 22  # rows per block of resamples
+BLOCK_ROWS = 1 << 22  # largest number of rows that are resampled together
 
 
 class Kind(StrEnum):
-    """Kind of a function of a client's rows."""
+    """How an objective or a constraint depends on a client's rows, which determines its confidence interval."""
 
     MEAN = "a mean over rows"
     GAP = "a gap between two groups' means"
@@ -39,9 +39,9 @@ class Kind(StrEnum):
 
 
 class RowValues:
-    """Values of f and then g on every client's rows, at given parameters.
+    """Values of the functions, f and then each g, on every client's rows at given parameters, computed when needed.
 
-    ``kinds`` are the kinds of the functions, if known; they do not depend on the parameters.
+    ``kinds`` are the kinds of the functions, which do not depend on the parameters. Default: found from the values.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RowValues:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of f and then g."""
+        """The kinds of f and then each g."""
         if self._kinds is not None:
             return tuple(self._kinds)
         functions = range(self.values.shape[1])
@@ -60,7 +60,7 @@ class RowValues:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """The values on all rows of each client; clients × functions."""
+        """The values on all rows of each client together, clients × functions; −∞ without applicable rows."""
         if self._kinds is None or Kind.OTHER in self._kinds:
             return self._evaluate(self._data, self._params)
         columns = [
@@ -73,12 +73,12 @@ class RowValues:
 
     @cached_property
     def by_client(self) -> list[np.ndarray]:
-        """The values on single rows, for each client rows × functions."""
+        """The values on single rows, one array (rows × functions) per client."""
         return self._evaluate_rows(self._params)
 
     @cached_property
     def means(self) -> Sequence[bool]:
-        """Whether each function is a mean, at every client, of all of its rows and of a random half."""
+        """Whether each function is a mean over rows, at every client on all rows and on a random half of them."""
         if self._kinds is not None:
             return [kind is Kind.MEAN for kind in self._kinds]
         generator, sizes = np.random.default_rng(0), self._data.sizes
@@ -103,7 +103,7 @@ class RowValues:
 
     @cached_property
     def gaps(self) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
-        """Both groups' values at every client, by the index of each constraint that is a gap."""
+        """Values on the rows of both groups, one pair per client, by the index of each function that is a gap."""
         if not isinstance(self._problem.constraint, PooledConstraint) or not self._problem.constraint.gaps:
             return {}
         count = (self.values.shape[1] if self._kinds is None else len(self._kinds)) - 1
@@ -120,11 +120,11 @@ class RowValues:
         return gaps
 
     def rows(self, client: int, function: int) -> np.ndarray:
-        """Return a function's values on the rows of a client to which it applies."""
+        """Return the values of the function with index ``function`` on the applicable rows of a client."""
         return applicable(self.by_client[client][:, function])
 
     def interval(self, client: int, function: int, levels: ErrorLevels, bounds: Range | None) -> Interval:
-        """Return a confidence interval for a client's function."""
+        """Return the confidence interval of a function at a client; ``bounds`` is its range on a row, if known."""
         value, rows = float(self.values[client, function]), self.rows(client, function)
         if not math.isfinite(value):
             return intervals.unknown_interval(len(rows))
@@ -135,12 +135,12 @@ class RowValues:
         return self._bootstrap_interval(client, function, value, levels)
 
     def _evaluate(self, data: ClientData, params: Params) -> np.ndarray:
-        """Return f and g of every client on all of its rows; clients × functions."""
+        """Return f and then each g of every client on all of its rows, clients × functions."""
         objective, constraint = evaluate(self._problem, data, params)
         return np.concatenate([objective[:, None], constraint], axis=1)
 
     def _evaluate_rows(self, params: Params, *, statistics: bool = False) -> list[np.ndarray]:
-        """Return the values, or the pooled constraint's statistics, on single rows of each client."""
+        """Return the values, or a pooled constraint's statistics, on single rows: rows × functions per client."""
         by_row = np.asarray(_on_rows(self._data.rows, params, self._losses, statistics), dtype=float)
         return np.split(by_row, np.cumsum(self._data.sizes)[:-1])
 
@@ -160,13 +160,13 @@ class RowValues:
 
 
 def _group_values(statistics: np.ndarray) -> np.ndarray:
-    """Return the values of a group's rows from their statistics: the value times a weight, and the weight."""
+    """Return the values of a group's rows; the columns of ``statistics`` are value × weight, and weight."""
     members = statistics[statistics[:, 1] > 0]
     return members[:, 0] / members[:, 1]
 
 
 def _is_gap(groups: list[tuple[np.ndarray, np.ndarray]], values: np.ndarray) -> bool:
-    """Return whether the values are the absolute differences of the group means at every client."""
+    """Return whether each client's value is the absolute difference of its two group means."""
     known = [(*pair, value) for pair, value in zip(groups, values, strict=True) if np.isfinite(value)]
     return all(
         len(a) > 0 and len(b) > 0 and np.isclose(abs(a.mean() - b.mean()), value, rtol=1e-3, atol=1e-4)

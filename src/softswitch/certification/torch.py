@@ -31,7 +31,7 @@ def certify_torch(
     objective_range: Range | None,
     constraint_range: Range | Sequence[Range] | None,
 ) -> Certificate:
-    """Certify a PyTorch module on held-out data; see ``certify``."""
+    """Certify a PyTorch module; arguments and result as in ``certify``, with a data set by client in ``held_out``."""
     checks.check_instance("result", result, Result)
     datasets: Mapping[Any, Dataset] = getattr(held_out, "datasets", held_out)
     if not datasets:
@@ -59,7 +59,7 @@ def certify_torch(
 def module_intervals(
     functions: ModuleFunctions, params: Mapping[str, Any], rows: TorchRows, levels: ErrorLevels, ranges: Ranges
 ) -> list[Interval]:
-    """Return one client's intervals of f and then g on held-out rows. The module is left with other parameters."""
+    """Return one client's intervals of f and then each g on held-out rows. It changes the parameters of the module."""
     loaded: Any = None
 
     def values_at(point: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
@@ -79,7 +79,7 @@ def module_intervals(
 
 
 def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
-    """Return f_i*, the smallest objective of each client alone; the search starts at the module's parameters."""
+    """Return f_i*, the smallest objective of each client alone, shape (n,), by L-BFGS from the module's parameters."""
     if problem.domain is not None:
         raise ValueError("optimum must be numbers for a problem with a domain: f_i* is searched for without one")
     functions, named = functions_and_rows(problem, clients)
@@ -106,7 +106,7 @@ def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
 
 
 def functions_and_rows(problem: Problem, clients: TorchData) -> tuple[ModuleFunctions, dict[Any, TorchRows]]:
-    """Return the functions of the module, and each client's rows on the device of the module."""
+    """Return the functions of a problem with a module, and each client's rows, by name, on the device of the module."""
     module: Any = problem.start
     functions = ModuleFunctions(
         module, problem.objective, problem.constraint, problem.constraint_surrogate, clients.optimizer
