@@ -53,7 +53,11 @@ class EventLog:
 
 
 def read_events(file: str | Path) -> list[dict[str, Any]]:
-    """Return all events of a log in order; an empty list if the file does not exist. Damaged lines are skipped."""
+    """Return all events of a log in order; an empty list if the file does not exist. Damaged lines are skipped.
+
+    Args:
+        file: The file of an ``EventLog``, such as events.jsonl in a run folder.
+    """
     path, events = Path(file), []
     if not path.exists():
         return []
