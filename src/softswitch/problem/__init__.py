@@ -1,1 +1,1 @@
-"""The problem: objective, constraint, start, domain, and ready-made losses and constraints."""
+"""Problem statements: objective, constraint, start and domain, with ready-made losses and constraints."""

@@ -1,15 +1,16 @@
-"""Accepted values of some settings. This module imports nothing, so that help texts appear at once."""
+"""Accepted values of settings that are strings. This module imports nothing, so that help texts appear at once."""
 
 ANSWERS = ("auto", "average", "last", "best")
-"""Which iterate to return: chosen during training, the mean of the feasible ones, the last, or the best by reports."""
+"""Values of ``iterate`` and ``answer``, the iterate to return: chosen automatically, the mean of the feasible ones, the
+last, or the best by the clients' reports."""
 CRITERIA = ("softmax", "max", "mean", "pooled")
-"""What the switch compares with its threshold."""
+"""Values of ``Method.criterion``, the aggregate of the clients' constraints that the switch compares with λ."""
 ALPHA_SCALES = ("raw", "spread", "change")
-"""What α is measured in."""
+"""Values of ``SoftmaxSGM.alpha_scale``, the unit of the softmax sharpness α."""
 LOSSES = ("squared", "absolute", "quantile")
-"""What a prediction of a number costs."""
+"""Values of ``loss``, the regression loss of a table's model."""
 ENGINES = ("compiled", "grid")
-"""What moves data through the rounds."""
+"""Values of ``Execution.engine``: clients simulated in one compiled program, or called through a Flower grid."""
 
 BINARY, MULTICLASS, NUMBER = ("binary", "multiclass", "number")
-"""Types of the label of a table."""
+"""Types of a table's label: two classes, more classes, or a number (regression)."""

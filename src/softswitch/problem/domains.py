@@ -1,4 +1,4 @@
-"""Domains Θ that contain the iterates: a ball, a box, or a custom class. The default is no domain."""
+"""Domains Θ, the convex sets that iterates are projected onto: a ball, a box, or a custom class."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from softswitch.support.function_equality import TracedSettings
 
 @runtime_checkable
 class Domain(Protocol):
-    """A convex set Θ with a projection. Plans by the theorems support ``Ball`` and ``Box`` only."""
+    """Protocol of a convex set Θ with a projection. ``softswitch.theory`` supports ``Ball`` and ``Box`` only."""
 
     def project(self, params: Params) -> Params:
-        """Return the nearest point of Θ. This is part of the compiled round, so it must use JAX.
+        """Return the point of Θ that is nearest to ``params``. Part of the compiled round, so it must use JAX.
 
         Args:
             params: Parameters, a pytree of floating arrays.
@@ -31,10 +31,10 @@ class Domain(Protocol):
 
 @dataclass(frozen=True)
 class Ball(TracedSettings, Domain):
-    """All parameters within Euclidean distance ``radius`` of the origin, over the whole pytree.
+    """The Euclidean ball around the origin, over all entries of the parameter pytree together.
 
     Attributes:
-        radius: Half the diameter D of the theorems; > 0.
+        radius: Radius > 0, in units of the parameters; half the diameter D of the theorems.
     """
 
     radius: float
@@ -43,7 +43,7 @@ class Ball(TracedSettings, Domain):
         object.__setattr__(self, "radius", checks.check_real("radius", self.radius, above=0))
 
     def project(self, params: Params) -> Params:
-        """Return w · min(1, radius/‖w‖) of the parameters w."""
+        """Return w · min(1, radius/‖w‖) for the parameters w."""
         leaves = jax.tree.leaves(params)
         # The norm is computed relative to the largest entry, whose square may overflow.
         dtype = jnp.promote_types(jnp.result_type(*leaves), jnp.float32)
@@ -53,21 +53,21 @@ class Ball(TracedSettings, Domain):
         return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), params)
 
     def diameter(self, params: Params) -> float:
-        """Return 2 · radius.
+        """Return the diameter, 2 · radius.
 
         Args:
-            params: Not used.
+            params: Not used; the diameter of a ``Box`` needs it.
         """
         return 2 * self.radius
 
 
 @dataclass(frozen=True)
 class Box(TracedSettings, Domain):
-    """All parameters with ``lower`` <= every entry <= ``upper``.
+    """The box with ``lower`` <= every entry <= ``upper``.
 
     Attributes:
-        lower: Smallest value of an entry.
-        upper: Largest value of an entry; > ``lower``.
+        lower: Lower bound of every entry, a finite number.
+        upper: Upper bound of every entry, a finite number > ``lower``.
     """
 
     lower: float
@@ -83,17 +83,17 @@ class Box(TracedSettings, Domain):
         return jax.tree.map(lambda leaf: jnp.clip(leaf, self.lower, self.upper), params)
 
     def diameter(self, params: Params) -> float:
-        """Return (upper − lower) · √(number of entries).
+        """Return the Euclidean diameter, (upper − lower) · √(number of entries).
 
         Args:
-            params: Parameters, for the number of entries only.
+            params: Parameters of any values; only the number of entries matters.
         """
         entries = sum(np.size(leaf) for leaf in jax.tree.leaves(params))
         return float(np.sqrt(entries) * (self.upper - self.lower))
 
 
 def check_domain(domain: Any, start: Params) -> None:
-    """Raise unless ``domain`` is None, or a domain that contains ``start``."""
+    """Raise TypeError unless ``domain`` is None or has a JAX projection, ValueError unless it contains ``start``."""
     if domain is None:
         return
     if not isinstance(domain, Domain) or isinstance(domain, type):
@@ -111,13 +111,13 @@ def check_domain(domain: Any, start: Params) -> None:
 
 
 def as_pytree(domain: Domain | None) -> Domain | None:
-    """Return the domain as an argument of a compiled program; one that is not a pytree becomes static."""
+    """Return the domain as a pytree, to be an argument of a compiled program; custom classes become static."""
     return domain if domain is None or has_leaves(domain) else _StaticDomain(domain.project)
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _StaticDomain:
-    """A custom domain that is compiled in. Bound methods, and so domains, are equal if they are of the same object."""
+    """A custom domain as a static pytree. Two are equal if their ``project`` is a method of the same object."""
 
     project: Callable[[Params], Params]

@@ -4,9 +4,9 @@ A batch has labels ``y`` (1 for the positive class) and ``group`` (1 for the pro
 ``predict(params, batch)`` returns every row's probability π of the positive class. Each constraint is a
 ``PooledConstraint``: a function of sums over groups, so that the pooled criterion computes it exactly over all clients.
 
-If a batch or a client has no row of a group, the value is −∞ (see ``Problem``), which no maximum and no mean includes.
-Draw by ``strata="group"``, or by ``strata=("group", "y")`` if labels matter too, so that no batch lacks a group of its
-client. Constraints are cached by ``predict``, so the same function compiles once.
+If a batch or a client has no row of a group, the value is −∞ (see ``Problem``), which maxima and means exclude. Draw
+batches with ``strata="group"``, or ``strata=("group", "y")`` if labels matter too, so that no batch lacks a group of
+its client. Constraints are cached by ``predict``, so the same function compiles once.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from softswitch.support import checks
 
 Predict = Callable[[Params, Batch], Any]
 SIDE = "side"
-"""Name of the column that ``gap_sides`` computes."""
+"""Name of the batch column that ``gap_sides`` computes and ``signed_gaps`` reads."""
 
 
 def demographic_parity(predict: Predict) -> PooledConstraint:
-    """Return |mean π over the protected group − mean π over the other rows| as a constraint."""
+    """Return the constraint |mean π over the protected group − mean π over the other rows|."""
     return _gaps(predict, None)
 
 
 def equal_opportunity(predict: Predict) -> PooledConstraint:
-    """Return the gap of mean π between the positive rows of the two groups as a constraint."""
+    """Return the constraint |mean π over the protected group's positive rows − mean π over the other positive rows|."""
     return _gaps(predict, 1)
 
 
 def equalized_odds(predict: Predict) -> PooledConstraint:
-    """Return two constraints: the gap of mean π between the groups' positive rows, and between their negative rows."""
+    """Return two constraints: the gap of mean π between the groups on positive rows, and the gap on negative rows."""
     return _gaps(predict, 1, 0)
 
 
 def cross_entropy_range(level: float = 0.0) -> tuple[float, float]:
-    """Return the range of ``bounded_group_loss`` on a row for float32 probabilities."""
+    """Return the smallest and largest value of ``bounded_group_loss`` on one row, for float32 probabilities."""
     return -level, -math.log(float(jnp.finfo(jnp.float32).eps)) - level
 
 
 @lru_cache
 def _gaps(predict: Predict, *labels: int | None) -> PooledConstraint:
-    """Return the gaps of mean π between the groups, among the rows of each class or among all (None)."""
+    """Return one gap of mean π between the groups for each label: on the rows of that class, or on all rows (None)."""
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
 
     def statistics(params: Params, batch: Batch) -> Array:
@@ -68,7 +68,7 @@ def _gaps(predict: Predict, *labels: int | None) -> PooledConstraint:
 
 @lru_cache
 def bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
-    """Return two constraints: the cross-entropy of each group's rows, minus ``level``."""
+    """Return two constraints: the mean cross-entropy of the protected group minus ``level``, and that of other rows."""
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
     level = checks.check_real("level", level)
 
@@ -87,7 +87,7 @@ def bounded_group_loss(predict: Predict, level: float) -> PooledConstraint:
 
 
 def group_sums(values: Array, weights: Float[Array, " rows"], batch: Batch) -> Float[Array, " four"]:
-    """Return Σ weights·values and Σ weights over the protected group, then over the other rows."""
+    """Return (Σ weights·values, Σ weights) over the protected group, then over the other rows, as one vector."""
     if values.shape != weights.shape:
         expected = f"one probability per row, of shape {weights.shape}"
         raise ValueError(f"predict must return {expected}, but returns {values.shape}; select an output with [:, 0]")
@@ -97,26 +97,26 @@ def group_sums(values: Array, weights: Float[Array, " rows"], batch: Batch) -> F
 
 
 def _group_means(statistics: Float[Array, " four"]) -> tuple[Float[Array, " two"], Bool[Array, " two"]]:
-    """Return the means of both groups, and which groups have rows; the mean of no rows is 0, without a gradient."""
+    """Return the two means from ``group_sums``, and which groups have rows; a group without rows has the mean 0."""
     sums, counts = statistics[0::2], statistics[1::2]
     return sums / jnp.where(counts > 0, counts, 1), counts > 0
 
 
 def difference_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
-    """Return the mean of the protected group minus that of the other rows, or −∞ if a group has no rows."""
+    """Return the protected group's mean minus the other rows' mean from ``group_sums``; −∞ if a group has no rows."""
     means, known = _group_means(statistics)
     return jnp.where(known.all(), means[0] - means[1], -jnp.inf)
 
 
 def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
-    """Return |mean of the protected group − mean of the other rows|, or −∞ if a group has no rows."""
+    """Return |protected group's mean − other rows' mean| from ``group_sums``; −∞ if a group has no rows."""
     means, known = _group_means(statistics)
     return jnp.where(known.all(), jnp.abs(means[0] - means[1]), -jnp.inf)
 
 
 @lru_cache
 def signed_gaps(predict: Predict) -> Any:
-    """Return two constraints, the difference of the groups' mean π and its negative. Batches need a column ``side``."""
+    """Return two constraints, the difference of the groups' mean π and its negative, from the column ``side``."""
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
 
     def constraint(params: Params, batch: Batch) -> Float[Array, " two"]:
@@ -128,12 +128,16 @@ def signed_gaps(predict: Predict) -> Any:
 
 
 def gap_sides(group: ArrayLike, client: ArrayLike, *, counted: ArrayLike | None = None) -> np.ndarray:
-    """Return the column ``side``; 0 for rows that do not count, and for clients that lack one of the groups.
+    """Return the column ``side`` of ``signed_gaps``: weights whose mean with π is the difference of the groups' means.
+
+    With n counted rows of a client, m of them in the row's group, it is n/m in the protected group and −n/m outside.
+    It is 0 for rows that do not count, and for all rows of a client that lacks one of the groups.
 
     Args:
         group: Group of each row; 1 is the protected group.
-        client: Client of each row.
-        counted: Which rows count: for equal opportunity those with y = 1. Default: all, for demographic parity.
+        client: Client of each row, as any sortable labels.
+        counted: Mask of the rows that count: for equal opportunity those with y = 1. Default: all rows, for
+            demographic parity.
     """
     protected = np.asarray(group) == 1
     counts = np.ones(len(protected), bool) if counted is None else np.asarray(counted, bool)

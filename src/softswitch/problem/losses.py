@@ -16,15 +16,15 @@ def _log_one_plus_exp(score: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 
 
 @_log_one_plus_exp.defjvp
-def _slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _log_one_plus_exp_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (score,), (tangent,) = primals, tangents
     return _log_one_plus_exp(score), jax.nn.sigmoid(score) * tangent
 
 
 def logistic_loss(score: Float[Array, "*rows"], positive: ArrayLike) -> Float[Array, "*rows"]:
-    """Return every row's log(1 + exp(score)) − positive·score, the negative log likelihood of its label.
+    """Return log(1 + exp(score)) − positive·score, the negative log likelihood of every row's label.
 
-    The same as ``jnp.logaddexp(0, score) - positive * score``, with a derivative that costs one exponential.
+    Equal to ``jnp.logaddexp(0, score) - positive * score``, with a derivative that costs one exponential.
 
     Args:
         score: Log-odds of the positive label, one per row.
@@ -34,7 +34,7 @@ def logistic_loss(score: Float[Array, "*rows"], positive: ArrayLike) -> Float[Ar
 
 
 def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
-    """Return Σ weights·values / Σ weights, or −∞ if all weights are 0.
+    """Return the weighted mean, Σ weights·values / Σ weights, or −∞ if all weights are 0.
 
     For the loss of one class or group: ``mean_over(loss, batch["weight"] * (batch["y"] == 1))``. A client without
     such rows then has no objective or constraint of this kind (see ``Problem``), and its gradient is 0.
@@ -54,19 +54,19 @@ def mean_over(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
 
 
 def mean_or_zero(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
-    """Return the weighted mean, or 0 if all weights are 0."""
+    """Return the weighted mean, Σ weights·values / Σ weights, or 0 if all weights are 0."""
     total = weights.sum()
     return (weights * values).sum() / jnp.where(total > 0, total, 1)
 
 
 def event_rate(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> Float[Array, ""]:
-    """Return the weighted share of rows with an event, or −∞ if all weights are 0.
+    """Return the weighted fraction of rows with an event, or −∞ if all weights are 0.
 
     Like ``mean_over`` of zeros and ones, but exact if all rows weigh the same: k events among n rows give k/n,
     rounded down. So 5 of 100 do not exceed 0.05, which single precision rounds up to 0.0500000007.
 
     Args:
-        events: Whether the event happened, one per row; or 0 and 1.
+        events: Whether the event happened, one bool per row; or 0 and 1.
         weights: One weight per row, as for ``mean_over``.
     """
     if events.shape != weights.shape:
@@ -78,18 +78,18 @@ def event_rate(events: Bool[Array, "*rows"], weights: Float[Array, "*rows"]) -> 
 
 
 def class_weights(batch: Batch, label: int | None) -> Float[Array, " rows"]:
-    """Return the row weights, set to 0 outside of the class ``label``: positive (1) or negative (0). None: all rows."""
+    """Return the row weights of a batch, set to 0 outside of the class ``label`` (1 or 0; None keeps all rows)."""
     weights = batch["weight"]
     return weights if label is None else weights * ((batch["y"] == 1) == (label == 1))
 
 
 def scale_to_max(weights: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Return the weights divided by the largest; equal weights become exactly 1."""
+    """Return the weights divided by the largest, which becomes exactly 1; all zeros are unchanged."""
     largest = weights.max(initial=0)
     scaled = weights / jnp.where(largest > 0, largest, 1)
     return jnp.where((weights == largest) & (largest > 0), 1, scaled)  # a compiler may multiply by 1/largest
 
 
 def round_down(value: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the value lowered by more than the rounding error of a quotient of integers."""
+    """Return a value >= 0 reduced by the relative amount 4·eps, more than the rounding error of a quotient."""
     return value * (1 - 4 * jnp.finfo(value.dtype).eps)

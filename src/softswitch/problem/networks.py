@@ -25,13 +25,13 @@ from softswitch.problem.rates import Rate, nearest_error_loss
 from softswitch.support import checks
 
 Network = list[dict[str, Array]]
-"""Layers with weights ``w`` and biases ``b``."""
+"""Parameters of a network: for each layer the weights ``w`` of shape (inputs, outputs) and the biases ``b``."""
 Function = Callable[[Network, Batch], Array]
-MAX_WEIGHTS = 2**30
+MAX_WEIGHTS = 2**30  # of a network, biases included
 
 
 def init_network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int = 1, seed: int = 0) -> Network:
-    """Return random weights of a network with ReLU layers. Without hidden layers it is a linear model.
+    """Return random parameters of a network with ReLU layers. Without hidden layers it is a linear model.
 
     Weights follow He's initialisation: normal with variance 2/inputs, or 1/inputs in the last layer. Biases are 0.
 
@@ -58,7 +58,7 @@ def init_network(features: int, hidden: tuple[int, ...] = (64,), *, outputs: int
 
 
 def constant_network(like: Network, odds: float | Array) -> Network:
-    """Return a network of the same shape with constant outputs ``odds``: all weights 0 except the last bias."""
+    """Return a network of the shape of ``like`` with outputs ``odds`` for every row; only its last bias is not 0."""
     *hidden, last = jax.tree.map(jnp.zeros_like, like)
     return [*hidden, {**last, "b": last["b"] + odds}]
 
@@ -70,7 +70,7 @@ def rescale_network(params: Network, scale: float, offset: float | Array) -> Net
 
 
 def apply_network(params: Network, x: Float[Array, "rows features"]) -> Float[Array, "rows outputs"]:
-    """Return all outputs of the network for each row."""
+    """Return the outputs of the network for each row, one column per output."""
     *hidden, last = params
     for layer in hidden:
         x = jax.nn.relu(x @ layer["w"] + layer["b"])
@@ -83,7 +83,7 @@ def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " 
 
 
 def batch_scores(params: Network, batch: Batch) -> Float[Array, " rows"]:
-    """Return every row's log-odds of the positive class."""
+    """Return the first output of the network for each row of a batch: ``scores`` of its column ``x``."""
     return scores(params, batch["x"])
 
 
@@ -93,17 +93,17 @@ def predict_probability(params: Network, batch: Batch) -> Float[Array, " rows"]:
 
 
 def logistic_objective(params: Network, batch: Batch) -> Float[Array, ""]:
-    """Return the mean binary cross-entropy."""
+    """Return the weighted mean of the binary cross-entropy over the rows of a batch."""
     return jnp.average(_logistic_losses(params, batch), weights=batch["weight"])
 
 
 def false_alarms(params: Network, batch: Batch) -> Float[Array, ""]:
-    """Return the mean logistic loss of the negative rows."""
+    """Return the mean logistic loss of the negative rows, or −∞ if there are none."""
     return mean_over(_logistic_losses(params, batch), batch["weight"] * (batch["y"] == 0))
 
 
 def misses(params: Network, batch: Batch) -> Float[Array, ""]:
-    """Return the mean logistic loss of the positive rows."""
+    """Return the mean logistic loss of the positive rows, or −∞ if there are none."""
     return mean_over(_logistic_losses(params, batch), batch["weight"] * (batch["y"] == 1))
 
 
@@ -112,41 +112,41 @@ def _logistic_losses(params: Network, batch: Batch) -> Float[Array, " rows"]:
 
 
 def class_cross_entropy(params: Network, batch: Batch) -> Float[Array, ""]:
-    """Return the mean of −log of the probability of each row's class."""
+    """Return the mean cross-entropy, −log of the softmax probability of each row's class."""
     log_probabilities = jax.nn.log_softmax(apply_network(params, batch["x"]))
     return mean_over(-_take_label(log_probabilities, batch), batch["weight"])
 
 
 def predict_class(values: Float[Array, "rows classes"]) -> Int[Array, " rows"]:
-    """Return the predicted class of each row."""
+    """Return the predicted class of each row: the index of its largest output."""
     return jnp.argmax(values, axis=1)
 
 
 @lru_cache
 def class_miss_rates(classes: int) -> Rate:
-    """Return one constraint per class: the share of its rows that are predicted as another class."""
+    """Return one constraint for each of ``classes`` classes: the fraction of its rows predicted as another class."""
 
-    def of_each_class(rate: Callable[[Array], Array], batch: Batch) -> Array:
+    def apply_per_class(rate: Callable[[Array], Array], batch: Batch) -> Array:
         return jnp.stack([rate(batch["weight"] * (batch["y"] == label)) for label in range(classes)])
 
-    return _class_rate(of_each_class)
+    return _class_rate(apply_per_class)
 
 
 @lru_cache
 def class_error_rate() -> Rate:
-    """Return the share of all rows that are misclassified, as a constraint."""
+    """Return one constraint: the fraction of all rows that are misclassified."""
     return _class_rate(lambda rate, batch: rate(batch["weight"]))
 
 
 def _class_rate(apply: Callable[[Callable[[Array], Array], Batch], Array]) -> Rate:
-    """Return a rate of misclassified rows; ``apply`` calls a function of row weights for some of the rows."""
+    """Return a misclassification rate; ``apply(rate, batch)`` calls ``rate`` with weights of 0 for other rows."""
 
     def constraint(params: Network, batch: Batch) -> Array:
         wrong = predict_class(apply_network(params, batch["x"])) != batch["y"]
         return apply(lambda weights: event_rate(wrong, weights), batch)
 
     def surrogate(params: Network, batch: Batch) -> Array:
-        """Use how far each row's class is ahead of the best other class."""
+        """Return the surrogate; a row's margin is the output of its class minus the largest other output."""
         values = apply_network(params, batch["x"])
         is_label = jax.nn.one_hot(batch["y"], values.shape[1], dtype=bool)
         margin = _take_label(values, batch) - jnp.where(is_label, -jnp.inf, values).max(axis=1)
@@ -161,23 +161,29 @@ def _take_label(values: Float[Array, "rows classes"], batch: Batch) -> Float[Arr
 
 
 class LabelScale(NamedTuple):
-    """The standard deviation of a label, and the range of its standardised values, to which predictions are clipped."""
+    """Scale and range of a regression label.
+
+    Attributes:
+        scale: Standard deviation of the label, in the label's unit.
+        low: Smallest standardised label, to which predictions are clipped. None: unknown, no clipping.
+        high: Largest standardised label; None together with ``low``.
+    """
 
     scale: float = 1.0
     low: float | None = None
     high: float | None = None
 
     def clip(self, prediction: Float[Array, " rows"]) -> Float[Array, " rows"]:
-        """Return the predictions, clipped to the label's range if it is known."""
+        """Return the standardised predictions, clipped to [low, high] if it is known."""
         return prediction if self.low is None else jnp.clip(prediction, self.low, self.high)
 
     @property
     def max_error(self) -> float | None:
-        """Largest possible error in the label's unit, or None if unknown."""
+        """Largest possible |prediction − label| in the label's unit, or None if the range is unknown."""
         return None if self.low is None or self.high is None else self.scale * (self.high - self.low)
 
     def errors(self, params: Network, batch: Batch) -> Float[Array, " rows"]:
-        """Return prediction − label of every row, in the label's unit."""
+        """Return prediction − label for every row, in the label's unit."""
         return self.scale * (self.clip(scores(params, batch["x"])) - batch["y"])
 
 
@@ -186,9 +192,9 @@ STANDARD = LabelScale()
 
 @lru_cache
 def make_loss(name: str, scale: LabelScale = STANDARD, quantile: float = 0.5) -> Function:
-    """Return the mean loss of predictions: "squared", "absolute" or "quantile".
+    """Return the function ``(params, batch) -> mean loss`` of the name "squared", "absolute" or "quantile".
 
-    The last is the pinball loss, minimal when the share ``quantile`` of the labels lies below the prediction.
+    The last is the pinball loss, minimal when the fraction ``quantile`` of the labels lies below the prediction.
     """
     checks.check_choice("loss", name, LOSSES)
     if name == "quantile" and not 0 < quantile < 1:
@@ -203,7 +209,7 @@ def make_loss(name: str, scale: LabelScale = STANDARD, quantile: float = 0.5) ->
 
 @lru_cache
 def mean_errors(scale: LabelScale = STANDARD) -> Function:
-    """Return two constraints: the mean error of predictions, and its negative, in the label's unit."""
+    """Return two constraints: the mean of prediction − label, in the label's unit, and its negative."""
 
     def constraint(params: Network, batch: Batch) -> Array:
         error = scale.errors(params, batch)
@@ -214,7 +220,7 @@ def mean_errors(scale: LabelScale = STANDARD) -> Function:
 
 @lru_cache
 def miscoverage_rate(scale: LabelScale = STANDARD) -> Rate:
-    """Return the share of rows whose label exceeds the prediction, for predictions of an upper limit."""
+    """Return the fraction of rows whose label exceeds the prediction, which is an upper limit, with its surrogate."""
 
     def constraint(params: Network, batch: Batch) -> Array:
         return event_rate(batch["y"] > scale.clip(scores(params, batch["x"])), batch["weight"])
@@ -227,7 +233,10 @@ def miscoverage_rate(scale: LabelScale = STANDARD) -> Rate:
 
 
 def regression_constraint(kind: str, scale: LabelScale = STANDARD) -> tuple[Function, Function | None, Range | None]:
-    """Return the constraint "mean-error", "absolute-error" or "coverage", its surrogate and its range on a row."""
+    """Return the constraint "mean-error", "absolute-error" or "coverage", its surrogate and its range on one row.
+
+    The surrogate is None if the constraint is differentiable, the range None if that of the label is unknown.
+    """
     checks.check_choice("kind", kind, ("mean-error", "absolute-error", "coverage"))
     if kind == "coverage":
         return *miscoverage_rate(scale), ZERO_ONE

@@ -1,4 +1,4 @@
-"""Parameters, batches and random keys: the arguments of a user's functions."""
+"""Parameters, batches and random keys: the arguments of the user's objective and constraint functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 Params = Any
-"""Model parameters: a pytree of floating arrays, such as an array, a dict or list of arrays, or a Flax model's."""
+"""Model parameters: a pytree of floating arrays, such as an array, or nested dicts and lists of arrays."""
 Batch = dict[str, Any]
 """Rows of a client: the data columns by name, and the row weights under ``"weight"``."""
 
 WEIGHT = "weight"
 """Key of the row weights in a batch."""
 CLIENT_OPTIMUM = "client_optimum"
-"""Key of the client's optimal objective, if regrets are minimised."""
+"""Key of the client's own minimal objective in a batch, if regrets are minimised."""
 
 
 def float_dtype(params: Params) -> Any:
@@ -33,12 +33,12 @@ def to_vector(params: Params) -> np.ndarray:
 
 
 def count_parameters(params: Params) -> int:
-    """Return the number of parameters."""
+    """Return the number of scalar entries in all arrays of the parameters."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(params))
 
 
 def check_params(argument: str, params: Params) -> Params:
-    """Return the parameters as finite floating arrays, or raise."""
+    """Return the parameters as JAX arrays; raise unless all are floating (TypeError) and finite (ValueError)."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
         raise ValueError(f"{argument} must hold at least one floating array, but is {params!r}")
@@ -56,7 +56,7 @@ def check_params(argument: str, params: Params) -> Params:
 
 
 def check_start(argument: str, params: Params) -> Params:
-    """Return parameters to train from: as ``check_params``, and at least float32, so that small steps have effect."""
+    """Return the parameters as ``check_params`` does; also raise TypeError if an array is smaller than float32."""
     start = check_params(argument, params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(start):
         if jnp.finfo(leaf.dtype).bits < 32:
@@ -69,9 +69,9 @@ def check_start(argument: str, params: Params) -> Params:
 
 @lru_cache
 def takes_key(function: Callable[..., Any]) -> bool:
-    """Return whether a function has an argument ``key`` after params and batch, without a default or with None.
+    """Return whether a function has an argument ``key`` after its first two, without a default or with default None.
 
-    An argument of that name with another default, in the function or by ``functools.partial``, does not count.
+    An argument ``key`` with another default, in the function or by ``functools.partial``, does not count.
     """
     try:
         arguments = list(inspect.signature(function, follow_wrapped=False).parameters.values())
@@ -84,5 +84,5 @@ def takes_key(function: Callable[..., Any]) -> bool:
 
 
 def call_with_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> Any:
-    """Call a user's function on a batch, with the key if it takes one."""
+    """Return ``function(params, batch)``, called with ``key=key`` if the function takes a key."""
     return function(params, batch, key=key) if takes_key(function) else function(params, batch)

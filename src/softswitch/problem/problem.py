@@ -44,17 +44,17 @@ class PooledConstraint:
 
     @property
     def random(self) -> bool:
-        """Whether the statistics take a random key."""
+        """Whether ``statistics`` takes a random ``key``."""
         return takes_key(self.statistics)
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
-        """Return the constraint of one client."""
+        """Return the constraint of one client on a batch: a scalar or a vector."""
         return self.value(call_with_key(self.statistics, params, batch, key))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """min over w of max_i f_i(w) subject to max_i g_i(w) <= 0, where client i is accessed through batches only.
+    """A federated problem: minimise max_i f_i(w) over w subject to max_i g_i(w) <= 0, with f_i, g_i of client i's rows.
 
     Attributes:
         objective: ``(params, batch) -> scalar``, f on a batch. It is minimised.
@@ -113,15 +113,15 @@ class Problem:
 
     @property
     def is_torch(self) -> bool:
-        """Whether the start is a PyTorch module, and the functions take that module in place of parameters."""
+        """Whether ``start`` is a PyTorch module, which the functions then take in place of parameters."""
         return hasattr(self.start, "named_parameters")
 
     def trace(self, batch: Batch, params: Params | None = None) -> ProblemTrace:
-        """Trace the functions on a batch without computing, and raise if their outputs have wrong shapes.
+        """Trace the functions on a batch without running them; raise ValueError if an output has a wrong shape.
 
         Args:
-            batch: Arrays by name, or their shapes.
-            params: Parameters to trace with. Default: the start.
+            batch: Arrays by column name, or their ``jax.ShapeDtypeStruct``.
+            params: Parameters to trace with. Default: ``start``.
         """
         params = self.start if params is None else params
         objective, shape = _trace(self.objective, params, batch, "objective", "one number (a scalar)")
@@ -145,21 +145,21 @@ class Problem:
 
 
 class ProblemTrace(NamedTuple):
-    """The number of constraints of a client, and the names of the functions that never read ``batch["weight"]``."""
+    """Result of ``Problem.trace``: a client's number of constraints, and the functions that ignore the row weights."""
 
     constraints: int
     ignore_weight: tuple[str, ...]
 
 
 def check_surrogate_size(values: int, constraints: int) -> None:
-    """Raise ValueError unless a surrogate returns one value for each constraint."""
+    """Raise ValueError unless ``values``, the number that a surrogate returns, equals the number of constraints."""
     if values != constraints:
         expected = f"one value for each constraint, {constraints}"
         raise ValueError(f"constraint_surrogate must return {expected}, but returns {values}")
 
 
 def _trace_constraint(function: Callable[..., Any], params: Params, batch: Batch, name: str) -> tuple[Any, int]:
-    """Return the program of a constraint or a surrogate, and its number of values."""
+    """Return the jaxpr of a constraint or a surrogate, and its number of values (1 for a scalar)."""
     program, shape = _trace(function, params, batch, name, "a scalar or a vector")
     if len(shape) > 1 or shape == (0,):
         accepted = "a scalar, or a vector with one entry per constraint"
@@ -170,7 +170,7 @@ def _trace_constraint(function: Callable[..., Any], params: Params, batch: Batch
 def _trace(
     function: Callable[..., Any], params: Params, batch: Batch, name: str, accepted: str
 ) -> tuple[Any, tuple[int, ...]]:
-    """Return the function's program without a key, and its output's shape; also try it with a key if it takes one."""
+    """Return a function's jaxpr with key None, and its output's shape; also trace it with a key if it takes one."""
     try:
         if takes_key(function):
             key = jax.eval_shape(lambda: jax.random.key(0))
@@ -191,7 +191,7 @@ def _trace(
 
 
 def _ignores_weight(program: Any, params: Params, batch: Batch) -> bool:
-    """Return whether the output depends on rows, but not on their weights, after dead code elimination."""
+    """Return whether the output of a jaxpr depends on a batch's columns, but not on its row weights."""
     _, used = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
     reads = dict(zip(sorted(batch), used[len(jax.tree.leaves(params)) :], strict=True))  # a dict's leaves are sorted
     return any(reads.values()) and not reads[WEIGHT]

@@ -1,4 +1,4 @@
-"""Ranges of a function on a single row. Certificates use them to bound its mean."""
+"""Ranges of a function's values on a single row. Certificates use them to bound its mean."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 Range = tuple[float, float] | frozenset[float]
-"""(low, high) if every row's value lies between them; a set {low, high} if every row has one of the two values."""
+"""(low, high) if every row's value lies between them; a set {low, high} if every row's value is one of the two."""
 ZERO_ONE: Range = frozenset((0.0, 1.0))
-"""The range of a rate."""
+"""The range of an event rate, whose value on a row is 0 or 1."""
 
 
 def endpoints(bounds: Range) -> tuple[float, float]:
-    """Return the smallest and the largest value."""
+    """Return the smallest and the largest value of a range."""
     return min(bounds), max(bounds)
 
 
 def has_two_values(bounds: Range | None) -> bool:
-    """Return whether every row has one of two values."""
+    """Return whether a range is a set of two values; False for an interval and for None."""
     return isinstance(bounds, frozenset)
 
 
 def check_range(name: str, bounds: Any) -> Range | None:
-    """Return a range with float endpoints, or None; raise ValueError if ``bounds`` is neither."""
+    """Return ``bounds`` as a range of floats, or None if it is None; raise ValueError if it is invalid."""
     if bounds is None:
         return None
     if isinstance(bounds, set | frozenset):
@@ -37,7 +37,7 @@ def check_range(name: str, bounds: Any) -> Range | None:
 
 
 def expand_ranges(bounds: Any, count: int, name: str = "constraint_range") -> list[Range | None]:
-    """Return one range per constraint, from a single range or one for each."""
+    """Return ``count`` ranges from one for all or a sequence with one for each; None is an unknown range."""
     if _is_single(bounds):
         return [check_range(name, bounds)] * count
     if len(bounds) != count:
@@ -47,12 +47,12 @@ def expand_ranges(bounds: Any, count: int, name: str = "constraint_range") -> li
 
 
 def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[Range | None]:
-    """Return the row ranges of the objective and of each constraint, in this order."""
+    """Return the range of the objective, then that of each of ``constraints`` constraints; None: unknown."""
     return [check_range("objective_range", objective), *expand_ranges(constraint, constraints)]
 
 
 def check_ranges(bounds: Any, name: str = "constraint_range") -> Range | tuple[Range | None, ...] | None:
-    """Return a single range, a tuple of ranges or None, as given; raise ValueError if invalid."""
+    """Return ``bounds``, one range or a sequence of them, with float endpoints; raise ValueError if it is invalid."""
     return check_range(name, bounds) if _is_single(bounds) else tuple(expand_ranges(bounds, len(bounds), name))
 
 

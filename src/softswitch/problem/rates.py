@@ -1,6 +1,6 @@
 """Error rates and decision gaps between groups, with surrogates for their gradients.
 
-A row is predicted positive if its score is above 0, that is, if its probability is above one half. A rate of such
+A row is predicted positive if its score is above 0, that is, if its probability is above 0.5. A rate of such
 decisions is a step function with a gradient of 0 almost everywhere, so each rate has a smooth surrogate for gradients.
 The switch, reports, evaluations and certificates use the rate itself:
 
@@ -34,53 +34,54 @@ from softswitch.support import checks
 
 Score = Callable[[Params, Batch], Any]
 NEIGHBOURHOOD = 0.1
-"""Length scale beyond the nearest wrong row over which rows count, relative to the mean distance of wrong rows."""
+"""Length scale on which row weights decay beyond the nearest wrong row, relative to the mean distance of wrong rows."""
 GAP_TEMPERATURE, FAR_WEIGHT = 0.1, 0.001
-"""Temperature of the sigmoid that replaces a decision in a gap, and weight of one without it, for far rows."""
+"""Temperature of the sigmoid that replaces a decision in a gap's surrogate, and weight of a second sigmoid with
+temperature 1, which gives rows far from the threshold a gradient."""
 MAX_EXACT_PRODUCT = 2.0**31
-"""Products of integers below this are exact."""
+"""Limit of int32: products of row counts below it are computed exactly."""
 
 
 class Rate(NamedTuple):
-    """A rate and its surrogate: the ``constraint`` and ``constraint_surrogate`` of a problem."""
+    """A rate and its surrogate: the arguments ``constraint`` and ``constraint_surrogate`` of a ``Problem``."""
 
     constraint: Callable[..., Any]
     surrogate: Callable[..., Any]
 
 
 def is_positive(score: Float[Array, " rows"]) -> Bool[Array, " rows"]:
-    """Return which rows are predicted positive: those with a probability above one half."""
+    """Return which rows are predicted positive: those with a score above 0, a probability above 0.5."""
     return score > 0
 
 
 def miss_rate(score: Score) -> Rate:
-    """Return the share of positive rows that are predicted negative (false negative rate)."""
+    """Return the false negative rate, the fraction of positive rows that are predicted negative, with its surrogate."""
     return _error_rate(score, 1)
 
 
 def false_alarm_rate(score: Score) -> Rate:
-    """Return the share of negative rows that are predicted positive (false positive rate)."""
+    """Return the false positive rate, the fraction of negative rows that are predicted positive, with its surrogate."""
     return _error_rate(score, 0)
 
 
 def error_rate(score: Score) -> Rate:
-    """Return the share of all rows that are misclassified."""
+    """Return the error rate, the fraction of all rows that are misclassified, with its surrogate."""
     return _error_rate(score, None)
 
 
 def decision_parity(score: Score) -> Rate:
-    """Return the gap between the two groups' shares of rows that are predicted positive."""
+    """Return the absolute difference of the two groups' rates of positive predictions, with its surrogate."""
     return _gap(score, None)
 
 
 def decision_opportunity(score: Score) -> Rate:
-    """Return the gap between the two groups' true positive rates."""
+    """Return the absolute difference of the two groups' true positive rates, with its surrogate."""
     return _gap(score, 1)
 
 
 @lru_cache
 def _error_rate(score: Score, label: int | None) -> Rate:
-    """Return the error rate among the rows of a class, or among all."""
+    """Return the error rate on the rows of class ``label`` (0 or 1), or on all rows (None)."""
     checks.check_callable("score", score, "(params, batch) -> one score per row")
 
     def constraint(params: Params, batch: Batch) -> Array:
@@ -95,12 +96,12 @@ def _error_rate(score: Score, label: int | None) -> Rate:
 
 
 def nearest_error_loss(margin: Array, wrong: Bool[Array, " rows"], weights: Array) -> Float[Array, ""]:
-    """Return the mean distance of the wrong rows nearest to the threshold: the surrogate of an error rate.
+    """Return the surrogate of an error rate: the mean distance to the threshold of the wrong rows nearest to it.
 
     A rate just above its bound becomes feasible when the nearest wrong row crosses the threshold, and the gradient of
     that row's score points there. Rows at a similar distance count too, relative to the mean distance of wrong rows,
-    so that the scale of the scores does not matter. If no row is wrong, all rows are used. The ``margin`` of a row is
-    the signed distance of its score to the threshold, positive if correct.
+    so that the scale of the scores does not matter. If no row is wrong, all rows are used. If all weights are 0, the
+    value is −∞. The ``margin`` of a row is the signed distance of its score to the threshold, positive if correct.
     """
     rows = jnp.where((wrong & (weights > 0)).any(), weights * wrong, weights)
     distance = jnp.abs(stop_gradient(margin))
@@ -111,13 +112,13 @@ def nearest_error_loss(margin: Array, wrong: Bool[Array, " rows"], weights: Arra
 
 
 def soft_positive(score: Float[Array, " rows"]) -> Float[Array, " rows"]:
-    """Return a smooth version of ``is_positive`` for the surrogate of a gap."""
+    """Return a smooth version of ``is_positive``, about 0 or 1, for the surrogate of a gap."""
     return jax.nn.sigmoid(score / GAP_TEMPERATURE) + FAR_WEIGHT * jax.nn.sigmoid(score)
 
 
 @dataclass(frozen=True)
 class _ExactGap(PooledConstraint):
-    """A gap that is computed with integers for one client, and from statistics for pooled clients."""
+    """A gap that is computed with integers (``exact``) for one client, and from statistics for pooled clients."""
 
     exact: Callable[[Params, Batch], Any] = field(kw_only=True)
 
@@ -127,7 +128,7 @@ class _ExactGap(PooledConstraint):
 
 @lru_cache
 def _gap(score: Score, label: int | None) -> Rate:
-    """Return the gap between the groups' rates of positive decisions, among the rows of a class or among all."""
+    """Return the gap between the groups' rates of positive predictions on the rows of a class, or on all (None)."""
     checks.check_callable("score", score, "(params, batch) -> one score per row")
 
     def statistics(params: Params, batch: Batch) -> Array:
@@ -138,7 +139,7 @@ def _gap(score: Score, label: int | None) -> Rate:
         return _exact_gap(is_positive(score(params, batch)), class_weights(batch, label), batch["group"] == 1)
 
     def surrogate(params: Params, batch: Batch) -> Array:
-        """Return a smooth gap with the sign of the exact one."""
+        """Return the smooth difference of the groups' rates, with the sign that makes the exact one positive."""
         values, weights, protected = score(params, batch), class_weights(batch, label), batch["group"] == 1
         groups = weights * protected, weights * ~protected
         first, second = (event_rate(is_positive(values), group) for group in groups)
@@ -151,9 +152,9 @@ def _gap(score: Score, label: int | None) -> Rate:
 
 
 def _exact_gap(events: Array, weights: Array, protected: Bool[Array, " rows"]) -> Float[Array, ""]:
-    """Return |k/n − l/m| of k events among n protected rows and l among m others, or −∞ if a group has no rows.
+    """Return |k/n − l/m| for k events among n protected rows and l among m others, or −∞ if a group has no rows.
 
-    If all rows weigh the same it is |k·m − l·n|/(n·m), computed with integers and rounded down.
+    If all rows weigh the same, it is |k·m − l·n|/(n·m), computed with integers and rounded down.
     """
     rows = scale_to_max(weights)
     groups = rows * protected, rows * ~protected

@@ -1,1 +1,1 @@
-"""Utilities that know nothing about the problem: argument checks, files, text, tracing, plotting."""
+"""General utilities, independent of the optimisation problem: argument checks, files, text, tracing, plotting."""

@@ -1,4 +1,4 @@
-"""Trees of arrays: conversion to and from flat dictionaries, digests, operations over clients, conditional updates."""
+"""Pytrees of arrays: conversion to and from flat dicts, digests, operations over clients, conditional updates."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool
 
-LARGE_SIZE = 2**16  # numbers; trees of at least this size are updated in place
+LARGE_SIZE = 2**16  # array entries; trees with at least this many are updated in place
 _ALIGNMENT = 64  # bytes
 
 Tree = TypeVar("Tree")
 
 
 def is_random_key(leaf: Any) -> bool:
-    """Return whether an array holds random keys, which NumPy does not support."""
+    """Return whether ``leaf`` is a JAX array of typed random keys, which NumPy cannot represent."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _without_keys(leaf: Any) -> Any:
+def _key_to_data(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_random_key(leaf) else leaf
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield jax.tree_util.keystr(path), _without_keys(leaf if hasattr(leaf, "dtype") else np.asarray(leaf))
+        yield jax.tree_util.keystr(path), _key_to_data(leaf if hasattr(leaf, "dtype") else np.asarray(leaf))
 
 
 def flatten_by_path(tree: Any) -> dict[str, np.ndarray]:
-    """Return the leaves as NumPy arrays by path; random keys as their data."""
+    """Return a tree's leaves as NumPy arrays by path (``jax.tree_util.keystr``); random keys become integer arrays."""
     return {name: np.asarray(leaf, order="C") for name, leaf in _leaves(tree)}
 
 
 def unflatten_by_path(arrays: Mapping[str, Any], like: Any) -> Any:
-    """Return a tree with the structure of ``like`` from arrays by path."""
+    """Invert ``flatten_by_path``: return the arrays in the structure of ``like``; KeyError if a path is missing."""
 
     def restore(path: Any, leaf: Any) -> Any:
         array = arrays[jax.tree_util.keystr(path)]
@@ -50,19 +50,19 @@ def unflatten_by_path(arrays: Mapping[str, Any], like: Any) -> Any:
 
 
 def has_leaves(value: Any) -> bool:
-    """Return whether a value is a pytree node rather than a single leaf."""
+    """Return whether ``value`` is a pytree node, such as a list, a registered class or None, not a single leaf."""
     return not jax.tree_util.all_leaves([value])
 
 
 def structure_and_shapes(tree: Any) -> tuple[Any, list[Any]]:
-    """Return the structure, and the shapes and dtypes of the leaves."""
+    """Return the structure (treedef) of a tree, and the (shape, dtype) of each leaf."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = (leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves)
     return structure, [(tuple(array.shape), array.dtype) for array in arrays]
 
 
 def fingerprint(*trees: Any) -> str:
-    """Return a digest of the names, shapes, dtypes and values of all arrays."""
+    """Return the SHA-256 digest, in hexadecimal, of the paths, dtypes, shapes and values of all leaves."""
     digest = hashlib.sha256()
     named_leaves = [(f"{i}{name}", leaf) for i, tree in enumerate(trees) for name, leaf in _leaves(tree)]
     for name, leaf in sorted(named_leaves, key=lambda pair: pair[0]):
@@ -73,7 +73,7 @@ def fingerprint(*trees: Any) -> str:
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return zeros in a buffer that is aligned so that JAX can use it without a copy."""
+    """Return a NumPy array of zeros, aligned to 64 bytes so that JAX can use it without a copy."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
     first = -raw.ctypes.data % _ALIGNMENT
@@ -81,22 +81,22 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def take_clients(tree: Tree, clients: Any) -> Tree:
-    """Return the entries of some clients, by index; scalars are unchanged."""
+    """Index the first axis (clients) of every array of a tree by ``clients``; scalars are unchanged."""
     return jax.tree.map(lambda leaf: leaf if leaf.ndim == 0 else leaf[clients], tree)
 
 
 def append_clients(tree: Tree, more: Tree) -> Tree:
-    """Append the entries of further clients; scalars are unchanged."""
+    """Concatenate the arrays of two trees along the first axis (clients); scalars are those of ``tree``."""
     return jax.tree.map(lambda old, new: old if old.ndim == 0 else jnp.concatenate([old, new]), tree, more)
 
 
 def weighted_sum(tree: Tree, weights: jax.Array) -> Tree:
-    """Return Σ_i r_i x_i over the clients."""
+    """Return Σ_i weights[i] · x[i] for every array x of a tree, whose first axis is the clients."""
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), tree)
 
 
 def expand_like(values: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Reshape one value per client so that it broadcasts with an array of the clients."""
+    """Reshape ``values`` from (clients,) to (clients, 1, …, 1), so that it broadcasts with ``leaf``."""
     return values.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
@@ -105,19 +105,19 @@ def expand_like(values: jax.Array, leaf: jax.Array) -> jax.Array:
 
 
 def is_large(tree: Any) -> bool:
-    """Return whether the compiler would make copies of the tree that are worth avoiding."""
+    """Return whether a tree has at least ``LARGE_SIZE`` entries and the default backend is the CPU."""
     return jax.default_backend() == "cpu" and sum(leaf.size for leaf in jax.tree.leaves(tree)) >= LARGE_SIZE
 
 
 def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
-    """Return one of two trees of the same shape, with the dtypes of the second."""
+    """Return ``chosen`` if the condition holds, else ``otherwise``, with the dtypes of ``otherwise``."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), chosen, otherwise)
 
 
 def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
-    """Return ``change(tree)`` if the condition holds, else the tree; for large trees.
+    """Return ``change(tree)`` if the condition holds, else ``tree``, without a copy of a large tree.
 
-    A loop of at most one iteration: its carry has a single buffer, while a ``cond`` copies the unchanged tree.
+    It is a loop of at most one iteration, whose carry has a single buffer. ``lax.cond`` would copy the unchanged tree.
     """
 
     def body(_: Any, old: Tree) -> Tree:
@@ -127,9 +127,9 @@ def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: 
 
 
 def delay_until(value: Array, others: Any, overwritten: Any) -> Array:
-    """Return ``value``, computed after ``others`` if the tree that depends on it is large.
+    """Return ``value``, with a data dependency on ``others`` if the tree ``overwritten`` is large.
 
-    The test is always true, which the compiler does not know; it removes optimisation barriers before it adds copies.
+    The dependency is an always true condition. XLA removes optimisation barriers before it inserts copies.
     """
     if not is_large(overwritten):
         return value

@@ -8,9 +8,10 @@ from collections.abc import Callable
 def smallest_integer(
     holds: Callable[[int], bool], above: int = 0, limit: int | None = None, growth: float = 2.0
 ) -> int | None:
-    """Return the smallest integer > ``above`` for which ``holds`` is true; None if it is false at ``limit``.
+    """Return the smallest integer > ``above`` for which ``holds`` is true, or None if it is false at ``limit``.
 
-    The upper end grows by the factor ``growth`` until the condition holds. Then the interval is bisected.
+    ``holds`` must be monotone: false, then true. The upper end of the interval grows by the factor ``growth`` until the
+    condition holds. Then the interval is bisected. Without a ``limit`` the search may not end.
     """
     low, high = above, max(above + 1, int(growth * above))
     while not holds(high):

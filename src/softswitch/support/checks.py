@@ -25,14 +25,14 @@ def check_integer(name: str, value: Any, *, minimum: int) -> int:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a setting is an array or a tracer; NumPy integers do not count."""
+    """Return whether ``value`` is an array, a JAX tracer or a NumPy scalar other than an integer."""
     return hasattr(value, "dtype") and not isinstance(value, Integral)
 
 
 def check_real(
     name: str, value: Any, *, minimum: Limit = None, above: Limit = None, maximum: Limit = None, below: Limit = None
 ) -> float:
-    """Return ``value`` as a finite float within the given limits; raise ValueError otherwise."""
+    """Return ``value`` as a float, or raise ValueError unless it is finite and within the limits (None: no limit)."""
     try:
         number = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError):
@@ -56,7 +56,7 @@ def check_fraction(name: str, value: Any) -> float:
 
 
 def check_seed(name: str, value: Any) -> int:
-    """Return ``value`` as an integer in [0, 2**32), or raise ValueError."""
+    """Return ``value`` as an int in [0, 2**32), the range of random seeds, or raise ValueError."""
     number = check_integer(name, value, minimum=0)
     if number >= 2**32:
         raise ValueError(f"{name} must be an integer below 2**32, but is {value!r}")
@@ -83,7 +83,7 @@ def check_callable(name: str, value: Any, signature: str) -> None:
 
 
 def call_all(*functions: Callable[[], Any]) -> tuple[Any, ...]:
-    """Return the results of all functions, or raise one ValueError with the messages of all that failed."""
+    """Call all functions without arguments and return the results; raise one ValueError with all their messages."""
     results, messages = [], []
     for function in functions:
         try:
@@ -96,7 +96,7 @@ def call_all(*functions: Callable[[], Any]) -> tuple[Any, ...]:
 
 
 def closest_match(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that is most similar to ``name``, or None if none is similar."""
+    """Return the entry of ``known`` that is most similar to ``name``, or None if none is similar."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 
@@ -107,22 +107,23 @@ JSON_TYPES: dict[Any, str] = {
     float: "a number",
     None: "null",
 }
-MAX_NUMBER = 1e300  # larger numbers cannot be plotted or added up
-ANY = ...
+"""Names of the JSON types in error messages."""
+MAX_NUMBER = 1e300  # largest accepted magnitude; larger numbers cannot be plotted or added up
+ANY = ...  # schema that every value matches
 Schema = Any
-"""A key of ``JSON_TYPES`` (``float`` is any number); a tuple of alternatives; [schema] for a list; MapOf(schema) for an
-object with values of one schema; {name: schema} for an object with at least these names, except those that end in "?",
-which are optional; or ANY."""
+"""A key of ``JSON_TYPES`` (``float`` is any finite number); a tuple of alternatives; [schema] for a list; MapOf(schema)
+for an object with values of one schema; {name: schema} for an object with at least these names, of which those that end
+in "?" are optional; or ANY."""
 
 
 class MapOf(NamedTuple):
-    """Schema of an object whose values all have one schema."""
+    """Schema of a JSON object with any names, whose values all match the schema ``of``."""
 
     of: Schema
 
 
 def check_schema(value: Any, schema: Schema, name: str = "it") -> None:
-    """Raise ValueError unless JSON content has a schema; ``name`` is its name in errors."""
+    """Raise ValueError unless parsed JSON matches a schema; ``name`` is the name of the value in the error."""
 
     def require(holds: bool, accepted: str) -> None:
         if not holds:

@@ -23,14 +23,14 @@ from safetensors import SafetensorError
 from softswitch.support.text import format_bytes
 
 MAX_BYTES_VARIABLE = "SOFTSWITCH_MAX_FILE_BYTES"  # environment variable that overrides every size limit
-MAX_SETTINGS_BYTES = 1 << 20
-MAX_TEXT_BYTES = 1 << 28
-MAX_ARCHIVE_BYTES = 1 << 31  # of arrays, uncompressed
-MAX_TENSOR_BYTES = 1 << 34
+MAX_SETTINGS_BYTES = 1 << 20  # of a TOML file
+MAX_TEXT_BYTES = 1 << 28  # of a text or JSON file
+MAX_ARCHIVE_BYTES = 1 << 31  # of an .npz file, uncompressed
+MAX_TENSOR_BYTES = 1 << 34  # of a .safetensors file
 MAX_MEMBERS = 10_000  # files in an archive
 MAX_COMPRESSION_RATIO = 200  # archives with a larger ratio are rejected as decompression bombs
 SAFE_BYTES = 1 << 26  # archives of at most this uncompressed size may have any compression ratio
-NUMERIC_KINDS = "biufc"  # NumPy kinds; object arrays would be pickles
+NUMERIC_KINDS = "biufc"  # accepted ``dtype.kind``; object arrays would be pickles
 
 _READ_ERRORS = (  # that damaged or malicious files may raise
     *(LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError, EOFError, ValueError),
@@ -40,7 +40,7 @@ _READ_ERRORS = (  # that damaged or malicious files may raise
 
 
 def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file atomically; ``durable`` also flushes it to disk, to survive a power failure."""
+    """Write or replace a file atomically; ``durable`` also flushes it to disk, to survive a power failure."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
@@ -60,14 +60,14 @@ def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> Non
 
 
 def write_json(file: Path, content: Any) -> None:
-    """Write JSON atomically. NumPy scalars become numbers, other unknown objects text."""
+    """Write JSON atomically; NumPy scalars become numbers, other unknown objects text. NaN and infinity are errors."""
     options: dict[str, Any] = {"indent": 2, "ensure_ascii": False, "allow_nan": False}
     text = json.dumps(content, default=lambda x: x.item() if isinstance(x, np.generic) else str(x), **options)
     write_atomically(file, (text + "\n").encode(), durable=False)
 
 
 def size_limit(default: int) -> int:
-    """Return the size limit in bytes: ``default``, unless the environment variable overrides it."""
+    """Return a size limit in bytes: that of the environment variable if it is set, else ``default``."""
     value = os.environ.get(MAX_BYTES_VARIABLE)
     if not value:
         return default
@@ -81,7 +81,7 @@ def size_limit(default: int) -> int:
 
 
 def raise_too_large(file: object, size: int, limit: int, suffix: str = "") -> NoReturn:
-    """Raise ValueError because a file is larger than its limit."""
+    """Raise ValueError that a file is larger than its limit; ``size`` and ``limit`` are in bytes."""
     raise ValueError(
         f"{file} has {format_bytes(size)}{suffix and ' '}{suffix}, but the limit is {format_bytes(limit)}; if you "
         f"trust the file, set {MAX_BYTES_VARIABLE}={size} in the environment"
@@ -89,7 +89,7 @@ def raise_too_large(file: object, size: int, limit: int, suffix: str = "") -> No
 
 
 def check_size(file: Path, default: int) -> None:
-    """Raise ValueError if a file is larger than its limit, or is not a regular file."""
+    """Raise ValueError if a file is larger than ``size_limit(default)``, or is not a regular file."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{file} must be a regular file, but is a {'folder' if file.is_dir() else 'pipe or a device'}")
@@ -98,7 +98,7 @@ def check_size(file: Path, default: int) -> None:
 
 
 def read_bytes(file: Path, default: int = MAX_TEXT_BYTES) -> bytes:
-    """Return a file's bytes; raise ValueError if there are more than the limit."""
+    """Return a file's bytes; raise ValueError if there are more than ``size_limit(default)``."""
     check_size(file, default)
     limit = size_limit(default)
     with file.open("rb") as stream:
@@ -109,7 +109,7 @@ def read_bytes(file: Path, default: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_text(file: Path, default: int = MAX_TEXT_BYTES) -> str:
-    """Return the text of a UTF-8 file."""
+    """Return the text of a UTF-8 file; raise ValueError if it is too large or has another encoding."""
     try:
         return read_bytes(file, default).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -117,7 +117,7 @@ def read_text(file: Path, default: int = MAX_TEXT_BYTES) -> str:
 
 
 def read_json(file: Path, default: int = MAX_TEXT_BYTES) -> Any:
-    """Return the content of a JSON file; raise ValueError if it has numbers that are not finite."""
+    """Return the parsed content of a JSON file; raise ValueError if it is invalid or has NaN or infinity."""
 
     def parse(text: str) -> float:
         if not math.isfinite(value := float(text)):
@@ -129,7 +129,7 @@ def read_json(file: Path, default: int = MAX_TEXT_BYTES) -> Any:
 
 
 def read_toml(file: Path, default: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
-    """Return the content of a TOML file."""
+    """Return the parsed content of a TOML file; raise ValueError if it is invalid."""
     text = read_text(file, default)
     try:
         return tomllib.loads(text)
@@ -139,7 +139,7 @@ def read_toml(file: Path, default: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
 
 @contextmanager
 def wrap_read_errors(source: object) -> Iterator[None]:
-    """Raise any error of the block as ValueError that names ``source``."""
+    """Convert an error that damaged content may raise in the ``with`` block to a ValueError that names ``source``."""
     try:
         yield
     except _READ_ERRORS as error:
@@ -158,7 +158,7 @@ def _reason(error: BaseException) -> str:
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file by name; raise ValueError if it is damaged, too large, or not numeric."""
+    """Return the arrays of an .npz file by name; raise ValueError if the file is damaged, too large or not numeric."""
     check_size(file, MAX_ARCHIVE_BYTES)
     with wrap_read_errors(file), zipfile.ZipFile(file) as archive:
         members = archive.infolist()
@@ -167,7 +167,7 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 
 
 def check_archive(file: Path, members: list[zipfile.ZipInfo], default: int, safe_bytes: int = SAFE_BYTES) -> None:
-    """Raise ValueError if an archive is too large uncompressed, encrypted, or has a suspicious compression ratio."""
+    """Raise ValueError if a zip archive is encrypted, too large uncompressed, or looks like a decompression bomb."""
     if len(members) > MAX_MEMBERS:
         raise ValueError(f"{file} must hold at most {MAX_MEMBERS:,} files, but holds {len(members):,}")
     supported = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -182,7 +182,7 @@ def check_archive(file: Path, members: list[zipfile.ZipInfo], default: int, safe
 def check_compression_ratio(
     file: Path, uncompressed: int, compressed: int, limit: int, default: int, safe_bytes: int
 ) -> None:
-    """Raise ValueError if the compression ratio is suspicious, unless the user has set the size limit."""
+    """Raise ValueError if a file looks like a decompression bomb, unless the user has set the limit. Sizes in bytes."""
     if limit == default and uncompressed > safe_bytes and uncompressed > MAX_COMPRESSION_RATIO * compressed:
         raise ValueError(
             f"{file} has {format_bytes(compressed)} and {format_bytes(uncompressed)} or more uncompressed, over "

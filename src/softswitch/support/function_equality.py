@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 LIBRARIES = {"builtins", "equinox", "flax", "functools", "itertools", "jax", "math", "numpy", "operator", "optax"}
-"""Libraries whose module attributes do not change while the process runs."""
+"""Top-level modules whose attributes are assumed constant while the process runs."""
 MAX_VALUES = 2000  # functions that refer to more values are equal to themselves only
 
 
 class ComparableFunction:
-    """A function, or None, that equals every function with the same code and the same values around it."""
+    """A hashable wrapper of a function or None; equal if code, defaults, closed-over values and globals are equal."""
 
     def __init__(self, function: Callable[..., Any] | None) -> None:
         self.function = function
@@ -36,11 +36,11 @@ class ComparableFunction:
 
 
 class _NotComparableError(Exception):
-    """A function refers to a value that may change, or to too many values."""
+    """Raised if a function refers to a mutable value, to itself, or to more than ``MAX_VALUES`` values."""
 
 
 class _Identity:
-    """A key that equals keys of the same object only."""
+    """A hashable wrapper that equals wrappers of the same object only."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -53,7 +53,7 @@ class _Identity:
 
 
 def _key(value: Any, budget: Iterator[int], active: frozenset[int]) -> Hashable:
-    """Return a key that equal values share; ``active`` are the functions that are being compared, by id."""
+    """Return a hashable key, the same for equal values; ``active`` holds the ids of the functions that enclose it."""
     if next(budget, None) is None or id(value) in active:
         raise _NotComparableError
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
@@ -93,13 +93,13 @@ def _function_parts(function: FunctionType, is_library: bool) -> list[Any]:
 
 
 def referenced_names(code: CodeType) -> set[str]:
-    """Return the names that a function's code looks up, including inner functions."""
+    """Return the global and attribute names that a code object looks up, including those of inner functions."""
     inner = (referenced_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is a JAX array, or a module, class or function of a library."""
+    """Return whether a value is a concrete JAX array, or a module, class or function of ``LIBRARIES``."""
     if isinstance(value, jax.Array):
         return not isinstance(value, jax.core.Tracer)
     if isinstance(value, ModuleType):
@@ -115,8 +115,8 @@ def _is_library(module: str) -> bool:
 class TracedSettings:
     """Base class of frozen dataclasses that are pytrees, with their numbers as leaves.
 
-    Numbers (α, a step size) and settings that contain numbers become arguments of the compiled program: other values
-    compile nothing. Strings, booleans, functions and None are static. Unflattening skips the constructor's checks.
+    Numbers (α, a step size) and nested ``TracedSettings`` are arguments of a compiled program, so a change of their
+    values compiles nothing. Strings, booleans, functions and None are static. Unflattening skips the constructor.
     """
 
     def __init_subclass__(cls) -> None:

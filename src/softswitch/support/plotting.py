@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"
 NARROW_WIDTH = 7.2
 """Width in inches of a figure that is legible on a screen of 390 pixels."""
-NARROW_LEGEND = 92  # characters in a line of a narrow figure's legend
+NARROW_LEGEND = 92  # characters that fit in a line of a narrow figure's legend
 
 
 def make_panels(
     rows: int, columns: int, title: str = "", *, width: float = 4.0, height: float = 3.2
 ) -> tuple[Figure, Any]:
-    """Return a figure and its panels, an array of shape rows × columns."""
+    """Return a figure and its axes, an array of shape (rows, columns); each panel is ``width`` × ``height`` inches."""
     figure = Figure(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for panel in axes.flat:
@@ -28,7 +28,7 @@ def make_panels(
 
 
 def add_legend(figure: Figure, sources: Sequence[Axes], columns: int = 6) -> None:
-    """Add one legend below the figure, with each label once."""
+    """Add one legend below the figure: each label of ``sources`` once, in at most ``columns`` columns."""
     handles: dict[str, Any] = {}
     for axes in sources:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

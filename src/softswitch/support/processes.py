@@ -15,20 +15,20 @@ from jax.experimental import multihost_utils
 
 from softswitch.support.arrays import fingerprint
 
-LOCK = ".in-use.lock"
+LOCK = ".in-use.lock"  # name of the lock file in a run folder
 
 
 def thread_count() -> int:
-    """Return how many threads XLA uses: the environment variable ``NPROC``, or the number of cores."""
+    """Return the number of threads that XLA uses: the environment variable ``NPROC``, or the number of cores."""
     count = os.environ.get("NPROC", "")
     return int(count) if count.isdigit() and int(count) else os.cpu_count() or 1
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other processes and other calls in this one; raise ValueError if it is locked.
+    """Create a folder if needed and lock it during the ``with`` block; raise ValueError if it is locked already.
 
-    The operating system releases the lock when the process ends.
+    The lock excludes other processes and other calls in this process. It is released when the process ends.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
@@ -43,12 +43,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def is_first_process() -> bool:
-    """Return whether this process is the first one, which writes files and messages."""
+    """Return whether this is JAX's process 0, which alone writes files and messages."""
     return jax.process_index() == 0
 
 
 def broadcast_flags(*flags: bool) -> tuple[bool, ...]:
-    """Return the flags of the first process."""
+    """Return the flags of process 0, in every process. All processes must call it."""
     if jax.process_count() == 1:
         return flags
     return tuple(map(bool, np.asarray(multihost_utils.broadcast_one_to_all(np.array(flags, np.int32)))))
@@ -56,7 +56,7 @@ def broadcast_flags(*flags: bool) -> tuple[bool, ...]:
 
 @contextmanager
 def enter_on_first_process(make_context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Enter a context on the first process; if that fails, raise on all processes."""
+    """Enter ``make_context()`` in process 0 only; if that fails, raise in all processes."""
     with ExitStack() as stack:
         failure: Exception | None = None
         if is_first_process():
@@ -71,13 +71,13 @@ def enter_on_first_process(make_context: Callable[[], AbstractContextManager[Non
 
 
 def all_equal(number: int) -> bool:
-    """Return whether all processes have the same number."""
+    """Return whether all processes pass the same number, of at most 31 bits. All processes must call it."""
     if jax.process_count() == 1:
         return True
     return bool((np.asarray(multihost_utils.process_allgather(np.int32(number))) == number).all())
 
 
 def check_equal(name: str, *arrays: Any) -> None:
-    """Raise ValueError unless all processes have the same arrays, by digest."""
+    """Raise ValueError unless all processes pass equal arrays, compared by digest; ``name`` appears in the error."""
     if not all_equal(int(fingerprint(arrays)[:7], 16)):
         raise ValueError(f"{name} must be the same in every process, but differ between processes")

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-CACHE_BYTES = 2**30  # the least recently used programs are deleted first
+CACHE_BYTES = 2**30  # size of the cache; the least recently used programs are deleted first
 MIN_COMPILE_SECONDS = 0.1  # programs that compile faster are not stored
 
 
@@ -52,5 +52,5 @@ def enable_compilation_cache() -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled programs."""
+    """Return the folder of compiled programs, in ``$XDG_CACHE_HOME`` or ``~/.cache``; RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softswitch" / "programs"

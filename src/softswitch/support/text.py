@@ -12,12 +12,12 @@ from rich.console import Console, RenderableType
 
 MISSING = "—"
 """Text for a number that is missing or not finite."""
-SMALLEST = 1e-6  # numbers closer to 0 are not written out
+SMALLEST = 1e-6  # nonzero numbers closer to 0 are written as <0.000001
 _LONG_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Return a number with at most ``digits`` significant digits, thousands separators and no exponent."""
+    """Format a number to about ``digits`` significant digits, no exponent; ``MISSING`` for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return MISSING
     if abs(value) >= 10 ** (digits - 1) or value == 0:
@@ -29,12 +29,12 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def format_value(value: float) -> str:
-    """Return a number as ``format_number`` does, but inf and nan as such."""
+    """Format a number as ``format_number`` does, but NaN and infinity as "nan", "inf" and "-inf"."""
     return format_number(value) if math.isfinite(value) else f"{value:g}"
 
 
 def format_percent(value: float | None) -> str:
-    """Return a share in percent: 5%, 4.76%, 0.035%, 33.3%."""
+    """Format a fraction (0.05) as a percentage: 5%, 4.76%, 0.035%, 33.3%; ``MISSING`` for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return MISSING
     percent = 100 * value
@@ -45,7 +45,7 @@ def format_percent(value: float | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration: 0.4 s, 40 s, 2 min 5 s, 1 h 5 min."""
+    """Format a duration in seconds: 0.4 s, 40 s, 2 min 5 s, 1 h 5 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -57,7 +57,7 @@ def format_duration(seconds: float) -> str:
 
 
 def shorten_numbers(text: str) -> str:
-    """Return the text with long numbers cut to four significant digits."""
+    """Round the numbers with five or more decimals in a text to four significant digits."""
 
     def shorten(match: re.Match[str]) -> str:
         value = float(match[0])
@@ -67,7 +67,7 @@ def shorten_numbers(text: str) -> str:
 
 
 def render_text(*parts: RenderableType, width: int = 120) -> str:
-    """Return the parts as rich prints them."""
+    """Return what rich prints for some renderables on a console that is ``width`` characters wide."""
     console = Console(width=width)
     with console.capture() as capture:
         for part in parts:
@@ -76,28 +76,28 @@ def render_text(*parts: RenderableType, width: int = 120) -> str:
 
 
 def join_first(words: Sequence[str], most: int = 5) -> str:
-    """Return the first few words, and the number of further ones."""
+    """Join the first ``most`` words with commas, and append the number of further ones: "a, b and 3 more"."""
     more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 
 def format_mean_std(values: Sequence[float] | np.ndarray) -> str:
-    """Return mean ± standard deviation."""
+    """Format values as "mean ± sample standard deviation", with three decimals; a single value as its mean."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"
 
 
-def format_bytes(many: int) -> str:
-    """Return a number of bytes: 900 bytes, 3.2 MB."""
-    if many < 1000:
-        return f"{many} bytes"
+def format_bytes(count: int) -> str:
+    """Format a number of bytes with decimal units and three significant digits: 900 bytes, 3.2 MB."""
+    if count < 1000:
+        return f"{count} bytes"
     for unit, size in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
-        if many < 999.5 * size:
-            return f"{many / size:.3g} {unit}"
-    return f"{many / 1e12:,.3g} TB"
+        if count < 999.5 * size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e12:,.3g} TB"
 
 
-_FIRST = "=+\\-@\t\r\n＝＋－＠"  # spreadsheets evaluate cells that begin so
+_FIRST = "=+\\-@\t\r\n＝＋－＠"  # spreadsheets evaluate cells that begin with one of these
 _FORMULA = re.compile(f"'*[{_FIRST}]")  # leading apostrophes are escaped too, so that unescaping is exact
 _ESCAPED = re.compile(f"'+[{_FIRST}]")
 _SIGN = r"[€$£¥%‰]|EUR|USD|GBP|CHF"
@@ -106,21 +106,21 @@ _NUMBER = re.compile(
     r"|[-+]+|[-+]?(?:nan|inf|infinity)|-1\.#(?:IND|QNAN)",
     re.IGNORECASE,
 )
-"""A number with a sign, or a marker of an empty cell. Both are harmless."""
+"""Pattern of a signed number, or of a marker of an empty cell. Neither is escaped."""
 
 
 def escape_cell(cell: Any) -> Any:
-    """Return a CSV cell with an apostrophe before text that a spreadsheet would evaluate. Numbers are unchanged."""
+    """Prepend an apostrophe to a CSV cell that a spreadsheet would evaluate; return other cells unchanged."""
     is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
     return f"'{cell}" if is_formula else cell
 
 
 def unescape_cell(cell: Any) -> Any:
-    """Invert ``escape_cell``."""
+    """Invert ``escape_cell``: remove the apostrophe that it prepends."""
     is_escaped = isinstance(cell, str) and _ESCAPED.match(cell) and not _NUMBER.fullmatch(cell[1:])
     return cell[1:] if is_escaped else cell
 
 
 def escape_row(cells: Iterable[Any]) -> list[Any]:
-    """Escape all cells of a CSV row."""
+    """Return the cells of a CSV row, each escaped by ``escape_cell``."""
     return [escape_cell(cell) for cell in cells]

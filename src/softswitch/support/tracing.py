@@ -1,4 +1,4 @@
-"""Digests of what a function computes."""
+"""Digests of functions: of the JAX program that one compiles to, or of its Python code and the values it refers to."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from softswitch.support.function_equality import referenced_names
 
 
 def strip_addresses(text: str) -> str:
-    """Remove memory addresses from a repr, so that it is the same in every process."""
+    """Remove memory addresses (" at 0x…") from a repr, so that it is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return a digest of the program that ``function`` compiles to for arguments of these shapes.
+    """Return the SHA-256 digest, in hexadecimal, of the jaxpr of ``function`` for arguments of these shapes.
 
-    It includes closed-over arrays, but not the code of host callbacks.
+    It includes the values of closed-over arrays, but not the code of host callbacks.
     """
     traced = jax.make_jaxpr(function)(*arguments)
     digest = hashlib.sha256(strip_addresses(str(traced)).encode())
@@ -38,7 +38,7 @@ def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 def _constants(program: Any) -> Iterator[Any]:
-    """Yield the arrays that a program contains, in the order of its text."""
+    """Yield the constant arrays and literals of a jaxpr and its nested jaxprs, in a fixed order."""
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
         yield from _constants(program.jaxpr)
@@ -54,9 +54,9 @@ def _constants(program: Any) -> Iterator[Any]:
 
 
 def function_digest(*functions: Any) -> str:
-    """Return a digest of functions: their code, defaults, and the values that they refer to.
+    """Return the SHA-256 digest, in hexadecimal, of functions: of code, defaults, and the values that they refer to.
 
-    References are followed, except to the code of other modules. Arrays count with their values, objects with their
+    References are followed, except to functions of other modules. Arrays contribute their values, other objects their
     attributes or their repr.
     """
     digest = hashlib.sha256()
@@ -67,6 +67,7 @@ def function_digest(*functions: Any) -> str:
 
 
 def _update(digest: Any, value: Any, seen: dict[int, Any]) -> None:
+    """Add a value and everything it refers to, once, to a digest; ``seen`` holds the objects added, by id."""
     digest.update(type(value).__qualname__.encode())
     if hasattr(value, "__array__") and not isinstance(value, type):
         array = _to_numpy(value)
@@ -84,6 +85,7 @@ def _update(digest: Any, value: Any, seen: dict[int, Any]) -> None:
 
 
 def _parts(value: Any) -> Iterable[Any]:
+    """Return the values that determine what an object computes."""
     if isinstance(value, FunctionType):
         return [value.__code__, value.__defaults__, value.__kwdefaults__, *_references(value)]
     if isinstance(value, MethodType):
@@ -127,7 +129,7 @@ def _update_code(digest: Any, code: CodeType) -> None:
 
 
 def _references(function: FunctionType) -> Iterator[Any]:
-    """Yield the closed-over values of a function, and the globals of its module that it refers to."""
+    """Yield the closed-over values of a function, and (name, value) of the globals that it refers to."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
