@@ -1,4 +1,4 @@
-"""The methods, and what a rule reads and answers. They are imported on first use."""
+"""Optimisation methods, and the classes to write a new one. They are imported on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Automatic settings: a method whose step size, sharpness and threshold are chosen during the run."""
+"""Automatic settings: a method whose step size, softmax sharpness and threshold are chosen during the run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Automatic:
     softmax and the threshold of the switch. The theorems do not cover it; ``result.method`` is the method that ran.
 
     Args:
-        tolerance: ε: the constraint is met if G(w) <= ε.
-        method: Class of the method.
-        settings: Settings of the method with values of their own, such as ``robust=2``.
+        tolerance: ε >= 0, in units of g: the constraint is met if G(w) <= ε.
+        method: Subclass of ``Method``. Default: ``SoftmaxSGM``.
+        settings: Settings of the method that stay fixed, such as ``robust=2``. ``step_size`` is not accepted.
     """
 
     def __init__(self, tolerance: float, method: type[Method] = SoftmaxSGM, **settings: Any) -> None:
@@ -35,7 +35,7 @@ class Automatic:
 
     @property
     def tolerance(self) -> float:
-        """ε of the method."""
+        """Tolerance ε on the constraint, in units of g."""
         return self.template.tolerance
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Automatic:
 
 
 def as_method(method: Method) -> Method | Automatic:
-    """Return a method with given settings as it is, and one without a step size as ``Automatic``."""
+    """Return ``method`` itself if it has a step size, else an ``Automatic`` with its settings."""
     if method.step_size is not None:
         return method
     automatic = object.__new__(Automatic)

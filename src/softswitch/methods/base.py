@@ -23,28 +23,28 @@ from softswitch.support.function_equality import TracedSettings
 
 Schedule = Callable[[Any], Any]
 PAPER_SLACK = 10.0
-"""A of λ = ε/(1 + 1/A) in the paper's experiments."""
+"""Default of ``Method.slack``: A of λ = ε/(1 + 1/A), as in the paper's experiments."""
 
 
 def limits(**bounds: float) -> dict[str, Any]:
-    """Return the metadata of a setting that must be a number within these bounds (arguments of ``check_real``).
+    """Return dataclass field metadata: the setting must be a number within these bounds, as for ``check_real``.
 
-    None and schedules are accepted if the annotation of the setting names them.
+    None and schedules are accepted if the annotation of the field names them.
     """
     return {"limits": bounds}
 
 
-NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)
+NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)  # metadata of fields
 
 
 def differs(one: Any, other: Any) -> bool:
-    """Return whether two settings differ."""
+    """Return whether two settings, numbers, strings or arrays, differ."""
     return not np.array_equal(one, other) if hasattr(one, "shape") or hasattr(other, "shape") else bool(one != other)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(TracedSettings, ABC):
-    """The settings that every method has; a method adds its own, and ``decide``.
+    """Base class of methods, with the settings that all share. A subclass adds its own settings, and ``decide``.
 
     To write a method, subclass this class as a frozen dataclass:
 
@@ -57,12 +57,13 @@ class Method(TracedSettings, ABC):
                 ...
 
     Attributes:
-        tolerance: ε: the constraint is met if G(w) <= ε, in units of g.
-        step_size: η, the server's step size: a number, or an optax schedule of the round. None only in ``Automatic``.
-        threshold: λ, the threshold of the switch on the criterion. Default: λ = ε/(1 + 1/A), slightly below ε.
+        tolerance: ε >= 0, in units of g: the constraint is met if G(w) <= ε.
+        step_size: η > 0, the server's step size: a number, or an optax schedule of the round. None only in
+            ``Automatic``.
+        threshold: λ, the threshold of the switch, in units of g. Default: λ = ε/(1 + 1/A), slightly below ε.
         slack: A >= 1 of that formula. Default: 10, as in the paper's experiments; the theorems use 1.
-        local_step_size: γ, the clients' step size: a number or a schedule of the round. Default: η/E, as in the
-            theorems.
+        local_step_size: γ > 0, the clients' step size: a number or a schedule of the round. Default: η/E with E local
+            steps, as in the theorems.
         criterion: What the switch compares with λ: the ``"softmax"`` mean over clients, the ``"max"``, the ``"mean"``,
             or the ``"pooled"`` constraint of the clients' additive statistics. Default: that of the method. For a
             method without an α the softmax mean is the plain mean.
@@ -75,7 +76,7 @@ class Method(TracedSettings, ABC):
             protection of the maximum. At least 2b + 1 clients must take part in a round. None: all are trusted.
         direction: ``Optimistic`` extrapolates the weighted direction before the optimizer. None: no extrapolation.
         at_clients: State that clients keep between rounds: ``ControlVariates``, ``Consensus``, or ``Compression`` of
-            messages.
+            messages. None: no state.
     """
 
     tolerance: float = field(metadata=NONNEGATIVE)
@@ -90,31 +91,31 @@ class Method(TracedSettings, ABC):
     at_clients: AtClients | None = None
 
     own_criterion: ClassVar[str] = "mean"
-    """The default criterion of the method."""
+    """Criterion of the method if ``criterion`` is None: one of ``CRITERIA``."""
 
     aims_at: ClassVar[str] = "mean"
-    """What the method minimises: the ``"mean"`` of the clients' objectives, or their ``"max"``."""
+    """Aggregate of the clients' objectives that the method minimises: ``"mean"`` or ``"max"``."""
 
     goes_on: ClassVar[bool] = False
-    """Whether the state of the method is kept in a restart."""
+    """Whether a restart of an automatic run keeps the state of the method. False: it begins with ``init`` again."""
 
     switches: ClassVar[bool] = True
-    """Whether the local loss is either f_i or a mix of client i's constraints, never both."""
+    """Whether a round descends either on the objective or on the constraint, never on both."""
 
     knows_clients: ClassVar[bool] = False
-    """Whether the method has a state of each client: reports then say whose they are."""
+    """Whether the method keeps a state of each client, and needs their indices in ``Reports.clients``."""
 
     compares: ClassVar[bool] = False
-    """Whether reports also have the values of the same batches at the previous iterate, at twice the cost."""
+    """Whether the method needs ``Reports.earlier``: reports of the same batches at the previous iterate."""
 
     draws_clients: ClassVar[bool] = False
-    """Whether the method draws the clients of the second exchange, with a random key in the reports."""
+    """Whether the method draws the clients that compute updates, with the random key ``Reports.key``."""
 
     needs_derivatives: ClassVar[bool] = False
-    """Whether the method needs second derivatives of all clients instead of reports and updates."""
+    """Whether the method needs gradients and Hessians of all clients instead of reports and updates."""
 
     sees_each: ClassVar[bool] = False
-    """Whether the method combines the clients' directions itself (``combine``)."""
+    """Whether the method aggregates the clients' directions by ``combine`` instead of a weighted sum."""
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, optax.GradientTransformation):
@@ -155,64 +156,64 @@ class Method(TracedSettings, ABC):
 
     @property
     def switch_at(self) -> Any:
-        """λ: a round is feasible if its criterion is at most this."""
+        """Threshold λ of the switch, in units of g: a round is feasible if its criterion is at most λ."""
         if self.threshold is not None:
             return self.threshold
         return self.tolerance / (1 + 1 / (PAPER_SLACK if self.slack is None else self.slack))
 
     @property
     def switches_on(self) -> str:
-        """The name of the criterion."""
+        """Name of the criterion that the switch uses: ``criterion``, or the default of the method."""
         return self.own_criterion if self.criterion is None else self.criterion
 
     @property
     def rest(self) -> int:
-        """Rounds after a selection in which a memory does not select a client by value, as it may be Byzantine."""
+        """Number of rounds in which a client just selected cannot be selected by value: 1 if ``robust``, else 0."""
         return 0 if self.robust is None else 1
 
     @property
     def server_optimizer(self) -> Callable[[Any], optax.GradientTransformation]:
-        """The server optimizer: a function from a step size to an optax transformation."""
+        """Function from a step size to the optax transformation of the server. Default: ``optax.sgd``."""
         return optax.sgd if self.optimizer is None else self.optimizer
 
     def step_size_at(self, k: int | Array) -> float | Array:
-        """Return η in round k.
+        """Return the server's step size η in round k; raise ValueError if the method has none.
 
         Args:
-            k: The round, from 0.
+            k: Number of the round, from 0.
         """
         if self.step_size is None:
             raise ValueError(f"step_size must be given unless it is chosen during a run, but {self} has none")
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
     def local_step_size_at(self, k: int | Array, local_steps: int = 1) -> float | Array:
-        """Return γ in round k.
+        """Return the clients' step size γ in round k.
 
         Args:
-            k: The round, from 0.
-            local_steps: Number of local steps E.
+            k: Number of the round, from 0.
+            local_steps: Number of local steps E >= 1.
         """
         if self.local_step_size is None:
             return self.step_size_at(k) / local_steps if local_steps > 1 else self.step_size_at(k)
         return self.local_step_size(k) if callable(self.local_step_size) else self.local_step_size
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return the state of the method before the first round. Default: none.
+        """Return the state of the method before the first round, a pytree of arrays. Default: ``()``, no state.
 
         Args:
             clients: Number of clients n.
-            constraints: Number of constraints of a client.
+            constraints: Number of constraints of each client.
         """
         return ()
 
     def combine(self, k: int | Array, reports: Reports, decision: Decision, directions: Params) -> Params:
-        """Combine the clients' directions, if ``sees_each``.
+        """Return the server's direction from those of the participants. Called only if ``sees_each`` is True.
 
         Args:
-            k: The round.
-            reports: The reports of the participants.
-            decision: The decision on them.
-            directions: u_i, with the clients as the first axis of every array.
+            k: Number of the round, from 0.
+            reports: Reports of the m participants.
+            decision: Result of ``decide`` on these reports.
+            directions: u_i in the structure of the parameters; the first axis of every array is the participants.
         """
         raise NotImplementedError(f"{type(self).__name__} has sees_each=True, but does not implement combine")
 
@@ -222,26 +223,26 @@ class Method(TracedSettings, ABC):
 
         Args:
             state: State of the method: the result of ``init``, or of the last ``decide``.
-            reports: The reports of the participants.
+            reports: Reports of the m participants.
         """
 
     def passes(self, criterion: Array, reports: Reports) -> Array:
-        """Return the switch bit 1_k = [G_k <= λ]; False for a void round. A bit in the reports takes precedence.
+        """Return the switch bit 1_k = [G_k <= λ], or ``reports.bit`` if it is set. It is False if ``reports.void``.
 
         Args:
-            criterion: G_k, in units of the constraint.
-            reports: The reports of the round.
+            criterion: G_k, a scalar in units of g.
+            reports: Reports of the m participants.
         """
         if reports.bit is not None:
             return reports.bit
         return (criterion <= self.switch_at) & ~reports.void
 
     def measure(self, reports: Reports, alpha: float | Array = 0.0) -> Array:
-        """Return the criterion G_k.
+        """Return the criterion G_k, a scalar in units of g: the aggregate of the reported constraints.
 
         Args:
-            reports: The reports of the round.
-            alpha: α of the softmax criterion, per unit of the constraint; other criteria ignore it.
+            reports: Reports of the m participants.
+            alpha: α of the softmax criterion, per unit of g; other criteria ignore it.
         """
         values, reported = reports.pairs
         if self.switches_on == "softmax":
@@ -259,7 +260,7 @@ class Method(TracedSettings, ABC):
 
 
 def check_over_network(method: Method) -> None:
-    """Raise an error if a method needs more of its clients than two numbers and a direction."""
+    """Raise ValueError if a method needs more of clients over a network than reports and a direction."""
     needs = {
         "at_clients": method.at_clients is not None and not isinstance(method.at_clients, Compression),
         "reports at two iterates": method.compares,
@@ -279,16 +280,16 @@ def check_over_network(method: Method) -> None:
 def switch(
     method: Method, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
 ) -> Decision:
-    """Improve the objective if the criterion is at most λ, else the constraint.
+    """Return the decision to descend on the objective if the criterion is at most λ, else on the constraint.
 
     1_k = [G_k <= λ];  r = p if 1_k, else r_i = Σ_c q_ic;  local loss f_i if 1_k, else Σ_c (q_ic/r_i)·g_ic.
 
     Args:
         method: The method, for its λ and ε.
-        reports: The reports of the round.
-        criterion: G_k.
-        objective_weights: p, one weight for each client.
-        pair_weights: q, one weight for each pair (client, constraint); they sum to 1.
+        reports: Reports of the m participants.
+        criterion: G_k, a scalar in units of g.
+        objective_weights: p, one weight for each participant; they sum to 1.
+        pair_weights: q of shape (participants, constraints); they sum to 1.
     """
     xp = array_namespace(reports.objective)
     feasible = method.passes(criterion, reports)

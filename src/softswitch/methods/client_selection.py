@@ -1,8 +1,9 @@
 """Client selection by a server with a client memory.
 
-Some of the m places of a round go to the clients with the largest remembered values, half of these by ĝ and half by f̂.
-At least one place is assigned in turn: every pass through all clients is in a new random order, so a client waits at
-most two passes. With Byzantine clients no client is selected by value twice in a row (``rest``).
+Up to two thirds of the m participants of a round are the clients with the largest remembered values, half of them by
+the constraint ĝ and half by the objective f̂. At least one is selected in turn: every pass through all clients is in a
+new random order, so a client waits at most two passes. With Byzantine clients no client is selected by value twice in a
+row (``rest``).
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from jaxtyping import Array, Float, Int
 from softswitch.methods.memory import Places, Remembered
 
 TURN_STREAM = 0x7FFFFFFF
-"""Number folded into a run's key for the order of turns; no round has this number."""
+"""Integer folded into a run's random key for the order of turns; no round has this number."""
 
 
 def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
-    """Return the order of all clients in a pass."""
+    """Return the random order of the client indices in pass ``number``; ``key`` is the key of the run."""
     pass_key = jax.random.fold_in(jax.random.fold_in(key, TURN_STREAM), number)
     return jax.random.permutation(pass_key, clients).astype(jnp.int32)
 
 
 def clients_in_turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
-    """Return the clients whose turn it is in round k, followed by the next ones in case some are selected already.
+    """Return the indices of the r clients whose turn it is in round k, followed by those that are next.
 
-    A pass takes ⌈n/r⌉ rounds with r clients each, so two turns of a client are less than two passes apart. The list has
-    min(n, m) distinct clients.
+    The next ones replace clients that are selected by value. There are min(n, m) distinct indices. A pass takes ⌈n/r⌉
+    rounds with r clients each, so two turns of a client are less than two passes apart.
     """
     clients = order.shape[0]
     first = (k % rounds_per_pass(clients, places)) * places.in_turn
@@ -39,12 +40,12 @@ def clients_in_turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Arra
 
 
 def rounds_per_pass(clients: int, places: Places) -> int:
-    """Return ⌈n/r⌉."""
+    """Return ⌈n/r⌉ for n clients, of which r are selected in turn in each round."""
     return math.ceil(clients / places.in_turn)
 
 
 def update_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: Places) -> Remembered:
-    """Return the memory with the order of round k's pass, drawn at the beginning of the pass."""
+    """Return the memory with the order of the pass that round k belongs to; a new pass draws a new order."""
     clients = remembered.order.shape[0]
     number = (k // rounds_per_pass(clients, places)).astype(jnp.int32)
     order = lax.cond(
@@ -56,7 +57,7 @@ def update_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: 
 def select_clients(
     remembered: Remembered, in_turn: Int[Array, " window"], places: Places, k: Int[Array, ""], rest: Any = 0
 ) -> Int[Array, " m"]:
-    """Select the clients with the largest ĝ, those with the largest f̂, and those whose turn it is.
+    """Return the indices of round k's m clients: those with the largest ĝ, the largest f̂, and those in turn.
 
     Clients that were never selected come first. A client is not selected by value in ``rest`` rounds after a selection.
     """
@@ -80,10 +81,10 @@ def select_clients(
 
 
 def represented_clients(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
-    """Return the number of clients that each selected client represents, as ``select_clients`` orders them.
+    """Return how many clients each client selected by ``select_clients`` represents in a mean; None if all take part.
 
     A client selected by value represents itself, and those selected in turn represent the rest. Their inclusion
-    probability is r/(n − m + r), and a mean over all clients weights them by its inverse. None if all are selected.
+    probability is r/(n − m + r), and a mean over all clients weights them by its inverse.
     """
     if places.total == clients:
         return None

@@ -1,4 +1,4 @@
-"""What the methods that do not switch share: decisions on objective and constraint together, and client entries."""
+"""Shared functions of methods that do not switch: joint descent on objective and constraint, and per-client states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softswitch.methods.weighting import equal_weights, softmax_weights
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonMethod(Method):
-    """A method that does not switch."""
+    """Base class of methods that do not switch between objective and constraint."""
 
     switches: ClassVar[bool] = False
 
@@ -27,7 +27,8 @@ def descend(
 ) -> Decision:
     """Return the decision to descend on f_i + <b_i, g_i> + c·Σ max(0, g_i − ε), regardless of the criterion.
 
-    b is ``constraint``, one row per client (default: 0), and c is ``penalty``.
+    ``weights`` are those of the m participants. b is ``constraint`` of shape (participants, constraints), by default 0.
+    c is ``penalty``.
     """
     criterion = method.measure(reports)
     if constraint is None:
@@ -41,6 +42,7 @@ def descend_on_both(
 ) -> Decision:
     """Return the decision to descend along Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic), with P and Q >= 0.
 
+    P is ``objective``, one weight per participant; Q is ``constraint`` of shape (participants, constraints).
     r_i = (P_i + Σ_c Q_ic)/T with T the sum of all;  local loss (P_i/r_i)·f_i + Σ_c (Q_ic/r_i)·g_ic.
     """
     xp = array_namespace(reports.objective)
@@ -53,17 +55,17 @@ def descend_on_both(
 
 
 def softmax_or_equal(values: Array, alpha: Any, mask: Array, stand_for: Array | None = None) -> Array:
-    """Return softmax weights; equal weights if α is None."""
+    """Return the weights softmax(α·values) over the mask, or ``equal_weights`` if α is None."""
     return equal_weights(values, mask, stand_for) if alpha is None else softmax_weights(values, alpha, mask)
 
 
 def of_participants(state: Any, reports: Reports) -> Any:
-    """Return the entries of the participants."""
+    """Return the rows of the participants from arrays with one row per client."""
     return jax.tree.map(lambda every: every[reports.clients], state)
 
 
 def update_entries(state: Any, reports: Reports, new: Any, mask: Array) -> Any:
-    """Return the entries of all clients with new ones for the participants in the mask."""
+    """Return the arrays of all clients with the rows of the participants replaced by ``new`` where ``mask`` is True."""
 
     def update(every: Array, new: Array) -> Array:
         updated = jnp.where(mask, new, every[reports.clients])

@@ -1,4 +1,4 @@
-"""Compression of updates and parameters, with error feedback."""
+"""Compression of the clients' directions and of the server's parameter changes, with error feedback."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from softswitch.problem.parameters import Params
 
 
 class Owed(NamedTuple):
-    """Compression state of each client."""
+    """Compression state of all clients."""
 
-    errors: tuple[Params, ...]  # accumulated errors e_i: one, or one for the objective and one for the constraint
-    changes: Int[Array, " n"] | None  # parameter changes received, −1 before round 0; None if none are sent
+    errors: tuple[Params, ...]  # accumulated errors e_i, stacked: one tree, or one each for objective and constraint
+    changes: Int[Array, " n"] | None  # number of parameter changes received, −1 if none; None if not compressed
 
 
 class CompressedSteps(NamedTuple):
-    """State of the server optimiser with compressed parameter changes."""
+    """State of a server optimiser whose parameter changes are compressed (``compress_steps``)."""
 
-    inner: Any  # state of the optimiser
-    owed: Params  # accumulated compression error
-    sent: Params  # the last change sent
-    changes: Int[Array, ""]  # number of changes so far; a void round makes none
+    inner: Any  # state of the wrapped optimiser
+    owed: Params  # accumulated compression error e
+    sent: Params  # last compressed change
+    changes: Int[Array, ""]  # number of changes so far; a round without a step makes none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,10 @@ class Compression(AtClients):
     a problem without a domain, because clients cannot project.
 
     Attributes:
-        up: Compressor of directions, ``TopK`` or ``Quantised``. None: no compression.
-        down: Compressor of parameter changes. None: no compression.
-        apart: Whether clients of a switching method keep separate errors for the objective and the constraint.
+        up: Compressor of directions, ``TopK`` or ``Quantised``. Default: None, no compression.
+        down: Compressor of parameter changes, ``TopK`` or ``Quantised``. Default: None, no compression.
+        apart: Whether clients of a switching method keep separate errors e_i for the objective and the constraint.
+            Default: True.
     """
 
     up: Compressor | None = None
@@ -64,13 +65,13 @@ class Compression(AtClients):
             raise ValueError("up or down must be a compressor such as TopK(share=0.01), but both are None")
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """Return errors of 0, and no parameters received."""
+        """Return errors of 0, and −1 as the number of changes that each client has received."""
         kinds = 2 if switches and self.apart else 1
         errors = () if self.up is None else (zeros_per_client(params, clients),) * kinds
         return Owed(errors, None if self.down is None else jnp.full(clients, -1, jnp.int32))
 
     def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
-        """Return C(e_i + u_i), and the new errors."""
+        """Return C(e_i + u_i) and the new state; the directions themselves if ``up`` is None."""
         changes = None if state.changes is None else jnp.full(state.changes.shape, info.changes, jnp.int32)
         if self.up is None:
             return directions, Owed((), changes)
@@ -81,16 +82,16 @@ class Compression(AtClients):
         return sent, Owed(replace_active(state.errors, info.feasible, left), changes)
 
     def after_void(self, before: Any, after: Any) -> Any:
-        """Return the state after a void round: participants have the parameters, and errors are unchanged."""
+        """Return the state after a round without a step: participants have received w_k, errors are unchanged."""
         return before._replace(changes=after.changes)
 
 
 def message_sizes(
     way: Compression, params: Params, state: Owed, changes: Int[Array, ""] | int, participants: int
 ) -> tuple[Int[Array, " m"], Int[Array, " m"]]:
-    """Return the bytes of each participant's direction, and those that bring its parameters up to date.
+    """Return the bytes that each participant sends, and those that it receives to bring its parameters up to date.
 
-    ``state`` is that of the participants, and ``changes`` the number of parameter changes so far.
+    ``state`` is that of the m participants, and ``changes`` the number of parameter changes so far.
     """
     vector = jax.eval_shape(lambda: ravel_pytree(params)[0])
     numbers, itemsize = vector.size, vector.dtype.itemsize
@@ -105,7 +106,7 @@ def message_sizes(
 
 
 def check_compression(way: AtClients | None, domain: Domain | None, robust: int | None) -> None:
-    """Raise an error if compression is combined with an incompatible setting."""
+    """Raise ValueError if ``Compression`` is combined with ``robust``, or its ``down`` with a domain."""
     if not isinstance(way, Compression):
         return
     if way.down is not None and domain is not None:
@@ -120,13 +121,13 @@ def check_compression(way: AtClients | None, domain: Domain | None, robust: int 
 
 
 def compressed(compressor: Compressor, tree: Params) -> Params:
-    """Return the arrays after compression as one vector."""
+    """Return a tree after lossy compression of all its arrays as one vector: C(v) in the structure of ``tree``."""
     vector, rebuild = ravel_pytree(tree)
     return cast(Params, rebuild(compressor(vector)))
 
 
 def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: Compressor) -> Any:
-    """Return an optimiser with compressed steps and error feedback."""
+    """Return the optimiser ``inner`` with its steps compressed, and the compression error added to the next step."""
 
     def init(params: Params) -> CompressedSteps:
         zeros = jax.tree.map(jnp.zeros_like, params)

@@ -12,8 +12,8 @@ from array_api_compat import array_namespace
 
 from softswitch.support import checks
 
-HALF = 15  # bits of the lower part of a byte count, which is recorded in two parts to avoid overflow
-MAX_BITS, MAX_BLOCK = 8, 2**15  # with more bits, a scale of 8 bits would lose the largest multiple
+HALF = 15  # bits of the lower part of a byte count, which is recorded in two parts to avoid overflow of int32
+MAX_BITS, MAX_BLOCK = 8, 2**15  # largest ``Quantised.bits`` (a scale has 8 significant bits) and ``Quantised.block``
 SCALE_BYTES = 2  # a scale is the upper half of a float32
 SMALLEST, LARGEST = 1e-30, 1e38  # smaller scales become 0, and larger ones are clipped
 
@@ -23,20 +23,20 @@ class Compressor(ABC):
 
     @abstractmethod
     def __call__(self, vector: Any) -> Any:
-        """Return a one-dimensional JAX or NumPy array after compression."""
+        """Return ``decode(encode(vector))`` for a one-dimensional JAX or NumPy array, which may be traced."""
 
     @abstractmethod
     def size(self, numbers: int, itemsize: int) -> int:
         """Return the number of bytes of a compressed vector.
 
         Args:
-            numbers: Length of the vector.
-            itemsize: Bytes of each number before compression.
+            numbers: Number of entries of the vector.
+            itemsize: Bytes of each entry before compression.
         """
 
     @abstractmethod
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return a vector as bytes.
+        """Compress a vector to ``size`` bytes.
 
         Args:
             vector: One-dimensional array of finite numbers.
@@ -44,12 +44,12 @@ class Compressor(ABC):
 
     @abstractmethod
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector, or raise ``ValueError`` if the bytes are not valid.
+        """Return the vector that ``encode`` compressed; raise ValueError if the bytes are not valid.
 
         Args:
-            code: The bytes.
-            numbers: Length of the vector.
-            dtype: Type of its numbers.
+            code: Result of ``encode``.
+            numbers: Number of entries of the vector.
+            dtype: Dtype of the vector.
         """
 
 
@@ -62,8 +62,8 @@ class Quantised(Compressor):
     Rounding is deterministic. Error feedback makes unbiased rounding unnecessary.
 
     Attributes:
-        bits: Bits per number, from 2 to 8.
-        block: Number of entries that share a scale of 2 bytes.
+        bits: Bits per number, from 2 to 8. Default: 4.
+        block: Number of consecutive entries that share a scale of 2 bytes, from 1 to 2**15. Default: 256.
     """
 
     bits: int = 4
@@ -75,21 +75,21 @@ class Quantised(Compressor):
             raise ValueError(f"block must be an integer from 1 to {MAX_BLOCK:,}, but is {self.block!r}")
 
     def __call__(self, vector: Any) -> Any:
-        """Return multiples of the scales."""
+        """Return the vector with every entry rounded to a multiple of its block's scale."""
         rounded, scale = self._round(vector)
         return (rounded * scale[:, None]).reshape(-1)[: vector.shape[0]].astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of scales and multiples."""
+        """Return the number of bytes: 2 for each block, and ``bits`` bits for each entry."""
         return SCALE_BYTES * self._blocks(numbers) + _packed_size(numbers, self.bits)
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the scales, then the multiples."""
+        """Return the scales of all blocks, followed by the packed integer multiples."""
         rounded, scale = self._round(vector)
         return _encode_multiples(scale, rounded.reshape(-1)[: vector.shape[0]], self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the multiples times the scales."""
+        """Return the integer multiples times the scales of their blocks."""
         _check_length(code, self.size(numbers, dtype.itemsize))
         scale, multiples = _decode_multiples(code, self._blocks(numbers), numbers, self.bits, dtype)
         return multiples * np.repeat(scale, self.block)[:numbers]
@@ -98,7 +98,7 @@ class Quantised(Compressor):
         return -(-numbers // self.block)
 
     def _round(self, vector: Any) -> tuple[Any, Any]:
-        """Return multiples by block, the last one padded, and the blocks' scales."""
+        """Return the integer multiples of shape (blocks, block), padded with 0, and the scale of each block."""
         xp, numbers = _library_of(vector), vector.shape[0]
         blocks = self._blocks(numbers)
         padding = xp.zeros(blocks * self.block - numbers, dtype=vector.dtype)
@@ -114,9 +114,9 @@ class TopK(Compressor):
     The positions are encoded as packed indices, or as one bit per entry of the vector if that is shorter.
 
     Attributes:
-        share: k over the length of the vector, above 0 and below 1; k is rounded up.
-        bits: Bits of each kept number, from 2 to 8, rounded to a multiple of one scale as by ``Quantised``. None: no
-            rounding.
+        share: Fraction of the entries to keep, above 0 and below 1; k is rounded up.
+        bits: Bits of each kept number, from 2 to 8, rounded to a multiple of one scale as by ``Quantised``. Default:
+            None, no rounding.
     """
 
     share: float
@@ -128,7 +128,7 @@ class TopK(Compressor):
             _check_bits(self.bits)
 
     def __call__(self, vector: Any) -> Any:
-        """Return the largest entries, and zeros."""
+        """Return the vector with all but its k largest entries set to 0."""
         xp, chosen = _library_of(vector), self._choose(vector)
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
@@ -137,13 +137,13 @@ class TopK(Compressor):
         return (_multiples(kept, scale, self.bits) * scale).astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the bytes of positions and values."""
+        """Return the number of bytes of the k positions and values."""
         count = self._count(numbers)
         values = count * itemsize if self.bits is None else SCALE_BYTES + _packed_size(count, self.bits)
         return _packed_size(*self._layout(numbers)) + values
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the positions, then the values."""
+        """Return the packed positions of the k entries, followed by their values."""
         chosen, (entries, width) = self._choose(vector), self._layout(len(vector))
         positions = _pack(chosen if entries == len(vector) else np.flatnonzero(chosen), width)
         values = vector[chosen]
@@ -153,7 +153,7 @@ class TopK(Compressor):
         return positions + _encode_multiples(scale, _multiples(values, scale, self.bits), self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the values at their positions, and zeros."""
+        """Return a vector with the values at their positions and 0 elsewhere."""
         _check_length(code, self.size(numbers, dtype.itemsize))
         end = _packed_size(*self._layout(numbers))
         positions, rest = self._decode_positions(code[:end], numbers), code[end:]
@@ -169,12 +169,12 @@ class TopK(Compressor):
         return max(1, math.ceil(self.share * numbers))
 
     def _layout(self, numbers: int) -> tuple[int, int]:
-        """Return how positions are packed: the number of entries and their bits."""
+        """Return how positions are packed, as (count, bits): k indices, or one bit for each entry of the vector."""
         count, width = self._count(numbers), (numbers - 1).bit_length()
         return (count, width) if 0 < count * width < numbers else (numbers, 1)
 
     def _decode_positions(self, data: bytes, numbers: int) -> np.ndarray:
-        """Return the positions in increasing order, or raise an error."""
+        """Return the k positions in increasing order; raise ValueError if the bytes are not valid."""
         count, (entries, width) = self._count(numbers), self._layout(numbers)
         unpacked = _unpack(data, entries, width)
         positions = np.flatnonzero(unpacked) if entries == numbers else unpacked
@@ -195,12 +195,12 @@ class TopK(Compressor):
 
 
 def split_byte_counts(each: Any) -> tuple[Any, Any]:
-    """Return the sum of byte counts as a multiple of 2^15 and the rest."""
+    """Return the sum of byte counts in two parts, (high, low), whose value is high·2^15 + low."""
     return (each >> HALF).sum(), (each & (2**HALF - 1)).sum()
 
 
 def join_byte_counts(parts: np.ndarray) -> np.ndarray:
-    """Return sums in two parts, one per row, as single numbers."""
+    """Return int64 sums from rows (high, low) of ``split_byte_counts``."""
     return (parts[:, 0].astype(np.int64) << HALF) + parts[:, 1]
 
 
@@ -215,7 +215,7 @@ def _check_length(code: bytes, expected: int) -> None:
 
 
 def _library_of(array: Any) -> Any:
-    """Return the array's library: NumPy, or JAX within a compiled program."""
+    """Return the array namespace of ``array``: ``numpy``, or that of JAX."""
     return np if isinstance(array, np.ndarray | np.generic) else array_namespace(array)
 
 
@@ -224,7 +224,7 @@ def _packed_size(count: int, bits: int) -> int:
 
 
 def _pack(numbers: np.ndarray, bits: int) -> bytes:
-    """Pack numbers from 0 to 2^bits − 1, highest bit first; the last byte is padded with zeros."""
+    """Return integers from 0 to 2^bits − 1 as packed bytes, highest bit first; the last byte is padded with zeros."""
     wide = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
     return np.packbits(np.unpackbits(wide, axis=1)[:, 32 - bits :]).tobytes()
 
@@ -243,7 +243,7 @@ def _largest_multiple(bits: int) -> int:
 
 
 def _scale_of(vector: Any, bits: int) -> Any:
-    """Return the scale of each block."""
+    """Return the scale of each vector along the last axis: its largest magnitude over the largest multiple."""
     xp = _library_of(vector)
     share, power = xp.frexp(xp.abs(vector).max(axis=-1) / _largest_multiple(bits))
     scale = xp.ldexp(xp.round(share * 256) / 256, power)
@@ -251,7 +251,7 @@ def _scale_of(vector: Any, bits: int) -> Any:
 
 
 def _multiples(vector: Any, scale: Any, bits: int) -> Any:
-    """Return the nearest multiple of the scale for every number."""
+    """Return round(number/scale) for every number, clipped to the range of ``bits`` bits; 0 if the scale is 0."""
     xp, largest = _library_of(vector), _largest_multiple(bits)
     nearest = xp.round(vector / xp.where(scale > 0, scale, xp.ones_like(scale)))
     return xp.where(scale > 0, xp.clip(nearest, -largest, largest), xp.zeros_like(nearest))
@@ -263,7 +263,7 @@ def _encode_multiples(scale: np.ndarray, multiples: np.ndarray, bits: int) -> by
 
 
 def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np.dtype) -> tuple[Any, Any]:
-    """Return the scales of blocks, and multiples of them."""
+    """Return the scales of the blocks and the integer multiples, as ``dtype``; ValueError if they are not valid."""
     scales = (np.frombuffer(code[: SCALE_BYTES * blocks], "<u2").astype("<u4") << 16).view("<f4")
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise ValueError("scales must be finite and not negative")

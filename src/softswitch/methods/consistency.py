@@ -19,7 +19,7 @@ from softswitch.support.arrays import append_clients, take_clients
 
 
 class Consistency(NamedTuple):
-    """Consistency statistics of every client, and the prediction for its next report."""
+    """Consistency statistics of every client over the run, and the prediction for its next report."""
 
     round: Int[Array, " n"]  # round of its last direction; −1 if none
     loss: LocalLoss  # local loss in that round, one row of constraints per client
@@ -33,18 +33,18 @@ class Consistency(NamedTuple):
 
     @classmethod
     def empty(cls, clients: int, constraints: int, dtype: Any) -> Consistency:
-        """Return the statistics before the first round."""
+        """Return the statistics before the first round: all counts 0, no predictions."""
         none, zero, scalar = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype), jnp.zeros((), dtype)
         loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
         return cls(none - 1, loss, zero, zero, none, none, none, zero, zero)
 
     def widen(self, clients: int) -> Consistency:
-        """Return the statistics extended to more clients."""
+        """Return the statistics extended to ``clients`` clients; the additional ones are empty."""
         known, constraints = self.loss.constraint.shape
         return append_clients(self, Consistency.empty(clients - known, constraints, self.value.dtype))
 
     def without_predictions(self) -> Consistency:
-        """Return the statistics after the server changed the parameters outside of a round."""
+        """Return the statistics without predictions, for parameters that changed outside of a round."""
         return self._replace(round=jnp.full_like(self.round, -1))
 
     def compare(
@@ -57,9 +57,10 @@ class Consistency(NamedTuple):
         returned: Bool[Array, " m"],
         step: Params,
     ) -> Consistency:
-        """Return the statistics after a round, whose untrimmed reports are compared with the last predictions.
+        """Return the statistics after round k: compare its reports with the predictions, and predict the next.
 
-        ``returned`` says which participants returned a direction, and ``step`` is w_{k+1} − w_k.
+        ``reports`` are those of ``clients`` before trimming, ``loss`` their local losses, ``directions`` their u_i, and
+        ``returned`` whether each returned one. ``step`` is w_{k+1} − w_k.
         """
         before = take_clients(self, clients)
         change = reports.local_losses(before.loss) - before.value

@@ -1,4 +1,4 @@
-"""The optimistic gradient at the server, with separate states for objective and constraint."""
+"""Optimistic gradient steps of the server, with separate states for objective and constraint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from softswitch.support.function_equality import TracedSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Optimistic(TracedSettings):
-    """Optimistic gradient: d_k = u_k + s (u_k − u_j), where j is the last round of the same kind.
+    """Optimistic gradient: the server's direction is u_k + s (u_k − u_j) in round k.
 
-    With s = 1 it is 2u_k − u_{k−1}. Near a saddle point, and near the switch between objective and constraint, the last
-    change predicts the next. The first round of each kind is plain, and so are all rounds with s = 0.
+    u_k is the weighted direction of round k, and j the last round on the same function, objective or constraint. Near a
+    saddle point, and near the switch, the last change predicts the next. The first round on each function is plain.
 
     Attributes:
-        carry: s >= 0.
+        carry: Extrapolation factor s >= 0. 0 gives plain steps. Default: 1, which gives 2u_k − u_j.
     """
 
     carry: float = 1.0
@@ -33,10 +33,10 @@ class Optimistic(TracedSettings):
 
 
 class OptimisticDirection(Part):
-    """``Optimistic`` in the server step; state: whether there was a direction, and the last one.
+    """Hooks of the server step for ``Optimistic``. The state is whether there was a direction, and the last one.
 
-    A switching method follows two vector fields, those of the objective and of the constraint. Each has its own state,
-    and a round changes only the state of the function on which it descends.
+    A switching method has one state for the objective and one for the constraint, and a round changes only the state of
+    the function on which it descends.
     """
 
     name = "direction"
@@ -46,11 +46,11 @@ class OptimisticDirection(Part):
         self.carry, self.switches = optimistic.carry, switches
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
-        """Return the state of the objective and, for a switching method, that of the constraint."""
+        """Return the empty state of the objective and, for a switching method, that of the constraint."""
         return ((jnp.zeros((), bool), jax.tree.map(jnp.zeros_like, params)),) * (2 if self.switches else 1)
 
     def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
-        """Return the extrapolated direction."""
+        """Return the extrapolated direction, and the state with ``direction`` as the last one."""
         begun, last = active_state(state, decision.feasible)
         carry = jnp.where(begun, self.carry, 0)
         extrapolated = jax.tree.map(lambda new, old: (new + carry * (new - old)).astype(new.dtype), direction, last)

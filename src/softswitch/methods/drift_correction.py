@@ -17,30 +17,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 DECAY_RATES = (0.98, 0.95, 0.9, 0.8, 0.5)
-"""Values of β. Ties are resolved in favour of the first, since estimates are exact after a restart."""
+"""Values of β that are tried. Ties are resolved in favour of the first, since estimates are exact after a restart."""
 ERROR_DECAY = 0.97
-"""Decay rate of the mean squared errors."""
+"""Decay rate per round of the running mean squared errors."""
 
 
 class Forecasts(NamedTuple):
-    """Estimates of every client's values for each β."""
+    """Estimates of every client's v values (objective, constraints, statistics) for each of the b rates β."""
 
     estimates: Float[Array, "n b v"]  # x̂; −∞ for a client without a report or without the value
     missed: Float[Array, "b v"]  # running mean squared error of the estimates on fresh batches
 
     @classmethod
     def empty(cls, clients: int, values: int, dtype: Any) -> Forecasts:
-        """Return estimates without values."""
+        """Return the estimates before the first report: −∞, with errors of 0."""
         rates = len(DECAY_RATES)
         return cls(jnp.full((clients, rates, values), -jnp.inf, dtype), jnp.zeros((rates, values), dtype))
 
     def widened(self, clients: int) -> Forecasts:
-        """Return the estimates extended to more clients, without values."""
+        """Return the estimates extended to ``clients`` clients; the additional ones have −∞."""
         more = ((0, clients - self.estimates.shape[0]), (0, 0), (0, 0))
         return self._replace(estimates=jnp.pad(self.estimates, more, constant_values=-jnp.inf))
 
     def with_values(self, values: Float[Array, "n v"], who: Bool[Array, " n"]) -> Forecasts:
-        """Return the estimates with exact values for the clients in ``who``, and reset errors."""
+        """Return the estimates with exact ``values`` for the clients where ``who`` is True, and errors of 0."""
         estimates = jnp.where(who[:, None, None], values[:, None].astype(self.estimates.dtype), self.estimates)
         return Forecasts(estimates, jnp.zeros_like(self.missed))
 
@@ -54,8 +54,8 @@ class Forecasts(NamedTuple):
     ) -> tuple[Forecasts, Float[Array, "n v"]]:
         """Return the estimates after a round's reports, and every client's estimate for the best β.
 
-        ``now`` are reports at w_k, ``earlier`` the values of the same batches at w_{k−1}, and ``ages`` the numbers of
-        rounds since the last reports.
+        ``clients`` are the m participants, ``mask`` whether each reported, and ``ages`` the rounds since their last
+        reports. ``now`` are the reports at w_k, and ``earlier`` the values of the same batches at w_{k−1}.
         """
         old = self.estimates[clients]
         is_known = (jnp.isfinite(now) & jnp.isfinite(earlier))[:, None] & jnp.isfinite(old)

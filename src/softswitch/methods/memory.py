@@ -1,4 +1,4 @@
-"""Client memory: the server remembers every client's last report, so that the switch sees all clients."""
+"""Client memory: the server keeps every client's last report, so that the switch is based on all clients."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from softswitch.support import checks
 from softswitch.support.arrays import append_clients, take_clients
 from softswitch.support.function_equality import TracedSettings
 
-WORST_SHARE = 2 / 3  # of a round's places, for the clients with the largest remembered values
+WORST_SHARE = 2 / 3  # fraction of a round's participants that are selected by their remembered values
 
 
 class Places(NamedTuple):
-    """How the m places of a round are assigned: to the clients with the largest ĝ, the largest f̂, and in turn."""
+    """Numbers of a round's m participants: with the largest constraint ĝ, the largest objective f̂, and in turn."""
 
     by_constraint: int
     by_objective: int
@@ -30,20 +30,20 @@ class Places(NamedTuple):
 
     @property
     def total(self) -> int:
-        """m."""
+        """Number m of clients in a round."""
         return self.by_constraint + self.by_objective + self.in_turn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory(TracedSettings):
-    """How a server remembers its clients' reports; for ``Sampling(memory=Memory())``.
+    """Settings of the server's memory of its clients' reports; for ``Sampling(memory=Memory())``.
 
     Attributes:
-        smoothing: β in [0, 1): the memory is a running mean of a client's reports with weight 1 − β for the newest;
-            0 keeps the last report. A larger β reduces the noise of the switch, and follows more slowly.
-        corrected: Drift-corrected estimates: every client also reports the values of its batch at the previous
+        smoothing: β in [0, 1): the memory is a running mean of a client's reports with weight 1 − β for the newest.
+            A larger β reduces the noise of the switch, and follows more slowly. Default: 0, the last report.
+        corrected: Use drift-corrected estimates: every client also reports the values of its batch at the previous
             iterate, at twice the cost, and its estimate moves by the difference. The decay rate is chosen during the
-            run, and ``smoothing`` stays 0. For reports on few rows, whose maximum is mostly noise.
+            run, and ``smoothing`` must be 0. For reports on few rows, whose maximum is mostly noise. Default: False.
     """
 
     smoothing: float = 0.0
@@ -59,11 +59,11 @@ class Memory(TracedSettings):
 
     @property
     def values_a_report(self) -> int:
-        """Number of iterates at which a report evaluates its batch."""
+        """Number of iterates at which a client evaluates the batch of a report: 2 if ``corrected``, else 1."""
         return 2 if self.corrected else 1
 
     def places(self, participants: int) -> Places:
-        """Return how the places of a round are assigned.
+        """Return how many participants are selected by constraint, by objective and in turn.
 
         Args:
             participants: Number of clients m in a round.
@@ -72,7 +72,7 @@ class Memory(TracedSettings):
         return Places(math.ceil(worst / 2), worst // 2, participants - worst)
 
     def longest_wait(self, clients: int, participants: int) -> int:
-        """Return the largest number of rounds between two reports of a client.
+        """Return the largest possible number of rounds between two reports of a client.
 
         Args:
             clients: Number of clients n.
@@ -84,11 +84,11 @@ class Memory(TracedSettings):
 
 
 class Remembered(NamedTuple):
-    """What the server remembers of every client."""
+    """State of the client memory: what the server remembers of each of the n clients."""
 
     objective: Float[Array, " n"]  # f̂_i; −∞ for a client without an objective or without a report
-    constraint: Float[Array, "n c"]  # ĝ_i
-    sums: Float[Array, "n s"] | None  # additive statistics of a pooled constraint
+    constraint: Float[Array, "n c"]  # ĝ_i; −∞ if unknown
+    sums: Float[Array, "n s"] | None  # additive statistics of a pooled constraint; None for a plain one
     reported_at: Int[Array, " n"]  # round of its last report; −1 if it never reported
     selected_at: Int[Array, " n"]  # round in which it was last selected; −1 if never
     times: Int[Array, " n"]  # number of its reports
@@ -100,7 +100,7 @@ class Remembered(NamedTuple):
     def empty(
         cls, clients: int, constraints: int, statistics: int | None, dtype: Any, *, corrected: bool = False
     ) -> Remembered:
-        """Return the memory before the first round."""
+        """Return the memory before the first round; ``statistics`` is the number of a pooled constraint's, or None."""
         values, none = 1 + constraints + (statistics or 0), jnp.full(clients, -1, jnp.int32)
         return cls(
             objective=jnp.full(clients, -jnp.inf, dtype),
@@ -125,7 +125,7 @@ class Remembered(NamedTuple):
         return ~self.known
 
     def hear(self, smoothing: Any, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports) -> Remembered:
-        """Return the memory after a round's reports; a client that was selected and did not report stays as it was."""
+        """Return the memory after round k's reports; a selected client that did not report keeps its values."""
         before = take_clients(self._replace(forecasts=None), clients)
         mask, known = reports.mask, before.known
 
@@ -161,7 +161,7 @@ class Remembered(NamedTuple):
     def _correct(
         self, forecasts: Forecasts, clients: Int[Array, " m"], reports: Reports, ages: Int[Array, " m"]
     ) -> Remembered:
-        """Return the memory with drift-corrected estimates."""
+        """Return the memory with drift-corrected estimates; ``ages`` are the rounds since the last reports."""
         assert reports.earlier is not None
         now, earlier = (
             jnp.concatenate([f[:, None], g, *([] if s is None else [s])], axis=1)
@@ -179,7 +179,10 @@ class Remembered(NamedTuple):
     def with_values(
         self, objective: Float[Array, " n"], constraint: Float[Array, "n c"], reported: Bool[Array, " n"], k: Any
     ) -> Remembered:
-        """Return the memory with exact values of some clients, evaluated outside of a round; not for pooled ones."""
+        """Return the memory with the values of the clients where ``reported`` is True, evaluated before round k.
+
+        Pooled statistics are not changed.
+        """
         forecasts = self.forecasts
         if forecasts is not None:
             forecasts = forecasts.with_values(jnp.concatenate([objective[:, None], constraint], axis=1), reported)
@@ -192,7 +195,7 @@ class Remembered(NamedTuple):
         )
 
     def widen(self, clients: int) -> Remembered:
-        """Return the memory extended to more clients."""
+        """Return the memory extended to ``clients`` clients; the additional ones have not reported."""
         known = self.objective.shape[0]
         statistics = None if self.sums is None else self.sums.shape[1]
         more = Remembered.empty(clients - known, self.constraint.shape[1], statistics, self.objective.dtype)
@@ -200,7 +203,7 @@ class Remembered(NamedTuple):
         return wide._replace(forecasts=None if self.forecasts is None else self.forecasts.widened(clients))
 
     def of(self, clients: Int[Array, " m"]) -> Remembered:
-        """Return the memory of some clients, as if there were no others."""
+        """Return a memory of only the given clients, with a new order of turns."""
         forecasts = self.forecasts
         return take_clients(self._replace(forecasts=None), clients)._replace(
             order=jnp.arange(len(clients), dtype=jnp.int32),
@@ -209,21 +212,21 @@ class Remembered(NamedTuple):
         )
 
     def values_of(self, clients: Int[Array, " m"], reports: Reports) -> Reports:
-        """Return the reports of the participants with the remembered values in place of the reported ones."""
+        """Return the reports of the participants ``clients`` with the remembered instead of the reported values."""
         return reports._replace(objective=self.objective[clients], constraint=self.constraint[clients])
 
 
 class AllReports(Reports):
-    """The remembered reports of all clients.
+    """The remembered reports of all clients, as reports of a round with all clients.
 
-    The values of a single constraint are a vector: XLA is several times slower on a matrix with one column.
+    ``pairs`` of a single constraint is a vector: XLA is several times slower on a matrix with one column.
     """
 
     __slots__ = ()
 
     @property
     def pairs(self) -> tuple[Array, Array]:
-        """The values of all pairs (client, constraint), and whether they are known."""
+        """Constraint values of all clients, and whether each is known; vectors if there is one constraint."""
         if self.constraint.shape[1] > 1:
             return super().pairs
         values = self.constraint[:, 0]
@@ -231,11 +234,10 @@ class AllReports(Reports):
 
 
 class ClientMemory(Part):
-    """A memory of all clients in the server step.
+    """Hooks of the server step for ``Memory``; the state is ``Remembered``.
 
-    The criterion and the switch use all remembered reports. The weights are those of the participants among
-    themselves, by their remembered values: if the client that violates the constraint most does not take part, the
-    worst participant takes its place.
+    The criterion and the switch use the remembered reports of all clients. The weights use those of the participants
+    only: if the client that violates the constraint most does not take part, the worst participant replaces it.
     """
 
     name = "memory"
@@ -246,16 +248,16 @@ class ClientMemory(Part):
         self.memory, self.byzantine, self.pool = memory, byzantine, pool
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Remembered:
-        """Return an empty memory."""
+        """Return the memory before the first round."""
         corrected = self.memory.corrected
         return Remembered.empty(clients, constraints, statistics, float_dtype(params), corrected=corrected)
 
     def hear(self, state: Remembered, k: Array, clients: Array, reports: Reports) -> Remembered:
-        """Remember the reports."""
+        """Return the memory after the reports of round k."""
         return state.hear(self.memory.smoothing, k, clients, reports)
 
     def wrap(self, decide: Decide, state: Remembered, clients: Array) -> Decide:
-        """Return a decision by all remembered reports, with weights for the participants."""
+        """Return ``decide`` with the criterion of all remembered reports and weights for the participants."""
         memory = state
 
         def decide_by_memory(state: Any, reports: Reports) -> tuple[Decision, Any]:
@@ -274,10 +276,10 @@ class ClientMemory(Part):
         return decide_by_memory
 
     def may_average(self, state: Remembered) -> Bool[Array, ""]:
-        """Return whether all clients have reported, except as many as may be Byzantine."""
+        """Return whether all clients have reported, except at most b if b clients may be Byzantine."""
         return state.awaited.sum() <= (0 if self.byzantine is None else self.byzantine)
 
     def record(self, state: Remembered, k: Array) -> dict[str, Any]:
-        """Record how many clients have not reported yet, and the age of the oldest report."""
+        """Return the number of clients that never reported, and the age of the oldest report in rounds."""
         oldest = k - jnp.where(state.known, state.reported_at, k).min(initial=k)
         return {"unheard": state.awaited.sum(), "oldest": oldest}

@@ -23,7 +23,7 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights
 from softswitch.support import checks
 
-CONSENSUS = Consensus()
+CONSENSUS = Consensus()  # default of ``ProxAL.at_clients``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class PrimalDual(ComparisonMethod):
     criterion only determines which rounds count as feasible.
 
     Attributes:
-        multiplier: μ_0 >= 0, the initial multiplier (the paper's λ_0).
-        dual_step_size: η_d > 0.
+        multiplier: μ_0 >= 0, the initial multiplier (the paper's λ_0), in units of f per unit of g.
+        dual_step_size: η_d > 0, the step size of the multipliers.
     """
 
     multiplier: float = field(metadata=NONNEGATIVE)
@@ -46,11 +46,11 @@ class PrimalDual(ComparisonMethod):
     goes_on: ClassVar[bool] = True
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return μ_0 for each constraint."""
+        """Return the initial multipliers, μ_0 for each constraint."""
         return jnp.full((constraints,), self.multiplier, dtype=jnp.result_type(float))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Average the clients' Lagrangians, then update the multipliers."""
+        """Return the decision to descend on the mean of the clients' Lagrangians, and the updated multipliers."""
         xp, values, known = array_namespace(reports.constraint), reports.constraint, reports.has_constraint
         count = xp.sum(xp.astype(known, values.dtype), axis=0)
         total = xp.sum(xp.where(known, values, xp.zeros_like(values)), axis=0)
@@ -65,7 +65,11 @@ class PrimalDual(ComparisonMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiplierMethod(ComparisonMethod):
-    """A method with a multiplier for every client and constraint."""
+    """Base class of methods with a multiplier for every client and constraint.
+
+    Attributes:
+        multiplier: μ_0 >= 0, the initial multiplier. Default: 0.
+    """
 
     multiplier: float = field(default=0.0, metadata=NONNEGATIVE)
     own_criterion: ClassVar[str] = "max"
@@ -73,21 +77,21 @@ class MultiplierMethod(ComparisonMethod):
     knows_clients: ClassVar[bool] = True
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return μ_0 for every client."""
+        """Return the initial multipliers, μ_0 for every client and constraint."""
         return jnp.full((clients, constraints), self.multiplier, jnp.result_type(float))
 
 
 def excess(method: Method, reports: Reports) -> Float[Array, "m c"]:
-    """Return g_ic − ε of reporting clients, and 0 elsewhere."""
+    """Return g_ic − ε, or 0 if client i did not report constraint c."""
     return jnp.where(reports.has_constraint, reports.constraint - method.tolerance, 0)
 
 
 def descend_on_lagrangian(
     method: Method, alpha: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int
 ) -> Decision:
-    """Return the decision to descend on Σ_i p_i f_i + Σ_ic μ_ic g_ic, with the participants as a sample of all n.
+    """Return the decision to descend on Σ_i p_i f_i + Σ_ic μ_ic g_ic, an estimate of the sum over all n clients.
 
-    p = softmax(α f), or equal weights if α is None.
+    p = softmax(α f), or equal weights if α is None. ``multipliers`` are those of the m participants, scaled by n/m.
     """
     objective = softmax_or_equal(reports.objective, alpha, reports.has_objective, reports.stand_for)
     count = jnp.maximum(reports.mask.sum(), 1).astype(objective.dtype)
@@ -106,10 +110,10 @@ class AugmentedLagrangian(MultiplierMethod):
     the local steps.
 
     Attributes:
-        penalty: ρ >= 0; 0 gives gradient ascent on the multipliers.
-        dual_step_size: η_d > 0.
-        multiplier: μ_0 >= 0.
-        alpha: α of p = softmax(α f), which targets the worst client. None: the clients' mean.
+        penalty: ρ >= 0, the weight of the quadratic term; 0 gives gradient descent and ascent on the Lagrangian.
+        dual_step_size: η_d > 0, the step size of the multipliers.
+        multiplier: μ_0 >= 0, the initial multiplier. Default: 0.
+        alpha: α >= 0 of p = softmax(α f), which targets the worst client. Default: None, the clients' mean.
     """
 
     penalty: float = field(metadata=NONNEGATIVE)
@@ -117,7 +121,7 @@ class AugmentedLagrangian(MultiplierMethod):
     alpha: float | None = field(default=None, metadata=NONNEGATIVE)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Descend on the augmented Lagrangian, then update the participants' multipliers."""
+        """Return the decision to descend on the augmented Lagrangian, and the participants' updated multipliers."""
         error, multipliers = excess(self, reports), state[reports.clients]
         penalised = jnp.maximum(multipliers + self.penalty * error, 0)
         decision = descend_on_lagrangian(self, self.alpha, reports, penalised, len(state))
@@ -136,11 +140,12 @@ class NuPI(MultiplierMethod):
     is then μ_0 + κ_i Σ e_i + κ_p ξ_i, a PI controller. With κ_p = 0 it is gradient ascent.
 
     Attributes:
-        multiplier: μ_0 >= 0.
-        integral: κ_i > 0, the dual step.
-        proportional: κ_p >= 0, the damping weight of the current error.
-        smoothing: ν in [0, 1).
-        alpha: α of p = softmax(α f), which targets the worst client. None: the clients' mean, as published.
+        multiplier: μ_0 >= 0, the initial multiplier. Default: 0.
+        integral: κ_i > 0, the integral gain: the step size of the multipliers.
+        proportional: κ_p >= 0, the proportional gain, which damps oscillation. Default: 0.
+        smoothing: ν in [0, 1), the decay rate of the running mean ξ of errors. Default: 0.
+        alpha: α >= 0 of p = softmax(α f), which targets the worst client. Default: None, the clients' mean, as
+            published.
     """
 
     integral: float = field(metadata=POSITIVE)
@@ -149,13 +154,13 @@ class NuPI(MultiplierMethod):
     alpha: float | None = field(default=None, metadata=NONNEGATIVE)
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return μ, ξ, and whether there was an error, for every client and constraint."""
+        """Return μ_0, ξ = 0, and False (no error so far) for every client and constraint."""
         multiplier = super().init(clients, constraints)
         zero = jnp.zeros_like(multiplier)
         return multiplier, zero, zero > 0
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Descend on the Lagrangian, then update the participants' multipliers."""
+        """Return the decision to descend on the Lagrangian, and the state with updated multipliers."""
         error, (multiplier, mean, begun) = excess(self, reports), of_participants(state, reports)
         decision = descend_on_lagrangian(self, self.alpha, reports, multiplier, len(state[0]))
         change = jnp.where(begun, (1 - self.smoothing) * (error - mean), 0)
@@ -175,10 +180,10 @@ class ProxAL(MultiplierMethod):
     quadratic term replaces the proximal term of the outer loop. Plain server steps with η = 1 give the ADMM iterate.
 
     Attributes:
-        penalty: β > 0.
-        inner: T >= 1, the number of rounds per inner loop.
-        multiplier: μ_0 >= 0.
-        at_clients: The consensus step.
+        penalty: β > 0, the weight of the quadratic term and the step size of the multipliers.
+        inner: T >= 1, the number of rounds per inner loop. Default: 10.
+        multiplier: μ_0 >= 0, the initial multiplier. Default: 0.
+        at_clients: The ADMM iteration at the clients. Default: ``Consensus()``.
     """
 
     penalty: float = field(metadata=POSITIVE)
@@ -191,11 +196,11 @@ class ProxAL(MultiplierMethod):
             object.__setattr__(self, "inner", checks.check_integer("inner", self.inner, minimum=1))
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return μ for every client and constraint, and the number of rounds so far."""
+        """Return μ_0 for every client and constraint, and 0 as the number of rounds so far."""
         return super().init(clients, constraints), jnp.int32(0)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Assign every client its augmented Lagrangian; update multipliers at the end of an inner loop."""
+        """Return the decision to descend on the augmented Lagrangians; update μ at the end of an inner loop."""
         every, rounds = state
         multipliers = every[reports.clients]
         penalised = jnp.maximum(multipliers + self.penalty * excess(self, reports), 0)

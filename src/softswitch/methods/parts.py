@@ -1,4 +1,4 @@
-"""Part: an optional part of a round, with a state of its own and hooks into the server step."""
+"""Part: the base class of optional parts of a round, with a state and hooks into the server step."""
 
 from __future__ import annotations
 
@@ -12,71 +12,73 @@ from softswitch.problem.parameters import Params
 from softswitch.support.arrays import select
 
 Decide = Callable[[Any, Reports], tuple[Decision, Any]]
-"""From the state of a method and the reports of a round to the decision and the method's next state."""
+"""Type of ``Method.decide``: (state, reports) -> (decision, next state)."""
 
 
 class Round(NamedTuple):
-    """A round between its two exchanges."""
+    """A round after the clients' reports and the decision, before their updates."""
 
-    k: Int[Array, ""]  # number of the round
-    clients: Int[Array, " m"]  # I_k, the participants
-    reports: Reports  # what they reported
+    k: Int[Array, ""]  # number of the round, from 0
+    clients: Int[Array, " m"]  # I_k, the indices of the participants
+    reports: Reports  # their reports
     trusted: Reports  # the reports as the server uses them: trimmed if some clients may be Byzantine
     decision: Decision  # the method's decision
-    method_state: Any  # state of the method after it
+    method_state: Any  # state of the method after the decision
     parts: dict[str, Any]  # state of the optional parts after the reports, by name
 
 
 class Update(NamedTuple):
-    """The result of a round's second exchange."""
+    """The clients' updates of a round, as the server receives them."""
 
     direction: Params  # Σ r_i u_i, or another combination of the u_i
-    directions: Params | None = None  # every u_i, stacked along the first axis, if they are needed; else None
-    returned: Bool[Array, " m"] | None = None  # who returned a direction, if not all that reported did
-    at_clients: Any = None  # state of all clients after the round, if they have one; else None
-    traffic: Any = None  # bytes sent up and down, each in two parts, if messages are compressed; else None
+    directions: Params | None = None  # every u_i, stacked along the first axis, if a part needs them; else None
+    returned: Bool[Array, " m"] | None = None  # whether each client returned a direction; None: all that reported did
+    at_clients: Any = None  # state of all clients after the round, if ``Method.at_clients`` is set; else None
+    traffic: Any = None  # bytes (up, down), each as by ``split_byte_counts``, if messages are compressed; else None
 
 
 class Part:
-    """An optional part of a round. A hook that a part does not override changes nothing.
+    """Base class of optional parts of a round. A hook that a subclass does not override changes nothing.
 
-    Parts that are off are not in the list that the server step is given, so they leave no trace in the state or in
-    the compiled program.
+    Only active parts are passed to the server step, so that others do not appear in the state or the compiled program.
     """
 
     name: ClassVar[str]
     """Key of the part's state in ``State.parts``."""
     compares: ClassVar[bool] = False
-    """Whether ``compare`` is defined."""
+    """Whether the part overrides ``compare``."""
     must_be_finite: ClassVar[bool] = False
-    """Whether a value of its state that is not finite means that the run has diverged."""
+    """Whether NaN or infinity in the part's state means that the run has diverged."""
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
-        """Return the state before round 0; None for a part without a state."""
+        """Return the state before round 0, or None for a part without a state.
+
+        ``statistics`` is the number of statistics of a pooled constraint; None for a plain one.
+        """
         return None
 
     def hear(self, state: Any, k: Array, clients: Array, reports: Reports) -> Any:
-        """Return the state after the reports of a round."""
+        """Return the state after the reports of round k by the participants ``clients``."""
         return state
 
     def trust(self, reports: Reports) -> Reports:
-        """Return the reports as the server uses them."""
+        """Return the reports as the server step and the record use them, such as trimmed ones."""
         return reports
 
     def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
-        """Return a decision that includes this part."""
+        """Return a function of the same type as ``decide``, which calls it with other reports or changes its result."""
         return decide
 
     def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
-        """Return the direction of the server's step, and the state of the part if that step is taken."""
+        """Return the direction for the server optimizer, and the state of the part if the server takes its step."""
         return direction, state
 
     def may_average(self, state: Any) -> Any:
-        """Return whether the iterate may join the average of feasible iterates."""
+        """Return whether a feasible iterate may join the average, a bool or a traced one."""
         return True
 
     def move(self, state: Any, before: Params, after: Params) -> Any:
-        """Return the state of the part after the step between two iterates."""
+        """Return the state if the server steps from ``before`` (w_k) to ``after`` (w_{k+1})."""
         return state
 
     def settle(self, taken: Bool[Array, ""], new: Any, old: Any) -> Any:
@@ -84,35 +86,35 @@ class Part:
         return select(taken, new, old)
 
     def compare(self, state: Any, played: Round, update: Update, step: Params) -> Any:
-        """Return the state after the parameters changed by ``step``."""
+        """Return the state after the round, in which the parameters changed by ``step`` = w_{k+1} − w_k."""
         return state
 
     def record(self, state: Any, k: Array) -> dict[str, Any]:
-        """Return further entries of the round's record."""
+        """Return fields of the round's ``Record`` that this part adds, by name."""
         return {}
 
 
 def active_state(states: tuple[Any, ...], feasible: Bool[Array, ""]) -> Any:
-    """Return the state of the function on which a round descends: of one state for both, or of one for each."""
+    """Return the state for the function on which a round descends, from (shared,) or (objective, constraint)."""
     return states[0] if len(states) == 1 else select(feasible, *states)
 
 
 def replace_active(states: tuple[Any, ...], feasible: Bool[Array, ""], new: Any) -> tuple[Any, ...]:
-    """Return the states with a new one of the function on which a round descends."""
+    """Return ``states`` with the one that ``active_state`` selects replaced by ``new``."""
     if len(states) == 1:
         return (new,)
     return select(feasible, new, states[0]), select(~feasible, new, states[1])
 
 
 class PreviousIterate(Part):
-    """w_{k−1}, if reports at w_k are compared with those at w_{k−1}."""
+    """The previous iterate w_{k−1}, for methods and memories that need reports of the same batches there."""
 
     name = "previous"
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
-        """Return w_0."""
+        """Return the start w_0."""
         return params
 
     def move(self, state: Any, before: Params, after: Params) -> Any:
-        """Return the iterate before the step."""
+        """Return the iterate before the step, which is the previous one in the next round."""
         return before

@@ -1,4 +1,4 @@
-"""Penalty methods: descent on the objective plus a price for violations."""
+"""Penalty methods: descent on the objective plus a penalty on violations of the constraint."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Penalty(ComparisonMethod):
     criterion only determines which rounds count as feasible.
 
     Attributes:
-        penalty: ρ >= 0, the price of a unit of violation, in units of f per unit of g.
+        penalty: ρ >= 0, the penalty per unit of violation, in units of f per unit of g.
     """
 
     penalty: float = field(metadata=NONNEGATIVE)
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Average the clients' penalised losses."""
+        """Return the decision to descend on the mean of the clients' penalised losses, and the unchanged state."""
         weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
         return descend(self, reports, weights, penalty=self.penalty), state
 
@@ -50,7 +50,8 @@ class ExactPenalty(ComparisonMethod):
 
     Attributes:
         penalty: ρ >= 0, in units of f per unit of g.
-        alpha: α of p = softmax(α f) and q = softmax(α g). None: equal weights, so F and G are the clients' means.
+        alpha: α >= 0 of p = softmax(α f) and q = softmax(α g). Default: None, equal weights, so that F and G are the
+            clients' means.
     """
 
     penalty: float = field(metadata=NONNEGATIVE)
@@ -58,7 +59,7 @@ class ExactPenalty(ComparisonMethod):
     own_criterion: ClassVar[str] = "softmax"
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight the objective and, if the constraint is violated, the penalty."""
+        """Return the decision to descend on the objective, plus the penalty if G_k > ε, and the unchanged state."""
         xp = array_namespace(reports.objective)
         criterion = self.measure(reports, 0.0 if self.alpha is None else self.alpha)
         objective = softmax_or_equal(reports.objective, self.alpha, reports.has_objective, reports.stand_for)
@@ -79,9 +80,9 @@ class HingePenalty(ComparisonMethod):
 
     Attributes:
         penalty: ρ >= 0, in units of f per unit of g.
-        share: γ in (0, 1], the weight of the new report; 1 uses the report itself.
-        alpha: α of p = softmax(α f) and q = softmax(α ĝ), which targets the worst client. None: equal weights, as
-            published.
+        share: γ in (0, 1], the weight of the new report; 1 uses the report itself. Default: 0.1.
+        alpha: α >= 0 of p = softmax(α f) and q = softmax(α ĝ), which targets the worst client. Default: None, equal
+            weights, as published.
     """
 
     penalty: float = field(metadata=NONNEGATIVE)
@@ -92,12 +93,12 @@ class HingePenalty(ComparisonMethod):
     compares: ClassVar[bool] = True
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return ĝ, and whether there is an estimate, for every client and constraint."""
+        """Return ĝ = 0 and False (no estimate so far) for every client and constraint."""
         zero = jnp.zeros((clients, constraints), jnp.result_type(float))
         return zero, zero > 0
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Update the estimates, then weight the objective and the penalties of violated constraints."""
+        """Update ĝ, and return the decision to descend on the objective and the penalties of violated constraints."""
         assert reports.earlier is not None
         (estimate, begun), earlier = of_participants(state, reports), reports.earlier[1]
         known = begun & reports.has_constraint & jnp.isfinite(earlier)

@@ -24,18 +24,18 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.support.arrays import expand_like, weighted_sum
 
 MEDIAN_STEPS = 8
-"""Number of Weiszfeld iterations; more change nothing that a server step would show."""
+"""Number of Weiszfeld iterations for the geometric median; more have no visible effect on a server step."""
 MIN_DISTANCE = 1e-3
-"""Directions nearer to the median than this share of a typical norm are treated as this far away."""
+"""Smallest distance of a direction to the median in the Weiszfeld weights, as a fraction of the median norm."""
 
 
 def min_participants(byzantine: int) -> int:
-    """Return the smallest number of clients in a round: 2b + 1."""
+    """Return 2b + 1, the smallest number of clients in a round of which b may be Byzantine."""
     return 2 * byzantine + 1
 
 
 def check_robust(method: Method, participants: int) -> None:
-    """Raise an error if too few clients take part in a round."""
+    """Raise ValueError if fewer than 2b + 1 clients take part in a round of a method with ``robust=b``."""
     if method.robust is None:
         return
     least = min_participants(method.robust)
@@ -47,7 +47,7 @@ def check_robust(method: Method, participants: int) -> None:
 
 
 class RobustAggregation(Part):
-    """Trimmed reports, capped weights and a geometric median of the directions; state: their consistency."""
+    """Hooks of the server step for ``Method.robust``: trimmed reports and capped weights. State: ``Consistency``."""
 
     name = "consistency"
     compares: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class RobustAggregation(Part):
         self.byzantine = byzantine
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Consistency:
-        """Return empty statistics."""
+        """Return the consistency statistics before the first round."""
         return Consistency.empty(clients, constraints, float_dtype(params))
 
     def trust(self, reports: Reports) -> Reports:
@@ -64,7 +64,7 @@ class RobustAggregation(Part):
         return trim(reports, self.byzantine)
 
     def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
-        """Return a decision by trimmed reports, with weights of at most 1/(2b+1)."""
+        """Return ``decide`` on trimmed reports, with weights of at most 1/(2b+1)."""
 
         def decide_robustly(method: Any, reports: Reports) -> tuple[Decision, Any]:
             reports = trim(reports, self.byzantine)
@@ -75,7 +75,7 @@ class RobustAggregation(Part):
         return decide_robustly
 
     def compare(self, state: Consistency, played: Round, update: Update, step: Params) -> Consistency:
-        """Compare the reports of the round with the directions of the last one."""
+        """Return the consistency statistics after the round; unchanged without the clients' directions."""
         if update.directions is None:
             return state
         returned = played.reports.mask if update.returned is None else update.returned
@@ -84,7 +84,7 @@ class RobustAggregation(Part):
 
 
 class WeightCap(Part):
-    """A cap on the weight of each client, as secure aggregation demands."""
+    """Hooks of the server step that limit the weight of each client, as secure aggregation requires."""
 
     name = "weight_cap"
 
@@ -92,7 +92,7 @@ class WeightCap(Part):
         self.cap = cap
 
     def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
-        """Return a decision with capped weights."""
+        """Return ``decide`` with weights of at most ``cap``."""
 
         def decide_capped(method: Any, reports: Reports) -> tuple[Decision, Any]:
             decision, after = decide(method, reports)
@@ -105,7 +105,8 @@ class WeightCap(Part):
 def cap_weights(decide: Decide, state: Any, reports: Reports, decision: Decision, cap: Float[Array, ""]) -> Decision:
     """Return the decision with weights of at most ``cap`` and the same switch bit.
 
-    If too few clients have a positive weight, the weights sum to less than 1.
+    ``decide`` weights the clients below the cap again. If fewer than 1/cap clients have a positive weight, the weights
+    sum to less than 1.
     """
 
     def exceeds_cap(carry: tuple[Array, Array, Any]) -> Array:
@@ -132,7 +133,7 @@ def cap_weights(decide: Decide, state: Any, reports: Reports, decision: Decision
 
 
 def trim(reports: Reports, byzantine: Any) -> Reports:
-    """Clip every report to the range between the (b+1)-th smallest and the (b+1)-th largest, per constraint."""
+    """Clip objectives, and each constraint, to the range from the (b+1)-th smallest to the (b+1)-th largest report."""
     columns = jax.vmap(_trim_values, (1, 1, None), 1)(reports.constraint, reports.has_constraint, byzantine)
     objective = _trim_values(reports.objective, reports.has_objective, byzantine)
     return reports._replace(objective=objective, constraint=columns)
@@ -146,7 +147,10 @@ def _trim_values(values: Float[Array, " m"], known: Bool[Array, " m"], byzantine
 
 
 def combine(directions: Params, weights: Float[Array, " m"]) -> Params:
-    """Return one direction on which clients with less than half of the weight have a bounded effect."""
+    """Return c + Σ r_i clip(u_i − c), with c the weighted geometric median of the directions u_i.
+
+    Clients with less than half of the weight have a bounded effect on it.
+    """
     typical = _weighted_median(norms(directions), weights)
     smallest = (MIN_DISTANCE * typical) ** 2 + jnp.finfo(weights.dtype).tiny
 
@@ -162,7 +166,7 @@ def combine(directions: Params, weights: Float[Array, " m"]) -> Params:
 
 
 def norms(directions: Params) -> Float[Array, " m"]:
-    """Return the norm of every client's direction over all arrays, without overflow."""
+    """Return the Euclidean norm of every client's direction over all arrays, without overflow."""
     parts = [jnp.reshape(leaf, (leaf.shape[0], -1)) for leaf in jax.tree.leaves(directions)]
     largest = jnp.stack([jnp.max(jnp.abs(part), axis=1, initial=0) for part in parts]).max(axis=0)
     scale = _nonzero(largest)

@@ -16,28 +16,28 @@ from softswitch.problem.choices import ALPHA_SCALES
 from softswitch.support import checks
 
 CHANGE_DECAY = 0.9
-"""Decay rate of the running mean of changes."""
+"""Decay rate per round of the running mean of changes."""
 FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3
-"""The first change is estimated by these shares of the spread of the values and of the largest one."""
+"""The change before the first round is estimated as 0.1 · spread of the values + 0.001 · |largest value|."""
 MAX_ALPHA = 1e30  # finite in float32; ``HardSGM`` is the limit
-SHARPNESS = limits(minimum=0, maximum=MAX_ALPHA)
+SHARPNESS = limits(minimum=0, maximum=MAX_ALPHA)  # field metadata of an α
 
 
 class Change(NamedTuple):
-    """A running mean of the change of the largest value between rounds; both are NaN before the first round."""
+    """A running mean of the absolute change of the largest client value between rounds."""
 
-    largest: Any
-    mean: Any
+    largest: Any  # largest value of the last round, a scalar; NaN before the first
+    mean: Any  # running mean of the changes, a scalar; NaN before the first round
 
     def expected(self, values: Any, mask: Any) -> Any:
-        """Return the expected change, before this round's values."""
+        """Return the running mean; before the first round, an estimate from this round's values."""
         xp = array_namespace(values)
         first = FIRST_SPREAD * spread(values, mask) + FIRST_VALUE * xp.abs(maximum(values, mask))
         known = xp.asarray(self.mean, dtype=values.dtype)
         return xp.where(xp.isnan(known), first, known)
 
     def update(self, values: Any, mask: Any) -> Change:
-        """Return the running mean with this round's values."""
+        """Return the running mean updated with the largest of this round's values."""
         xp = array_namespace(values)
         largest, before = maximum(values, mask), xp.asarray(self.largest, dtype=values.dtype)
         expected = self.expected(values, mask)
@@ -58,12 +58,12 @@ class SoftmaxSGM(Method):
 
     Attributes:
         alpha: α >= 0, the sharpness of the softmax, per unit of f and g. 0 gives the plain mean; the softmax mean is at
-            most ln(m)/α below the maximum.
-        constraint_alpha: Another α for the constraint, if f and g have different units.
-        alpha_scale: The unit of α. ``"raw"``, as in the paper and its theorems: per unit of f and g. ``"spread"``: α is
+            most ln(m)/α below the maximum. None only in ``Automatic``.
+        constraint_alpha: α for the constraint, if f and g have different units. Default: ``alpha``.
+        alpha_scale: Unit of α. ``"raw"``, as in the paper and its theorems: per unit of f and g. ``"spread"``: α is
             divided by the largest minus the smallest report of the round, so that the worst client has e^α times the
             weight of the best. ``"change"``: α is divided by a running mean of the change of the largest report
-            between rounds, so that weights become sharper as steps become smaller.
+            between rounds, so that weights become sharper as steps become smaller. Default: ``"raw"``.
     """
 
     alpha: float | None = field(metadata=SHARPNESS)
@@ -77,12 +77,12 @@ class SoftmaxSGM(Method):
         checks.check_choice("alpha_scale", self.alpha_scale, ALPHA_SCALES)
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return no state, or the changes of the largest f and g for ``alpha_scale="change"``."""
+        """Return ``()``, or the running changes of the largest f and g for ``alpha_scale="change"``."""
         unknown = jnp.full((), jnp.nan, dtype=jnp.result_type(float))
         return (Change(unknown, unknown),) * 2 if self.alpha_scale == "change" else ()
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight the clients by the softmax of their reports, and switch on the criterion."""
+        """Return the decision with softmax weights of the reports, and the updated running changes."""
         if self.alpha is None:
             raise ValueError("alpha must be given unless it is chosen during a run")
         alpha, constraint_alpha = self.alpha, self.alpha if self.constraint_alpha is None else self.constraint_alpha
@@ -123,7 +123,7 @@ class HardSGM(Method):
     aims_at: ClassVar[str] = "max"
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Give all weight to the worst client, and switch on the criterion."""
+        """Return the decision with all weight on the worst client, and the unchanged state."""
         objective_weights = hardmax_weights(reports.objective, reports.has_objective)
         pair_weights = hardmax_weights(reports.constraint, reports.has_constraint)
         # The limit of the softmax mean is the maximum.
@@ -145,19 +145,19 @@ class AverageSGM(Method):
         w_{k+1} = w_k − η (1/m) Σ_i ((1 − s) u_i(f_i) + s u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
 
     Attributes:
-        soft: β > 0 of the soft switch, per unit of g: directions are mixed if G_k is between λ − 1/β and λ. None: the
-            hard switch of the theorems, the limit β → ∞.
+        soft: β > 0 of the soft switch, per unit of g: directions are mixed if G_k is between λ − 1/β and λ. Default:
+            None, the hard switch of the theorems, the limit β → ∞.
     """
 
     soft: float | None = field(default=None, metadata=POSITIVE)
 
     @property
     def switches(self) -> bool:  # type: ignore[override]
-        """Whether every round descends either on the objective or on the constraint."""
+        """Whether every round descends either on the objective or on the constraint: True unless ``soft`` is set."""
         return self.soft is None
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight all clients equally, and switch on the criterion."""
+        """Return the decision with equal weights, and the unchanged state."""
         objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
         criterion = self.measure(reports)

@@ -1,4 +1,4 @@
-"""The server's state between two rounds."""
+"""State of the server between two rounds, and its optimizer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from softswitch.support.arrays import is_large, select, update_if
 class Average(NamedTuple):
     """A running mean of iterates with compensated (Kahan) summation, so that 10⁶ rounds lose no digits in float32."""
 
-    total: Params  # Σ w_k
-    lost: Params  # the part of it that was lost to rounding
-    rounds: Int[Array, ""]  # number of iterates
+    total: Params  # Σ w_k, rounded
+    lost: Params  # rounding error of ``total``, which is subtracted
+    rounds: Int[Array, ""]  # number of iterates in the sum
 
     @classmethod
     def empty(cls, params: Params) -> Average:
@@ -36,22 +36,22 @@ class Average(NamedTuple):
         return cls(zeros, zeros, jnp.int32(0))
 
     def add(self, params: Params, joins: Bool[Array, ""]) -> Average:
-        """Add an iterate if ``joins``."""
+        """Return the mean with another iterate if ``joins`` is true, else this one."""
 
-        def added(average: Average) -> Average:
+        def add_iterate(average: Average) -> Average:
             value = jax.tree.map(lambda w, lost: w.astype(lost.dtype) - lost, params, average.lost)
             total = jax.tree.map(jnp.add, average.total, value)
             lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, average.total, value)
             return Average(total, lost, average.rounds + 1)
 
         if is_large(self.total):
-            return update_if(joins, added, self)
-        new = added(self)
+            return update_if(joins, add_iterate, self)
+        new = add_iterate(self)
         total, lost = select(joins, new.total, self.total), select(joins, new.lost, self.lost)
         return Average(total, lost, self.rounds + joins.astype(jnp.int32))
 
     def mean(self) -> Params:
-        """Return Σ w_k / rounds; zeros if there are none."""
+        """Return Σ w_k / rounds, or zeros if no iterate was added."""
         count = jnp.maximum(self.rounds, 1)
         return jax.tree.map(lambda s, lost: (s - lost) / count.astype(s.dtype), self.total, self.lost)
 
@@ -71,46 +71,49 @@ class BestIterate(NamedTuple):
         criterion: Float[Array, ""],
         counts: Bool[Array, ""],
     ) -> BestIterate:
-        """Return the better of this and another iterate."""
+        """Return the better of this and the iterate ``params``, whose worst-client objective is ``score``.
+
+        ``counts`` is false for a round whose reports are not valid, which is ignored.
+        """
         better = feasible & (score < self.score)
         nearer = counts & (criterion < self.criterion)
         takes = better | (nearer & jnp.isposinf(self.score))
 
-        def taken(best: tuple[Params, Array]) -> tuple[Params, Array]:
+        def replace(best: tuple[Params, Array]) -> tuple[Params, Array]:
             return params, select(better, score, best[1])
 
         if is_large(self.params):
-            kept, best = update_if(takes, taken, (self.params, self.score))
+            kept, best = update_if(takes, replace, (self.params, self.score))
         else:
             kept, best = select(takes, params, self.params), select(better, score, self.score)
         return BestIterate(kept, best, select(nearer, criterion, self.criterion))
 
 
 class State(NamedTuple):
-    """What the server knows between two rounds."""
+    """State of the server before round k, a pytree."""
 
     params: Params  # w_k
     optimizer: Any  # state of the server optimizer
     method: Any  # state of the method
     average: Average  # mean of the feasible iterates
-    best: BestIterate  # the best feasible iterate by its reports
-    diverged_at: Int[Array, ""]  # the round in which a value was not finite; −1 if there was none
-    parts: dict[str, Any]  # state of the optional parts of a round that are on, by name
+    best: BestIterate  # best feasible iterate by its reports
+    diverged_at: Int[Array, ""]  # first round with a value that is not finite; −1 if there is none
+    parts: dict[str, Any]  # states of the active optional parts of a round, by ``Part.name``
 
     @property
     def averaged_params(self) -> Params:
-        """The mean of the feasible iterates, with the dtypes of the parameters."""
+        """Mean of the feasible iterates with the dtypes of the parameters; zeros if there is none."""
         return jax.tree.map(lambda mean, w: mean.astype(w.dtype), self.average.mean(), self.params)
 
     def with_part(self, name: str, value: Any) -> State:
-        """Return the state with another state of an optional part."""
+        """Return the state with ``parts[name]`` replaced by ``value``."""
         return self._replace(parts=self.parts | {name: value})
 
 
 def first_state(
     params: Params, method: Method, parts: Sequence[Part], clients: int, constraints: int, statistics: int | None = None
 ) -> State:
-    """Return the state before round 0."""
+    """Return the state before round 0; ``statistics`` is the number of a pooled constraint's, None for a plain one."""
     infinite = jnp.full((), jnp.inf, float_dtype(params))
     initial = {part.name: part.init(params, clients, constraints, statistics) for part in parts}
     return State(
@@ -125,12 +128,12 @@ def first_state(
 
 
 def first_averaged_round(rounds: int, share: float) -> int:
-    """Return the first round that can join an average over the last share of the rounds."""
+    """Return the number of the first round of an average over the fraction ``share`` of the last rounds."""
     return rounds - math.ceil(share * rounds)
 
 
 def server_optimizer(method: Method, k: Any) -> optax.GradientTransformationExtraArgs:
-    """Return the method's optimizer with the step size of round k."""
+    """Return the method's optax optimizer with the step size of round k, with compressed steps if it has them."""
     optimizer = optax.with_extra_args_support(method.server_optimizer(method.step_size_at(k)))
     if isinstance(method.at_clients, Compression) and method.at_clients.down is not None:
         return compress_steps(optimizer, method.at_clients.down)
@@ -138,7 +141,7 @@ def server_optimizer(method: Method, k: Any) -> optax.GradientTransformationExtr
 
 
 def check_optimizer(method: Method, params: Params) -> None:
-    """Raise an error if the optimizer needs more than a direction, the parameters and a value."""
+    """Raise TypeError if the optimizer is not an optax transformation, ValueError if it needs more than a value."""
     made: list[Any] = []
 
     def update(k: Array, params: Params) -> Any:
@@ -162,7 +165,10 @@ def check_optimizer(method: Method, params: Params) -> None:
 
 
 def active_parts(method: Method, memory: Memory | None, pool: Any = None, weight_cap: Any = None) -> tuple[Part, ...]:
-    """Return the optional parts of a round that are on, from the innermost decision to the outermost."""
+    """Return the optional parts that the settings need, in the order in which they wrap ``Method.decide``.
+
+    ``pool`` computes pooled constraints from summed statistics, and ``weight_cap`` is the largest weight of a client.
+    """
     corrected = memory is not None and memory.corrected
     parts = (
         None if weight_cap is None else WeightCap(weight_cap),

@@ -20,7 +20,7 @@ from softswitch.support.arrays import weighted_sum
 
 LEAST = 1e-10
 """Offset of the losses of ``QFedAvg`` that makes their powers differentiable."""
-CONTROL_VARIATES = ControlVariates()
+CONTROL_VARIATES = ControlVariates()  # default of ``ScaffPD.at_clients``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class FedAvg(ComparisonMethod):
     """
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight all clients equally."""
+        """Return the decision to descend on the objective with equal weights, and the unchanged state."""
         weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         return descend(self, reports, weights), state
 
@@ -54,7 +54,7 @@ class TERM(ComparisonMethod):
     aims_at: ClassVar[str] = "max"
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight by the softmax of the objectives."""
+        """Return the decision to descend on the objective with weights softmax(t f), and the unchanged state."""
         return descend(self, reports, softmax_weights(reports.objective, self.tilt, reports.has_objective)), state
 
 
@@ -65,10 +65,10 @@ class QFedAvg(FedAvg):
         Δ_i = f_i^q u_i,   h_i = q f_i^{q−1} ‖u_i‖² + L f_i^q,   L = 1/η
         w_{k+1} = w_k − Σ_i Δ_i / Σ_i h_i
 
-    Losses must not be negative. The constraint is ignored. With q = 0 it is ``FedAvg``.
+    Losses must not be negative. The constraint is ignored.
 
     Attributes:
-        power: q >= 0.
+        power: Exponent q >= 0. A larger q favours clients with a large loss; 0 is ``FedAvg``.
     """
 
     power: float = field(metadata=NONNEGATIVE)
@@ -99,9 +99,9 @@ class Agnostic(ComparisonMethod):
     constraint is ignored.
 
     Attributes:
-        dual_step_size: γ_d > 0.
+        dual_step_size: γ_d > 0, the step size of the client weights λ.
         draws: Whether the updating clients are sampled by λ, with replacement (DRFA). Otherwise the reporting clients
-            are weighted by λ (AFL).
+            are weighted by λ (AFL). Default: False.
     """
 
     dual_step_size: float = field(metadata=POSITIVE)
@@ -120,11 +120,11 @@ class Agnostic(ComparisonMethod):
         return self.draws
 
     def init(self, clients: int, constraints: int) -> Float[Array, " n"]:
-        """Return equal weights."""
+        """Return λ_i = 1/n for every client."""
         return jnp.full(clients, 1 / clients, jnp.result_type(float))
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Weight or sample clients by λ, then take an ascent step on λ."""
+        """Return the decision with clients weighted or sampled by λ, and λ after an ascent step."""
         n, m = len(state), reports.objective.shape[0]
         count = jnp.maximum(reports.has_objective.sum(), 1)
         losses = jnp.where(reports.has_objective, reports.objective, 0) * (n / count)
@@ -149,9 +149,9 @@ class ScaffPD(ComparisonMethod):
     for participating clients. The constraint is ignored.
 
     Attributes:
-        dual_step_size: σ > 0.
-        carry: θ >= 0, the extrapolation factor of a loss.
-        at_clients: The control variates. None: plain local steps.
+        dual_step_size: σ > 0, the step size of the client weights λ.
+        carry: θ >= 0, the extrapolation factor of a loss. Default: 1.
+        at_clients: State of the local steps. Default: ``ControlVariates()``. None: plain local steps.
     """
 
     dual_step_size: float = field(metadata=POSITIVE)
@@ -162,12 +162,12 @@ class ScaffPD(ComparisonMethod):
     knows_clients: ClassVar[bool] = True
 
     def init(self, clients: int, constraints: int) -> Any:
-        """Return log λ, f_i of the last report, and whether there was one, for every client."""
+        """Return log λ_i = 0, a last report of 0, and False (no report so far) for every client."""
         zero = jnp.zeros(clients, jnp.result_type(float))
         return zero, zero, zero > 0
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Take an ascent step on the weights, and apply them."""
+        """Return the decision with the weights λ after an ascent step, and the new state."""
         (logits, last, begun), has_loss = of_participants(state, reports), reports.has_objective
         losses = jnp.where(has_loss, reports.objective, 0)
         extrapolated = losses + self.carry * jnp.where(begun, losses - last, 0)

@@ -16,7 +16,7 @@ Array = Any  # NumPy, JAX or PyTorch
 
 
 def _masked(values: Array, mask: Array | None) -> tuple[Any, Array, Array]:
-    """Return the array namespace, a full mask, and the values minus their maximum."""
+    """Return the array namespace, a mask of the shape of ``values``, and values − maximum (0 outside of the mask)."""
     xp = array_namespace(values)
     full = xp.ones(values.shape, dtype=xp.bool, device=device(values))
     mask = full if mask is None else xp.logical_and(full, mask)
@@ -25,7 +25,7 @@ def _masked(values: Array, mask: Array | None) -> tuple[Any, Array, Array]:
     return xp, mask, xp.where(mask, gaps, zeros)
 
 
-def _normalised(xp: Any, weights: Array) -> Array:
+def _normalise(xp: Any, weights: Array) -> Array:
     total = xp.sum(weights)
     return weights / xp.where(total > 0, total, xp.ones_like(total))
 
@@ -37,11 +37,11 @@ def softmax_weights(values: Array, alpha: float | Array, mask: Array | None = No
 
     Args:
         values: One value per client, or per client and constraint.
-        alpha: α, per unit of the values: 0 gives equal weights, ∞ the largest only.
-        mask: Entries to include. Default: all.
+        alpha: α >= 0, per unit of the values: 0 gives equal weights, a large α the largest only.
+        mask: True for the entries to include. Default: all.
     """
     xp, mask, gaps = _masked(values, mask)
-    return _normalised(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
+    return _normalise(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
 
 
 def softmax_mean(values: Array, alpha: float | Array, mask: Array | None = None) -> Array:
@@ -52,11 +52,11 @@ def softmax_mean(values: Array, alpha: float | Array, mask: Array | None = None)
 
     Args:
         values: One value per client, or per client and constraint.
-        alpha: α, per unit of the values: 0 gives the mean, ∞ the maximum.
-        mask: Entries to include. Default: all.
+        alpha: α >= 0, per unit of the values: 0 gives the mean, a large α the maximum.
+        mask: True for the entries to include. Default: all.
     """
     xp, mask, gaps = _masked(values, mask)
-    weights = _normalised(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
+    weights = _normalise(xp, xp.where(mask, xp.exp(alpha * gaps), xp.zeros_like(gaps)))
     return maximum(values, mask) + xp.sum(weights * gaps)
 
 
@@ -75,19 +75,19 @@ def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
     xp, mask, gaps = _masked(values, mask)
     rounding = 8 * xp.finfo(values.dtype).eps * xp.max(xp.where(mask, xp.abs(values), xp.zeros_like(values)))
     largest = xp.logical_and(mask, xp.logical_and(xp.isfinite(gaps), gaps >= -rounding))
-    return _normalised(xp, xp.astype(largest, values.dtype))
+    return _normalise(xp, xp.astype(largest, values.dtype))
 
 
 def equal_weights(values: Array, mask: Array | None = None, stand_for: Array | None = None) -> Array:
     """Return the softmax weights at α = 0: 1/m for each of the m entries in the mask.
 
-    If row i represents ``stand_for[i]`` clients, its weight is multiplied by that number.
+    If row i represents ``stand_for[i]`` clients, its weight is proportional to that number.
     """
     xp, mask, _ = _masked(values, mask)
     weights = xp.astype(mask, values.dtype)
     if stand_for is not None:
         weights = weights * xp.reshape(stand_for, (-1,) + (1,) * (values.ndim - 1))
-    return _normalised(xp, weights)
+    return _normalise(xp, weights)
 
 
 def maximum(values: Array, mask: Array | None = None) -> Array:
@@ -100,9 +100,9 @@ def maximum(values: Array, mask: Array | None = None) -> Array:
 
 
 def trimmed_max(values: np.ndarray, byzantine: int | None) -> float:
-    """Return the largest value after the b clients with the largest values are trimmed; NaN counts as the largest.
+    """Return the largest value after the b clients with the largest values are removed; NaN counts as the largest.
 
-    With several constraints (clients × constraints), the largest value of each client counts.
+    With several constraints (clients × constraints), the largest value of each client counts. None is b = 0.
     """
     by_client = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
     trimmed = min(int(byzantine or 0), len(by_client) - 1)
@@ -111,7 +111,7 @@ def trimmed_max(values: np.ndarray, byzantine: int | None) -> float:
 
 
 def winsorised_mean(values: np.ndarray, byzantine: int | None) -> float:
-    """Return the winsorised mean of the clients' values, without missing ones (−∞)."""
+    """Return the mean of the values that are not missing (−∞), with the b smallest and b largest clipped per column."""
     kept = []
     for column in np.asarray(values).reshape(len(values), -1).T:
         known = column[~np.isneginf(column)]
@@ -124,6 +124,6 @@ def winsorised_mean(values: np.ndarray, byzantine: int | None) -> float:
 
 
 def trimmed_clients(values: np.ndarray, byzantine: int | None) -> list[int]:
-    """Return the b clients with the largest values in descending order; NaN counts as the largest."""
+    """Return the indices of the b clients with the largest values, in descending order; NaN counts as the largest."""
     known = np.where(np.isnan(values), np.inf, values)
     return np.argsort(-known, kind="stable")[: int(byzantine or 0)].tolist()
