@@ -1,4 +1,4 @@
-"""ClientData: all clients' rows in one flat store with offsets."""
+"""ClientData: the rows of all clients in memory, as flat columns with offsets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _BLOCK_ROWS = 1 << 16  # copied at a time
 
 
 class Rows(NamedTuple):
-    """Rows as the compiled engine uses them, sorted by client, and by stratum within a client."""
+    """Rows of all clients, sorted by client, and by stratum within a client; a pytree for compiled programs."""
 
-    columns: dict[str, jax.Array]
-    offsets: jax.Array  # first row of each client's stratum; clients × strata
-    counts: jax.Array  # number of rows of each client's stratum; clients × strata
+    columns: dict[str, jax.Array]  # by name; the first axis is the rows of all clients
+    offsets: jax.Array  # index of the first row of each client's stratum; int32, clients × strata
+    counts: jax.Array  # number of rows of each client's stratum; int32, clients × strata
 
     @property
     def sizes(self) -> jax.Array:
@@ -35,13 +35,13 @@ class Rows(NamedTuple):
         return sum(column.nbytes // len(column) for column in self.columns.values())
 
     def batch_shapes(self, width: int, dtype: DTypeLike) -> dict[str, Any]:
-        """Return the shapes of a batch of ``width`` rows whose weights have this dtype."""
+        """Return a batch of ``width`` rows as ``jax.ShapeDtypeStruct``s; the row weights have ``dtype``."""
         columns = self.columns.items()
         shapes = {key: jax.ShapeDtypeStruct((width, *column.shape[1:]), column.dtype) for key, column in columns}
         return shapes | {WEIGHT: jax.ShapeDtypeStruct((width,), dtype)}
 
     def take(self, indices: jax.Array, weights: jax.Array) -> Batch:
-        """Return the batch of these rows, which must exist, with their weights."""
+        """Return the batch of the rows ``indices``, which must be valid, with the given row weights."""
         taken = {
             key: column.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
             for key, column in self.columns.items()
@@ -56,18 +56,18 @@ class ClientData:
     ``jax_enable_x64``).
 
     Args:
-        columns: Data by name, one row per sample.
+        columns: Arrays by name, one row per sample.
         client: Client label of each row.
-        strata: As for ``from_arrays``.
-        names: Client labels in the order of their indices. Default: the sorted values of ``client``.
+        strata: Column name, tuple of names, or one label per row, as for ``from_arrays``. None: no strata.
+        names: Client labels in the order of their indices. None: the sorted values of ``client``.
 
     Attributes:
-        rows: The flat store.
+        rows: The rows of all clients, as JAX arrays.
         names: Client labels, in the order of their indices.
-        strata: Labels of the strata; a single stratum by default.
-        sizes: Number of rows of each client, on the host.
-        stratum_sizes: Number of rows of each stratum; clients × strata, on the host.
-        client_optimum: f_i* of each client if the objectives are regrets; set by ``with_regret``.
+        strata: Labels of the strata; ``(0,)`` without strata.
+        sizes: Number of rows of each client, a NumPy array.
+        stratum_sizes: Number of rows of each client's strata, a NumPy array of clients × strata.
+        client_optimum: Minimal objective f_i* of each client, set by ``with_regret``; None without regrets.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class ClientData:
         Args:
             data: Columns by name; the first axis of each array is the sample. A JAX array whose rows are sorted by
                 client is used without a copy; other arrays are copied.
-            client: Label of each sample: a hospital's name, a number. Clients are sorted by label.
+            client: Client label of each sample, such as a name or a number. Clients are sorted by label.
             strata: Column name, or one label per sample. Every value gets a fixed number of draws in each batch, so
                 that no batch lacks a class or group that its client has. Row weights correct for it. A tuple of names
-                stratifies by all combinations of their values.
+                stratifies by all combinations of their values. Default: None, no strata.
         """
         return cls(data, client, strata, None)
 
@@ -112,9 +112,9 @@ class ClientData:
         """Create clients from a list with one dict of arrays per client.
 
         Args:
-            clients: Columns of each client. All clients have the same columns.
+            clients: For each client a dict of arrays, one row per sample. All clients must have the same columns.
             names: Client labels. Default: 0, 1, 2, …
-            strata: Column name, or a tuple of names, as in ``from_arrays``.
+            strata: Column name, or a tuple of names, as in ``from_arrays``. Default: None, no strata.
         """
         if isinstance(clients, Mapping):
             raise TypeError("clients must be a list with one dict of arrays per client; pass names=list(d) with it")
@@ -142,9 +142,9 @@ class ClientData:
         return describe_data(self, {key: (column.dtype, column.shape[1:]) for key, column in columns})
 
     def _store(self, key: str, column: np.ndarray | jax.Array, order: np.ndarray | None) -> jax.Array:
-        """Return the sorted column as a JAX array that shares no memory with a writable array of the user.
+        """Return a column, sorted by ``order``, as a JAX array that shares no memory with a writable array.
 
-        On a CPU, JAX uses the aligned buffer without another copy.
+        Raise ValueError if it has NaN or infinity. On a CPU, JAX uses the aligned buffer without another copy.
         """
         if isinstance(column, jax.Array) and order is None and bool(jnp.isfinite(column).all()):
             return column
@@ -164,23 +164,23 @@ class ClientData:
 
 
 def stratum_offsets(sizes: np.ndarray) -> np.ndarray:
-    """Return the first row of each client's stratum."""
+    """Return the index of the first row of each stratum from the sizes, both clients × strata."""
     return np.cumsum(sizes).reshape(sizes.shape) - sizes
 
 
 def owner_of(data: Any, row: int) -> Any:
-    """Return the label of the client that has a row."""
+    """Return the label of the client that row number ``row`` of the data belongs to."""
     return data.names[int(np.searchsorted(np.cumsum(data.sizes), row, side="right"))]
 
 
 def non_finite_rows(part: np.ndarray) -> np.ndarray:
-    """Return the indices of rows with NaN or infinity."""
+    """Return the indices of the rows of ``part`` with NaN or infinity."""
     finite = np.isfinite(part)
     return np.flatnonzero(np.zeros(0) if finite.all() else ~finite.reshape(len(finite), -1).all(axis=1))
 
 
 def describe_data(data: Any, columns: Mapping[str, tuple[Any, Sequence[int]]]) -> str:
-    """Return the repr of client data; ``columns`` are the dtypes and shapes of a row."""
+    """Return the repr of client data; ``columns`` maps a name to the dtype and the shape of one row."""
     described = ", ".join(f"{key}: {dtype}{list(shape)}" for key, (dtype, shape) in columns.items())
     strata = f", {len(data.strata)} strata" if len(data.strata) > 1 else ""
     return (
@@ -190,7 +190,7 @@ def describe_data(data: Any, columns: Mapping[str, tuple[Any, Sequence[int]]]) -
 
 
 def check_integer_range(key: str, column: np.ndarray | jax.Array, dtype: Any) -> None:
-    """Raise ValueError if JAX's narrower integers cannot hold a column's values."""
+    """Raise ValueError if ``dtype`` is a narrower integer type that cannot hold the column's values."""
     if not jnp.issubdtype(dtype, jnp.integer) or dtype == column.dtype:
         return
     limits = jnp.iinfo(dtype)
@@ -200,7 +200,7 @@ def check_integer_range(key: str, column: np.ndarray | jax.Array, dtype: Any) ->
 
 
 def check_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.ndarray | jax.Array]:
-    """Return the columns as numeric arrays; raise unless all have the same number of rows, at least one."""
+    """Return the columns as arrays; raise unless they are numeric with equally many rows. ``client`` is for errors."""
     where = "" if client is None else f" of client {client!r}"
     if not isinstance(data, Mapping) or not data:
         raise TypeError(f"data{where} must be a dict of arrays with at least one column, but is {data!r}")

@@ -12,16 +12,16 @@ import numpy as np
 from softswitch.data.row_order import RowOrder, order_rows
 
 ABOUT = "about.json"  # describes the source of the columns; written last, so that a partial conversion is not used
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 16  # rows that are converted at a time
 
 Columns = Mapping[str, str | Sequence[str]]
-"""By name one column of the files, or several that are joined."""
+"""Maps the name of a batch column to one column of the files, or to several that are joined to a matrix."""
 
 
 def convert_parquet(
     paths: Sequence[Path], client: str, strata: str | None, columns: Columns | None, cache: Path
 ) -> tuple[dict[str, np.ndarray], RowOrder]:
-    """Return the sorted columns of Parquet files, from the cache if it was made of the same files."""
+    """Return the sorted, memory-mapped columns of Parquet files, and their order; reuse ``cache`` if it is valid."""
     files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
     wanted = None if columns is None else list(columns.items())
     source = json.loads(json.dumps([files, client, strata, wanted], default=list))
@@ -39,7 +39,7 @@ def convert_parquet(
 def _write_columns(
     paths: Sequence[Path], client: str, strata: str | None, columns: Columns | None, cache: Path
 ) -> dict[str, Any]:
-    """Write each row of the columns to its place, batch by batch."""
+    """Write the columns, sorted by client, as .npy files to ``cache``; return the content of ``ABOUT``."""
     try:
         import pyarrow.dataset
     except ImportError as error:
@@ -79,7 +79,7 @@ def _write_columns(
 
 
 def _read_labels(dataset: Any, name: str) -> np.ndarray:
-    """Return a column of labels: numbers, booleans or text."""
+    """Return a column of labels as numbers, booleans or text; raise ValueError if labels are missing."""
     column = dataset.to_table(columns=[name]).column(0)
     if column.null_count:
         raise ValueError(f"column {name!r} must have a label for every row, but {column.null_count} are missing")

@@ -7,22 +7,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MAX_STRATA = 1 << 26  # clients times strata; the counts of more would take gigabytes
+MAX_STRATA = 1 << 26  # maximum of clients times strata; more counts would take gigabytes
 
 
 class RowOrder(NamedTuple):
-    """The labels of clients and strata, and the order of their rows."""
+    """The labels and sizes of clients and strata, and the order of their rows."""
 
-    names: tuple[Any, ...]
-    strata: tuple[Any, ...]
+    names: tuple[Any, ...]  # client labels, sorted
+    strata: tuple[Any, ...]  # stratum labels, sorted; (0,) without strata
     sizes: np.ndarray  # number of rows, clients × strata
-    order: np.ndarray | None  # position of each row; None if the rows are sorted
+    order: np.ndarray | None  # original index of each sorted row; None if the rows are sorted already
 
 
 def order_rows(total: int, client: Any, strata: Any, columns: Mapping[str, Any]) -> RowOrder:
-    """Return the order of ``total`` rows, given the client label of each.
+    """Return the order of ``total`` rows by client, and by stratum within a client.
 
-    ``strata`` are None, labels, the name of a column, or a tuple of names.
+    ``client`` has the client label of each row. ``strata`` is None, one label per row, the name of a column of
+    ``columns``, or a tuple of names.
     """
     names, cell = _encode_labels("client", client, total)
     groups: Sequence[Any] = (0,)
@@ -59,6 +60,7 @@ def _encode_labels(name: str, labels: Any, total: int) -> tuple[Sequence[Any], n
 
 
 def _encode_strata(strata: Any, columns: Mapping[str, Any], total: int) -> tuple[Sequence[Any], np.ndarray]:
+    """Return the labels of the strata (numbers for combinations of columns), and each row's index among them."""
     names = (strata,) if isinstance(strata, str) else strata
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         return _encode_labels("strata", strata, total)

@@ -19,24 +19,24 @@ from jaxtyping import Array, Float, Int, Integer, UInt32
 
 from softswitch.data.client_data import Rows
 
-_FLOYD_LIMIT = 4096  # for larger subsets sorting is cheaper than comparing all pairs
+_FLOYD_LIMIT = 4096  # largest subset drawn by Floyd's algorithm; sorting is cheaper for larger ones
 
 
 def can_index_words(key: Array, words: int) -> bool:
-    """Return whether ``words_at`` is available: it needs JAX's default generator and settings, and 32-bit positions."""
+    """Return whether ``words_at`` works: it needs JAX's default generator and settings, and fewer than 2³² words."""
     partitionable = bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
     return str(jax.random.key_impl(key)) == "threefry2x32" and partitionable and words < 2**32
 
 
 def words_at(key_data: UInt32[Array, " 2"], first: UInt32[Array, ""], count: int) -> UInt32[Array, " count"]:
-    """Return ``count`` words of ``jax.random.bits(key, ...)``, from position ``first`` on, without the rest."""
+    """Return ``jax.random.bits(key, ...)[first : first + count]`` without computing the rest."""
     positions = first + jnp.arange(count, dtype=jnp.uint32)
     hashed = threefry_2x32(key_data, jnp.concatenate([jnp.zeros_like(positions), positions]))
     return hashed[:count] ^ hashed[count:]
 
 
 def scale_bits(bits: UInt32[Array, "..."], count: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return integers in [0, count), uniform up to count/2**32: floor(bits · count / 2**32), in 32 bits."""
+    """Return floor(bits · count / 2³²) in 32-bit arithmetic: integers in [0, count), uniform up to count/2³²."""
     count = count.astype(jnp.uint32)
     high, low = bits >> 16, bits & 0xFFFF
     count_high, count_low = count >> 16, count & 0xFFFF
@@ -60,7 +60,7 @@ def sample_subset(bits: UInt32[Array, " size"], count: Int[Array, ""]) -> Int[Ar
 
 
 def take_first_distinct(bits: UInt32[Array, " words"], count: Int[Array, ""], size: int) -> Int[Array, " size"]:
-    """Return a uniformly random large subset of [0, count): the first ``size`` distinct numbers of ``draws_needed``."""
+    """Return a uniformly random subset of [0, count): the first ``size`` distinct numbers of ``draws_needed`` words."""
     drawn = scale_bits(bits, count)
     order = jnp.argsort(drawn)  # stable: the first of equal draws comes first
     ranked = drawn[order]
@@ -70,7 +70,7 @@ def take_first_distinct(bits: UInt32[Array, " words"], count: Int[Array, ""], si
 
 
 def draws_needed(size: int, count: int) -> int:
-    """Return how many draws from ``count`` numbers contain ``size`` distinct ones, except with probability 10⁻³⁰."""
+    """Return a number of draws from ``count`` numbers that gives fewer than ``size`` distinct ones with p < 10⁻³⁰."""
     share = size / count
     mean = -count * math.log1p(-share)
     variance = count * (share / (1 - share) + math.log1p(-share))
@@ -78,14 +78,14 @@ def draws_needed(size: int, count: int) -> int:
 
 
 def client_bit_count(clients: int, size: int) -> int:
-    """Return how many random words ``sample_clients`` uses."""
+    """Return the number of random words that ``sample_clients`` needs."""
     if size == clients or size <= _FLOYD_LIMIT:
         return 0 if size == clients else size
     return draws_needed(size, clients) if 2 * size <= clients else clients
 
 
 def sample_clients(bits: UInt32[Array, " words"], clients: int, size: int) -> Int[Array, " size"]:
-    """Return I_k: ``size`` clients, uniformly without replacement; all clients in order if ``size == clients``."""
+    """Return ``size`` client indices, drawn uniformly without replacement; all in order if ``size == clients``."""
     if size == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     if size <= _FLOYD_LIMIT:
@@ -98,24 +98,24 @@ def sample_clients(bits: UInt32[Array, " words"], clients: int, size: int) -> In
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Batching:
-    """How a client draws a batch, with or without replacement.
+    """Sampling of the rows of a client's batch.
 
     If ``replace`` is None, a client with no more rows than draws takes each row once, and others draw with replacement.
     """
 
     draws: tuple[int, ...] | None  # number of rows from each stratum; None for all local rows
-    replace: bool | None
+    replace: bool | None  # whether rows are drawn with replacement
     width: int  # number of rows of a batch; for all local rows the size of the largest client
     equal: bool  # whether all rows of a batch always weigh the same
 
     def bit_count(self, clients: int, times: int) -> int:
-        """Return how many random words ``draw`` uses."""
+        """Return the number of random words that ``draw`` needs for ``times`` batches of each client."""
         return 0 if self.draws is None else times * clients * self.width
 
     def draw(
         self, bits: UInt32[Array, " words"], rows: Rows, clients: Int[Array, " m"], times: int
     ) -> Int[Array, "times m drawn"]:
-        """Return the row indices of ``times`` batches for each client; none if batches have all local rows."""
+        """Return the row indices of ``times`` batches for each client; of length 0 if batches have all local rows."""
         m = clients.shape[0]
         if self.draws is None:
             return jnp.zeros((times, m, 0), jnp.int32)
@@ -139,9 +139,9 @@ class Batching:
         return jnp.concatenate(parts, axis=-1)
 
     def locate_words(self, key: Array, first: int, clients: int, times: int) -> Integer[Array, "times m location"]:
-        """Return where each batch's random words are: the two words of the key, and the position of the first one.
+        """Return (key word, key word, position of the first random word) of each batch, for ``draw_located``.
 
-        The words of all batches begin at position ``first``. Empty if batches have all local rows.
+        The random words of all batches begin at position ``first``. Empty if batches have all local rows.
         """
         if self.draws is None:
             return jnp.zeros((times, clients, 0), jnp.int32)
@@ -150,16 +150,16 @@ class Batching:
         return jnp.concatenate([key_data, jnp.uint32(first) + batches * jnp.uint32(self.width)], axis=-1)
 
     def draw_located(self, location: UInt32[Array, " 3"], rows: Rows, client: Int[Array, ""]) -> Int[Array, " drawn"]:
-        """Return the row indices of one client's batch, the same as ``draw`` returns, given where its words are."""
+        """Return the row indices that ``draw`` returns for one client's batch, from its entry of ``locate_words``."""
         words = words_at(location[:2], location[2], self.width)
         return self.draw(words, rows, client[None], 1)[0, 0]
 
     def batch(
         self, rows: Rows, client: Int[Array, ""], drawn: Int[Array, " drawn"], dtype: Any
     ) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
-        """Return the row indices of one client's batch, and their weights, which sum to 1.
+        """Return the row indices of one client's batch (``drawn``, or all), and their weights, which sum to 1.
 
-        A draw from a stratum weighs (the stratum's share of the client's rows) / (draws from it); padding weighs 0.
+        A row of a stratum weighs (the stratum's fraction of the client's rows) / (draws from it); padding weighs 0.
         """
         if self.draws is None:
             return all_rows(rows, client, self.width, dtype)
@@ -176,16 +176,17 @@ class Batching:
 def all_rows(
     rows: Rows, client: Int[Array, ""], width: int, dtype: Any
 ) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
-    """Return all rows of a client and their weights, padded to ``width`` by its last row with weight 0."""
+    """Return the indices and weights of all rows of a client, padded to ``width`` by its last row with weight 0."""
     size = rows.counts[client].sum()
     position = jnp.arange(width, dtype=jnp.int32)
     return rows.offsets[client, 0] + jnp.minimum(position, size - 1), (position < size) / size.astype(dtype)
 
 
 def make_batching(batch_size: int | None, replace: bool | None, stratum_sizes: np.ndarray) -> Batching:
-    """Return how batches of ``batch_size`` rows (None for all local rows) are drawn.
+    """Return the sampling of batches of ``batch_size`` rows (None for all local rows).
 
-    ``stratum_sizes`` are clients × strata. Raises ValueError if the clients have too few rows.
+    ``stratum_sizes`` are numbers of rows, clients × strata. Raises ValueError if these are too few, or fewer than one
+    row is drawn from each stratum.
     """
     sizes, strata = stratum_sizes.sum(axis=1), stratum_sizes.shape[1]
     whole = Batching(None, replace, int(sizes.max()), equal=bool(sizes.min() == sizes.max()))

@@ -22,18 +22,18 @@ def _check_labels(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
 
 
 def _shuffle_by(groups: np.ndarray, seed: int) -> np.ndarray:
-    """Return the rows sorted by group, in random order within a group."""
+    """Return the row indices sorted by group, in random order within a group."""
     shuffled = np.random.default_rng(seed).permutation(len(groups))
     return shuffled[np.argsort(groups[shuffled], kind="stable")]
 
 
 def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
-    """Return a client for each row, at random: all clients have the same size and class proportions, up to one row.
+    """Return a random client index for each row: all clients have the same size and class proportions, up to one row.
 
     Args:
-        labels: Class of each row.
+        labels: Class of each row, a vector.
         clients: Number of clients.
-        seed: Random seed.
+        seed: Random seed. Default: 0.
     """
     labels, clients = _check_labels(labels, clients)
     client = np.empty(len(labels), dtype=int)
@@ -44,14 +44,15 @@ def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
 def split_dirichlet(
     labels: ArrayLike, clients: int, *, concentration: float = 0.5, min_rows: int = 1, seed: int = 0
 ) -> np.ndarray:
-    """Return a client for each row. Each class is distributed over the clients in Dirichlet-distributed shares.
+    """Return a client index for each row; the rows of each class are divided by proportions from a Dirichlet law.
 
     Args:
-        labels: Class of each row.
+        labels: Class of each row, a vector.
         clients: Number of clients.
-        concentration: Concentration of the Dirichlet distribution; small values give skewed clients.
-        min_rows: Minimum number of rows of a client. Shares are redrawn up to 1,000 times to satisfy it.
-        seed: Random seed.
+        concentration: Concentration > 0 of the Dirichlet distribution; small values give skewed clients. Default: 0.5.
+        min_rows: Minimum number of rows of a client. Proportions are redrawn up to 1,000 times to satisfy it; then
+            ValueError is raised. Default: 1.
+        seed: Random seed. Default: 0.
     """
     labels, clients = _check_labels(labels, clients)
     concentration = checks.check_real("concentration", concentration, above=0)
@@ -73,11 +74,11 @@ def split_dirichlet(
 
 
 def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
-    """Return a client for each row: one per distinct value of a column. Rare values are merged.
+    """Return a client label for each row: the value of a column, as text if rare values are merged.
 
     Args:
         column: One value per row.
-        min_rows: Values with fewer rows are merged into one client, "other".
+        min_rows: Values with fewer rows are merged into one client, "other". Default: 1, no merging.
     """
     column = np.asarray(column)
     if column.ndim != 1 or len(column) == 0:
@@ -89,9 +90,9 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
 
 
 def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
-    """Return a mask of held-out rows: a random share of each client's rows, rounded down.
+    """Return a bool mask of held-out rows: a random fraction ``share`` of each client's rows, rounded down.
 
-    The proportions of the values of ``columns`` (labels, groups) are preserved.
+    The proportions of the values of ``columns`` (labels, groups) are preserved. ``client`` has one label per row.
     """
     checks.check_fraction("held_out", share)
     _, cell = np.unique(np.asarray(client).astype(str), return_inverse=True)
@@ -110,7 +111,7 @@ class DataSplit(NamedTuple):
     Attributes:
         train: Rows to train models on.
         validation: Rows to select a model on.
-        calibration: Rows to certify the selected model on. They are used once.
+        calibration: Rows to certify the selected model on. They are used once, for that model.
     """
 
     train: ClientData
@@ -129,16 +130,16 @@ class DataSplit(NamedTuple):
         strata: ArrayLike | None = None,
         seed: int = 0,
     ) -> DataSplit:
-        """Split arrays with one row per sample.
+        """Split arrays with one row per sample; raise ValueError if a split would be empty.
 
         Args:
-            data: Columns by name.
+            data: Arrays by column name.
             client: Client label of each sample.
             stratify: Names of columns with few values (labels, groups) whose proportions each split preserves.
-            validation: Share of each client's rows for validation.
-            calibration: Share of each client's rows for calibration.
-            strata: As for ``ClientData.from_arrays``: a column name, or several.
-            seed: Random seed.
+            validation: Fraction of each client's rows for validation, in [0, 1). Default: 0.15.
+            calibration: Fraction of each client's rows for calibration, in [0, 1). Default: 0.25.
+            strata: Strata of the batches, as for ``ClientData.from_arrays``: a column name, or a tuple of names.
+            seed: Random seed. Default: 0.
         """
         columns = [data[name] for name in stratify]
         masks = split_masks(client, *columns, validation=validation, calibration=calibration, seed=seed)
@@ -154,9 +155,9 @@ class DataSplit(NamedTuple):
 def split_masks(
     client: Any, *columns: Any, validation: float, calibration: float, seed: int = 0, names: Any = DataSplit._fields[1:]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return masks of the train, validation and calibration rows; ``names`` are the names of the shares in errors.
+    """Return bool masks of the train, validation and calibration rows, given the fractions of the latter two.
 
-    The proportions of the values of ``columns`` (labels, groups) are preserved.
+    The proportions of the values of ``columns`` are preserved. ``names`` are the names of the fractions in errors.
     """
     for name, share in zip(names, (validation, calibration), strict=True):
         checks.check_fraction(name, share)
@@ -172,7 +173,7 @@ def split_masks(
 
 
 def subsample(data: ClientData, max_rows: int, seed: int = 0) -> ClientData:
-    """Return at most ``max_rows`` random rows of each client; the data itself if no client has more."""
+    """Return client data with at most ``max_rows`` random rows of each client; ``data`` if no client has more."""
     if int(data.sizes.max()) <= max_rows:
         return data
     generator = np.random.default_rng(seed)

@@ -20,18 +20,18 @@ from softswitch.data.row_order import order_rows
 from softswitch.support import checks
 from softswitch.support.arrays import aligned_zeros, fingerprint
 
-BUFFER_BYTES = 256 * 2**20
-FINGERPRINT_ROWS = 1024
+BUFFER_BYTES = 256 * 2**20  # default of ``buffer_bytes``
+FINGERPRINT_ROWS = 1024  # rows that ``StreamedData.fingerprint`` reads
 READ_ROWS = 1 << 16  # rows that are read at a time
 
 RowSource = Callable[[np.ndarray], Mapping[str, Any]]
-"""Maps row numbers to columns. Rows are numbered by client, and by stratum within a client."""
+"""Function from row numbers to arrays by column name. Rows are numbered by client, then by stratum."""
 RowFunction = Callable[[np.ndarray, np.ndarray], Mapping[str, Any]]
-"""Maps client indices and row numbers within the clients (both from 0, one entry per row) to columns."""
+"""Function from client indices and row numbers within the clients, both from 0, to arrays by column name."""
 
 
 class BufferOptions(TypedDict, total=False):
-    """Options that all constructors of ``StreamedData`` share."""
+    """Keyword options that all constructors of ``StreamedData`` share, explained there."""
 
     buffer_bytes: int
     max_evaluation_rows: int | None
@@ -50,18 +50,18 @@ class StreamedData:
         sizes: Number of rows of each client; with strata clients × strata.
         names: Client labels. Default: 0, 1, 2, …
         strata: Labels of the strata. Default: 0, 1, 2, …
-        buffer_bytes: Maximum memory of the rows in use and the rows being read, together. It also limits how many rows
-            are evaluated at a time.
+        buffer_bytes: Maximum memory in bytes of the rows in use and the rows being read, together. It also limits how
+            many rows are evaluated at a time. Default: 256 MiB.
         max_evaluation_rows: Maximum number of rows of a client that evaluations use, spread over all rows and always
             the same. F, G and the result's values are then estimates. Default: no limit.
 
     Attributes:
         names: Client labels, in the order of their indices.
-        strata: Labels of the strata; a single stratum by default.
-        sizes: Number of rows of each client.
-        stratum_sizes: Number of rows of each stratum; clients × strata.
-        evaluation_sizes: Number of rows of each client that evaluations use.
-        columns: Shape and dtype of a row, by column.
+        strata: Labels of the strata; ``(0,)`` without strata.
+        sizes: Number of rows of each client, a NumPy array.
+        stratum_sizes: Number of rows of each client's strata, a NumPy array of clients × strata.
+        evaluation_sizes: Number of rows of each client that evaluations use, a NumPy array.
+        columns: Shape and dtype of one row, by column name.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class StreamedData:
         If rows are not sorted by client (and stratum), their order needs four bytes of memory per row.
 
         Args:
-            data: Columns by name, each an array whose first axis is the sample, or the path of one.
-            client: Label of each sample, or the path of such an array. Clients are sorted by label.
+            data: Columns by name, each an array whose first axis is the sample, or the path of a .npy file.
+            client: Client label of each sample, or the path of a .npy file. Clients are sorted by label.
             strata: Column name, tuple of names, or one label per sample, as for ``ClientData.from_arrays``.
             **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
@@ -141,12 +141,12 @@ class StreamedData:
         uncompressed data. They are reused for the same files. Needs pyarrow (``pip install softswitch[parquet]``).
 
         Args:
-            path: The file, or several whose rows are concatenated.
+            path: Path of the file, or of several whose rows are concatenated.
             client: Name of the column of client labels.
             cache: Folder of the converted columns. It is created if needed, and must have no other files.
-            columns: Columns of the batches: by name one column, or a list of columns that are joined to a matrix.
-                Default: every numeric column separately, except the client's.
-            strata: Name of a column, as in ``ClientData.from_arrays``.
+            columns: Columns of the batches: maps a name to one column of the files, or to a list of columns that are
+                joined to a matrix. Default: every numeric column separately, except the client's.
+            strata: Name of a column, as in ``ClientData.from_arrays``. Default: None, no strata.
             **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
         paths = [Path(part) for part in ([path] if isinstance(path, str | Path) else path)]
@@ -170,7 +170,7 @@ class StreamedData:
         Args:
             datasets: One data set per client. An item is a dict of arrays or a tuple.
             names: Client labels. Default: 0, 1, 2, …
-            columns: Names of an item's entries, if it is a tuple.
+            columns: Names of an item's entries, if it is a tuple. Default: ("x", "y").
             **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
         """
         datasets = list(datasets)
@@ -193,8 +193,8 @@ class StreamedData:
         """Create clients whose rows a function returns by number, from a database, another file format, a generator.
 
         Args:
-            function: Called with client indices and row numbers within the clients, two arrays with one entry per row.
-                It returns a dict of arrays. The same numbers must always return the same rows.
+            function: Called with client indices and row numbers within the clients, two integer arrays with one entry
+                per row. It returns a dict of arrays. The same numbers must always return the same rows.
             sizes: Number of rows of each client; clients × strata if the rows of a client are sorted by stratum.
             names: Client labels. Default: 0, 1, 2, …
             **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
@@ -222,20 +222,20 @@ class StreamedData:
         return sum(row.size * row.dtype.itemsize for row in self.columns.values())
 
     def store(self, rows: int) -> dict[str, np.ndarray]:
-        """Return columns of zeros that JAX can use without a copy.
+        """Return NumPy columns of zeros for ``read``, which JAX can use without a copy.
 
         Args:
-            rows: Number of rows.
+            rows: Number of rows of each column.
         """
         return {key: aligned_zeros((rows, *row.shape), row.dtype) for key, row in self.columns.items()}
 
     def read(self, rows: np.ndarray, store: Mapping[str, np.ndarray], first: int) -> None:
-        """Read rows into the columns of a store; raise if they are not valid.
+        """Read rows into the columns of a store; raise if they cannot be read or are not valid.
 
         Args:
-            rows: Row numbers.
-            store: Columns as returned by ``store``.
-            first: Row of the store at which the first row is written.
+            rows: Numbers of the rows, over all clients.
+            store: Columns as returned by ``store``, which are overwritten.
+            first: Index in the store at which the first row is written.
         """
         for begin in range(0, len(rows), READ_ROWS):
             some = rows[begin : begin + READ_ROWS].astype(np.int64)
@@ -244,7 +244,7 @@ class StreamedData:
                 self._copy(key, np.asarray(taken[key]), store[key][start : start + len(some)], some)
 
     def _take(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """Return what the source returns for these rows, one call at a time."""
+        """Return the columns of some rows from the source, in one thread at a time; RuntimeError if it fails."""
         try:
             with self._lock:
                 columns = self.source(rows)
@@ -263,7 +263,7 @@ class StreamedData:
         return f"client {client_data.owner_of(self, int(rows[0]))!r}"
 
     def _copy(self, key: str, column: np.ndarray, place: np.ndarray, rows: np.ndarray) -> None:
-        """Check a column of some rows, and copy it to its place."""
+        """Copy a column of some rows to ``place``; raise if its shape, dtype or values are not valid."""
         if column.shape != place.shape:
             raise ValueError(f"{key!r} of {self._client(rows)} must have shape {place.shape}, but has {column.shape}")
         is_number = jnp.issubdtype(column.dtype, jnp.number) or column.dtype == bool
@@ -282,7 +282,7 @@ class StreamedData:
             )
 
     def fingerprint(self) -> str:
-        """Return a digest of the clients' names and sizes, and of a sample of rows."""
+        """Return a SHA-256 digest of the clients' names and sizes, and of up to 1,024 evenly spaced rows."""
         total = int(self.sizes.sum())
         rows = np.unique(np.linspace(0, total - 1, min(total, FINGERPRINT_ROWS)).astype(np.int64))
         store = self.store(len(rows))
@@ -290,24 +290,24 @@ class StreamedData:
         return fingerprint(store, self.stratum_sizes, {"names": np.frombuffer(repr(self.names).encode(), np.uint8)})
 
     def evaluation_rows(self, clients: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows that evaluations use.
+        """Return the numbers of the rows of some clients that evaluations use, client by client.
 
         Args:
             clients: Indices of the clients.
         """
-        many, sizes = self.evaluation_sizes[clients], self.sizes[clients]
-        owner = np.repeat(np.arange(len(clients)), many)
-        position = np.arange(int(many.sum())) - (np.cumsum(many) - many)[owner]
-        if (many < sizes).any():
+        counts, sizes = self.evaluation_sizes[clients], self.sizes[clients]
+        owner = np.repeat(np.arange(len(clients)), counts)
+        position = np.arange(int(counts.sum())) - (np.cumsum(counts) - counts)[owner]
+        if (counts < sizes).any():
             # One row of every interval of a client's rows, at a random place, so that no periodic pattern is missed.
-            shift = np.random.default_rng(0).random(int(many.max()))[position]
-            spread = np.floor((position + shift) * (sizes / many)[owner]).astype(np.int64)
-            position = np.where((many < sizes)[owner], np.minimum(spread, sizes[owner] - 1), position)
+            shift = np.random.default_rng(0).random(int(counts.max()))[position]
+            spread = np.floor((position + shift) * (sizes / counts)[owner]).astype(np.int64)
+            position = np.where((counts < sizes)[owner], np.minimum(spread, sizes[owner] - 1), position)
         return self.offsets[clients, 0][owner] + position
 
 
 def _check_sizes(sizes: ArrayLike) -> np.ndarray:
-    """Return the row counts, clients × strata; raise ValueError unless every client has a row."""
+    """Return the numbers of rows as int64, clients × strata; raise ValueError unless every client has a row."""
     counts = np.asarray(sizes)
     if counts.ndim not in (1, 2) or counts.size == 0 or counts.dtype.kind not in "iu" or counts.min() < 0:
         raise ValueError(f"sizes must be whole numbers >= 0, one per client or clients × strata, but is {sizes!r}")
@@ -328,7 +328,7 @@ def _open_array(column: Any) -> np.ndarray:
 
 
 def _array_source(columns: Mapping[str, np.ndarray], order: np.ndarray | None) -> RowSource:
-    """Return a source of array rows; ``order`` is the position of each row, None if they are sorted."""
+    """Return a source of array rows; ``order`` has the index of each sorted row, None if the arrays are sorted."""
 
     def take(rows: np.ndarray) -> dict[str, np.ndarray]:
         places = rows if order is None else order[rows]
@@ -342,7 +342,7 @@ def _array_source(columns: Mapping[str, np.ndarray], order: np.ndarray | None) -
 def _read_items(
     datasets: Sequence[Any], names: Sequence[Any], columns: Sequence[str], clients: np.ndarray, rows: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Read items of data sets, one data set per client; ``columns`` name the entries of an item that is a tuple."""
+    """Return the stacked items ``rows`` of the data sets of ``clients``, by column name; see ``from_datasets``."""
     items: list[dict[str, np.ndarray]] = []
     for client, row in zip(clients.tolist(), rows.tolist(), strict=True):
         try:
@@ -358,7 +358,7 @@ def _read_items(
 
 
 class DataOutline(ClientData):
-    """The names, sizes (by default those of the data) and columns of clients without rows, to draw row numbers."""
+    """Client data with names, sizes and columns but no rows, to draw row numbers. ``sizes`` default to the data's."""
 
     def __init__(self, data: StreamedData, sizes: np.ndarray | None = None) -> None:
         self.names, self.strata = data.names, data.strata

@@ -92,28 +92,20 @@ class Method(TracedSettings, ABC):
 
     own_criterion: ClassVar[str] = "mean"
     """Criterion of the method if ``criterion`` is None: one of ``CRITERIA``."""
-
     aims_at: ClassVar[str] = "mean"
     """Aggregate of the clients' objectives that the method minimises: ``"mean"`` or ``"max"``."""
-
     goes_on: ClassVar[bool] = False
     """Whether a restart of an automatic run keeps the state of the method. False: it begins with ``init`` again."""
-
     switches: ClassVar[bool] = True
     """Whether a round descends either on the objective or on the constraint, never on both."""
-
     knows_clients: ClassVar[bool] = False
     """Whether the method keeps a state of each client, and needs their indices in ``Reports.clients``."""
-
     compares: ClassVar[bool] = False
     """Whether the method needs ``Reports.earlier``: reports of the same batches at the previous iterate."""
-
     draws_clients: ClassVar[bool] = False
     """Whether the method draws the clients that compute updates, with the random key ``Reports.key``."""
-
     needs_derivatives: ClassVar[bool] = False
     """Whether the method needs gradients and Hessians of all clients instead of reports and updates."""
-
     sees_each: ClassVar[bool] = False
     """Whether the method aggregates the clients' directions by ``combine`` instead of a weighted sum."""
 

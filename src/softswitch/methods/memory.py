@@ -179,10 +179,7 @@ class Remembered(NamedTuple):
     def with_values(
         self, objective: Float[Array, " n"], constraint: Float[Array, "n c"], reported: Bool[Array, " n"], k: Any
     ) -> Remembered:
-        """Return the memory with the values of the clients where ``reported`` is True, evaluated before round k.
-
-        Pooled statistics are not changed.
-        """
+        """Return the memory with new values of clients where ``reported`` is True; pooled statistics are unchanged."""
         forecasts = self.forecasts
         if forecasts is not None:
             forecasts = forecasts.with_values(jnp.concatenate([objective[:, None], constraint], axis=1), reported)

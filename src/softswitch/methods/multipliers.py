@@ -65,11 +65,7 @@ class PrimalDual(ComparisonMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiplierMethod(ComparisonMethod):
-    """Base class of methods with a multiplier for every client and constraint.
-
-    Attributes:
-        multiplier: μ_0 >= 0, the initial multiplier. Default: 0.
-    """
+    """Base class of methods with a multiplier, initially ``multiplier`` >= 0, for every client and constraint."""
 
     multiplier: float = field(default=0.0, metadata=NONNEGATIVE)
     own_criterion: ClassVar[str] = "max"

@@ -51,10 +51,7 @@ class Part:
     """Whether NaN or infinity in the part's state means that the run has diverged."""
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Any:
-        """Return the state before round 0, or None for a part without a state.
-
-        ``statistics`` is the number of statistics of a pooled constraint; None for a plain one.
-        """
+        """Return the state before round 0, or None for none; ``statistics`` is the number of pooled sums, or None."""
         return None
 
     def hear(self, state: Any, k: Array, clients: Array, reports: Reports) -> Any:

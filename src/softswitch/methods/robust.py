@@ -147,10 +147,7 @@ def _trim_values(values: Float[Array, " m"], known: Bool[Array, " m"], byzantine
 
 
 def combine(directions: Params, weights: Float[Array, " m"]) -> Params:
-    """Return c + Σ r_i clip(u_i − c), with c the weighted geometric median of the directions u_i.
-
-    Clients with less than half of the weight have a bounded effect on it.
-    """
+    """Return c + Σ r_i clip(u_i − c), with the weights r and the weighted geometric median c of the directions u_i."""
     typical = _weighted_median(norms(directions), weights)
     smallest = (MIN_DISTANCE * typical) ** 2 + jnp.finfo(weights.dtype).tiny
 

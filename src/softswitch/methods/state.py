@@ -71,10 +71,7 @@ class BestIterate(NamedTuple):
         criterion: Float[Array, ""],
         counts: Bool[Array, ""],
     ) -> BestIterate:
-        """Return the better of this and the iterate ``params``, whose worst-client objective is ``score``.
-
-        ``counts`` is false for a round whose reports are not valid, which is ignored.
-        """
+        """Return the better of this and the iterate ``params``; an invalid round (``counts`` is False) is ignored."""
         better = feasible & (score < self.score)
         nearer = counts & (criterion < self.criterion)
         takes = better | (nearer & jnp.isposinf(self.score))
@@ -165,10 +162,7 @@ def check_optimizer(method: Method, params: Params) -> None:
 
 
 def active_parts(method: Method, memory: Memory | None, pool: Any = None, weight_cap: Any = None) -> tuple[Part, ...]:
-    """Return the optional parts that the settings need, in the order in which they wrap ``Method.decide``.
-
-    ``pool`` computes pooled constraints from summed statistics, and ``weight_cap`` is the largest weight of a client.
-    """
+    """Return the optional parts that these settings activate, in the order in which they wrap ``Method.decide``."""
     corrected = memory is not None and memory.corrected
     parts = (
         None if weight_cap is None else WeightCap(weight_cap),

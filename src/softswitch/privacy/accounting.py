@@ -17,29 +17,29 @@ from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases, zc
 from softswitch.support.text import format_number
 
 DISCRETIZATION = 1e-3
-"""Interval to whose multiples privacy losses are rounded up."""
+"""Grid interval of privacy losses, which are rounded up to its multiples."""
 LARGE_EPSILON = 50.0
-"""Above this value the looser but fast bound by Rényi divergences is used."""
+"""Value of ε above which the looser but fast bound by Rényi divergences is used."""
 RELATIVE_TOLERANCE = 1e-3
-"""Calibrated noise exceeds the required noise by at most this fraction."""
-_ORDERS = [*range(2, 65), 80, 128, 256, 512, 1024]
+"""Largest fraction by which calibrated noise exceeds the required noise."""
+_ORDERS = [*range(2, 65), 80, 128, 256, 512, 1024]  # of Rényi divergences
 
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """What a run released about rows, and the (ε, δ) of it.
+    """The (ε, δ) differential privacy that a run has spent, with the mechanism that it used.
 
-    Over Flower, clients keep their own accounts and report only what they have spent and ``deviations``; the remaining
-    fields then have their defaults.
+    Over Flower, clients keep their own accounts and report only ε, δ and ``deviations``. The remaining fields then have
+    their defaults.
 
     Attributes:
         epsilon: ε of each client, including the evaluation of the answer; None for a client that is not private.
         delta: δ of all clients.
         neighbours: Definition of neighbouring data sets, as text.
         budget: ε that a client may spend; None if the noise was given instead.
-        rate: Probability of each row to be drawn.
+        rate: Probability with which a client draws each of its rows.
         releases: Number of releases of each client.
-        noise: Noise multipliers.
+        noise: Noise multipliers of each kind of release.
         clip_value: Clipping norm of a row's values.
         clip_gradient: Clipping norm of a row's gradient.
         public_sizes: Whether the numbers of rows are public, and therefore not protected.
@@ -61,12 +61,12 @@ class PrivacyAccount:
 
     @property
     def worst_epsilon(self) -> float:
-        """Largest ε of the private clients."""
+        """Largest ε of the private clients; 0 if there are none."""
         return max((epsilon for epsilon in self.epsilon if epsilon is not None), default=0.0)
 
     @property
     def value_note(self) -> str:
-        """How the reported values of the answer differ from the exact ones, as text."""
+        """Sentence for reports: how the released values of the answer differ from the exact ones."""
         clients = "of private clients" if None in self.epsilon else "of clients"
         known = [one for deviations in self.deviations for one in deviations[1:] if one is not None]
         noise = f"noise with a standard deviation of up to {max(known):.2g}" if known else "noise"
@@ -84,14 +84,14 @@ class PrivacyAccount:
         return f"{text}; {without} of {len(self.epsilon)} clients are not private" if without else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the fields as a dict of JSON values."""
         noise = None if self.noise is None else self.noise._asdict()
         return {**asdict(self), "releases": [releases._asdict() for releases in self.releases], "noise": noise}
 
 
 @lru_cache(maxsize=4096)
 def compute_epsilon(releases: Releases, levels: NoiseLevels, rate: float, delta: float) -> float:
-    """Return the ε of all releases of a client that draws each row with probability ``rate``."""
+    """Return the ε at ``delta`` of all releases of a client that draws each row with probability ``rate``."""
     if not any(releases):
         return 0.0
     try:
@@ -118,7 +118,7 @@ def compute_epsilon(releases: Releases, levels: NoiseLevels, rate: float, delta:
 
 @lru_cache(maxsize=256)
 def calibrate_noise(privacy: RecordPrivacy, planned: Releases) -> NoiseLevels:
-    """Return the given noise levels, or the smallest ones within the budget."""
+    """Return the noise multipliers of the planned releases: from ``privacy.noise``, or the smallest for its budget."""
     if privacy.noise is not None:
         return NoiseLevels.of(privacy, planned, privacy.noise)
     budget, delta = privacy.epsilon, privacy.delta
@@ -133,7 +133,7 @@ def calibrate_noise(privacy: RecordPrivacy, planned: Releases) -> NoiseLevels:
 
 
 def _smallest(is_enough: Callable[[float], bool], guess: float) -> float:
-    """Return a number close to the smallest that is enough, and never below it."""
+    """Return the smallest positive number that is enough (a monotone condition), or at most 0.1% more."""
     low, high = guess, guess
     while not is_enough(high):
         low, high = high, 1.5 * high

@@ -1,4 +1,4 @@
-"""Options that cannot be combined with privacy."""
+"""Checks of options that cannot be combined with privacy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refuse_uncounted(
     logging: Logging,
     warm_start: Any = None,
 ) -> None:
-    """Raise for options under which a run would read rows without counting it, or that privacy decides."""
+    """Raise ValueError if an option of ``solve`` is set that reads rows outside of the privacy accounting."""
     options = {
         "held_out": logging.held_out,
         "warm_start": warm_start,
@@ -39,7 +39,7 @@ def refuse_uncounted(
 
 
 def given_batches(sampling: Sampling) -> dict[str, Any]:
-    """Return the batch options that are set, for ``refuse_options``."""
+    """Return the batch options by name, with None for those at their default, for ``refuse_options``."""
     size, value_size = sampling.batch_size, sampling.value_batch_size
     return {
         "batch_size": None if size == "auto" else size,
@@ -49,7 +49,7 @@ def given_batches(sampling: Sampling) -> dict[str, Any]:
 
 
 def refuse_options(given: Mapping[str, Any]) -> None:
-    """Raise for each option that is set (neither None nor False) although privacy forbids it."""
+    """Raise ValueError for the first option, by name, whose value is not None, False or 0."""
     for name, value in given.items():
         if value is not None and value is not False and value != 0:
             reason = "a private run computes on one device, with the rows that its rate draws and nothing else"
@@ -57,7 +57,7 @@ def refuse_options(given: Mapping[str, Any]) -> None:
 
 
 def check_private(clients: Any, privacy: Any, engine: str) -> None:
-    """Raise unless these clients can be private in this engine."""
+    """Raise unless ``privacy`` is a ``RecordPrivacy``, ``clients`` a ``ClientData`` and ``engine`` "compiled"."""
     checks.check_instance("privacy", privacy, RecordPrivacy)
     if not isinstance(clients, ClientData):
         given = f"{type(clients).__name__}: rows must be in memory"

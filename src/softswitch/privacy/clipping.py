@@ -1,4 +1,4 @@
-"""Sums of clipped rows with NumPy, and the local loss of several functions on single rows."""
+"""Sums of clipped row values and gradients with NumPy, and the local loss as a function of single rows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from softswitch.methods.messages import LocalLoss
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]  # parameters or gradients by name
 
 
 def mix_row_losses(
     loss: LocalLoss, constraint: Float[Array, " c"], counts: Float[Array, " functions"]
 ) -> tuple[Float[Array, " functions"], Any]:
-    """Return the weights of f and each g on a row, and the factor of their sum over rows.
+    """Return the weights m_j N/n_j of f and each g on a row, and the factor 1/N of their sum over rows.
 
     The local loss is Σ_j m_j h_j with h_j = Σ_rows h_j(row)/n_j, where n_j are the ``counts``. On a row it is
     Σ_j (m_j N/n_j) h_j(row) times 1/N, with the weighted harmonic mean N of the n_j. Functions with n_j = 0 are
-    ignored.
-    A penalty applies if the reported ``constraint`` exceeds the tolerance.
+    ignored. A penalty applies if the reported ``constraint`` exceeds the tolerance.
     """
     xp = array_namespace(counts)
     on_objective = xp.reshape(xp.asarray(loss.objective, dtype=counts.dtype), (1,))
@@ -42,7 +41,7 @@ def mix_row_losses(
 
 
 def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
-    """Sum vectors of row values (rows × functions), each clipped to norm ``clip``; −∞ and NaN count as 0."""
+    """Return the sum of row vectors (rows × functions), each clipped to norm ``clip``; −∞ and NaN count as 0."""
     finite = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
     largest = np.abs(finite).max(axis=1, keepdims=True, initial=0)
     unit = finite / np.where(largest > 0, largest, 1)
@@ -52,7 +51,7 @@ def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.nd
 
 
 def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
-    """Sum gradients of rows, each clipped to norm ``clip``; gradients that are not finite count as 0."""
+    """Return the sum of row gradients, each clipped to norm ``clip``; gradients that are not finite count as 0."""
     total = {name: np.zeros(value.shape) for name, value in like.items()}
     with np.errstate(all="ignore"):
         for gradient in gradients:
@@ -66,9 +65,9 @@ def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float
 def average_steps(
     params: Arrays, local_steps: int, step_size: float, per_row: float, noisy_sum: Callable[[Arrays], Arrays]
 ) -> Arrays:
-    """Return u_i, the mean of E noisy gradients along the local steps.
+    """Return a client's direction u_i, the mean of the noisy gradients along its local steps.
 
-    ``noisy_sum`` returns the noisy sum of clipped gradients on fresh rows, and ``per_row`` is the factor of that sum.
+    ``noisy_sum(params)`` returns the noisy sum of clipped gradients on fresh rows; a gradient is ``per_row`` times it.
     """
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):

@@ -1,4 +1,4 @@
-"""Rows of private clients in compiled programs: samples as the privacy analysis assumes, and sums of clipped rows."""
+"""Rows of private clients in compiled programs: Poisson samples, and sums of clipped values and gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 
 ROWS_TOGETHER, NUMBERS_TOGETHER = 4096, 1 << 22
-"""Number of rows whose values are computed together, and of entries of gradients that are computed together."""
+"""Maximum number of rows whose values are computed at a time, and of gradient entries of rows at a time."""
 
 
 class DrawnRows(NamedTuple):
-    """Row indices of one client, with padding, and the mask of those that are not padding."""
+    """Row indices of one client with padding, and a mask that is False for padding."""
 
     indices: Int[Array, " capacity"]
     counted: Bool[Array, " capacity"]
@@ -31,7 +31,7 @@ def all_rows(rows: Rows, client: Array, width: int) -> DrawnRows:
 
 
 def draw_poisson_sample(rows: Rows, client: Array, width: int, capacity: int, key: Array, rate: float) -> DrawnRows:
-    """Draw every row independently, with a probability of at most ``rate`` < 1 and less than 2⁻³² below it."""
+    """Return at most ``capacity`` rows of a client, each drawn with a probability in (rate − 2⁻³², rate]; rate < 1."""
     words = jax.random.bits(key, (width,), jnp.uint32)
     drawn = (words < jnp.uint32(math.floor(rate * 2**32))) & (jnp.arange(width) < rows.counts[client].sum())
     return _at(rows, client, jnp.nonzero(drawn, size=capacity, fill_value=width)[0].astype(jnp.int32))
@@ -52,14 +52,14 @@ def _at(rows: Rows, client: Array, places: Array) -> DrawnRows:
 
 
 def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "rows functions"]:
-    """Return f and g on every single row; the weights of the batch are ignored."""
+    """Return f and g on each row of a batch as a batch of one row; the row weights are ignored."""
     return map_slices(lambda row: losses.values(params, _as_batch(row, params)), _columns(batch), ROWS_TOGETHER)
 
 
 def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Array, clip: Any) -> Array:
-    """Sum f and g over the counted rows, the vector of each row clipped to norm ``clip``; −∞ and NaN count as 0."""
+    """Return the sum over the counted rows of the vectors (f, g), each clipped to norm ``clip``; −∞ and NaN are 0."""
 
-    def clipped(values: Array) -> Array:
+    def clip_row(values: Array) -> Array:
         values = jnp.where(jnp.isposinf(values), jnp.finfo(values.dtype).max, values)
         values = jnp.where(jnp.isfinite(values), values, 0)
         largest = jnp.abs(values).max()
@@ -67,13 +67,13 @@ def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Ar
         norm = jnp.linalg.norm(unit)
         return unit * jnp.minimum(largest, clip / jnp.where(norm > 0, norm, 1))
 
-    return jnp.where(counted[:, None], jax.vmap(clipped)(evaluate_rows(losses, params, batch)), 0).sum(axis=0)
+    return jnp.where(counted[:, None], jax.vmap(clip_row)(evaluate_rows(losses, params, batch)), 0).sum(axis=0)
 
 
 def sum_clipped_gradients(
     losses: Losses, params: Params, batch: Batch, counted: Array, mix: Array, clip: Any
 ) -> Params:
-    """Sum the gradients of <mix, (f, g)> over the counted rows, each clipped to norm ``clip``.
+    """Return the sum over the counted rows of the gradients of <mix, (f, g)>, each clipped to norm ``clip``.
 
     The surrogate replaces g if there is one. Gradients that are not finite count as 0.
     """
@@ -84,7 +84,7 @@ def sum_clipped_gradients(
         values = jnp.concatenate([losses.objective(params, batch)[None], constraints])
         return jnp.dot(mix, jnp.where(jnp.isneginf(values), 0, values))
 
-    def clipped(row: Batch) -> Params:
+    def clip_gradient(row: Batch) -> Params:
         gradient = jax.grad(loss)(params, row)
         norm = optax.tree.norm(gradient)
         is_finite = jnp.isfinite(norm)
@@ -92,7 +92,7 @@ def sum_clipped_gradients(
         return jax.tree.map(lambda part: jnp.where(is_finite, part * scale, 0), gradient)
 
     def in_slice(rows: tuple[Batch, Array]) -> Params:
-        gradients = jax.vmap(clipped)(rows[0])
+        gradients = jax.vmap(clip_gradient)(rows[0])
         return jax.tree.map(lambda part: jnp.tensordot(rows[1].astype(part.dtype), part, axes=1), gradients)
 
     numbers = sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,4 +1,4 @@
-"""Clients that release only sums of clipped rows with noise."""
+"""PrivateOracle: clients that release only sums of clipped rows with Gaussian noise."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from softswitch.support.arrays import weighted_sum
 
 
 class NoiseDeviations(NamedTuple):
-    """Standard deviations of the noise on each entry of a sum: of values in reports, gradients, and evaluations."""
+    """Standard deviations of the noise on each entry of a sum over rows, for each kind of release."""
 
-    report: Any
-    step: Any
-    evaluation: Any
+    report: Any  # of f and g on drawn rows
+    step: Any  # of a gradient on drawn rows
+    evaluation: Any  # of f and g on all rows
 
 
 class PrivateRandomness(NamedTuple):
-    """Noise on reports, keys of the rows of each report and step (None for all rows), and keys of gradient noise."""
+    """Random numbers of a round's m participants."""
 
-    report_noise: Float[Array, "m functions"]
-    row_keys: Key[Array, "m steps_and_report"] | None
-    noise_keys: Key[Array, "m steps"]
+    report_noise: Float[Array, "m functions"]  # standard normal noise on f and each g
+    row_keys: Key[Array, "m steps_and_report"] | None  # of the rows of the report and each step; None: all rows
+    noise_keys: Key[Array, "m steps"]  # of the noise on the gradient of each step
 
 
 class PrivateDraws(NamedTuple):
-    """The random choices of one round: its participants I_k, and their random numbers."""
+    """The random choices of one round: the indices of its participants, and their random numbers."""
 
     clients: Int[Array, " m"]
     randomness: PrivateRandomness
@@ -53,14 +53,14 @@ class PrivateDraws(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PrivateOracle(Oracle):
-    """Clients that hold rows, clip the contribution of each row, sum them up and add noise.
+    """Oracle of clients that clip the contribution of each row, sum them up and add Gaussian noise.
 
     ``counts`` are the numbers of rows of f and each g, clients × functions: public or released with noise, and 0 if a
     client lacks the function. ``shares`` are the fractions of their rows that clients draw.
 
     Rows are drawn with probability ``rate``. Draws of rows and noise depend on the words in ``secret`` besides the seed
     of the run; without any, the noise can be reproduced from the seed. ``width`` is the number of rows of the largest
-    client, and ``capacity`` the maximum number of drawn rows.
+    client, ``capacity`` the maximum number of drawn rows, and ``slice_size`` the number of clients in parallel.
     """
 
     rows: Rows
@@ -104,18 +104,18 @@ class PrivateOracle(Oracle):
         return np.where(counts > 0, float(noise) / np.where(counts > 0, counts, 1), np.inf)
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return the cost of a round by the public or noisy numbers of rows."""
+        """Return the expected rows of a round for reports and for gradients, from public or noisy numbers of rows."""
         rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
         return rows, self.local_steps * rows
 
     def draw(self, key: Array) -> PrivateDraws:
-        """Draw I_k and the random numbers of its members."""
+        """Draw the participants of a round, and their random numbers."""
         n, m = self.client_count, self.participants
         words = jax.random.bits(jax.random.fold_in(key, 0), (client_bit_count(n, m),), jnp.uint32)
         return PrivateDraws(sample_clients(words, n, m), self.draw_randomness(key))
 
     def draw_randomness(self, key: Array) -> PrivateRandomness:
-        """Draw noise and keys for all participants at once."""
+        """Draw the noise and the random keys of all participants of a round."""
         m, steps = self.participants, self.local_steps
         key = with_secret(jax.random.fold_in(key, 1), self.secret)
         for_noise, for_rows, for_steps = jax.random.split(key, 3)
@@ -124,11 +124,11 @@ class PrivateOracle(Oracle):
         return PrivateRandomness(noise, rows, jax.random.split(for_steps, (m, steps)))
 
     def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> PrivateDraws:
-        """Combine given participants with their random numbers."""
+        """Return the draws of given participants with the given random numbers."""
         return PrivateDraws(clients, randomness)
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, Array]:
-        """Compute noisy f_i and g_i on fresh rows; clients keep their reported g."""
+        """Return the noisy f_i and g_i on fresh rows, and g_i again, which ``direction`` uses."""
 
         def one(participant: tuple[Array, Any, Array]) -> Array:
             client, keys, noise = participant
@@ -143,7 +143,7 @@ class PrivateOracle(Oracle):
     def direction(
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute Σ_i r_i u_i."""
+        """Return Σ_i r_i u_i, the weighted sum of the participants' directions."""
         local_steps = jax.vmap(self._local_steps(params, decision.local_loss, step_size))
 
         def in_slice(part: tuple[Any, ...]) -> Params:
@@ -156,7 +156,7 @@ class PrivateOracle(Oracle):
     def directions(
         self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute every u_i, stacked along the first axis."""
+        """Return the direction u_i of every participant, stacked along the first axis."""
         participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
         return map_slices(self._local_steps(params, decision.local_loss, step_size), participants, self.slice_size)
 
@@ -198,15 +198,15 @@ class PrivateOracle(Oracle):
         return jnp.where(counts > 0, noisy / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
     def evaluate(self, params: Any) -> Any:
-        """Raise: an evaluation of all rows during a run would not be counted."""
+        """Raise ValueError: evaluations on all rows during a run are not part of the privacy accounting."""
         raise ValueError("private clients cannot be evaluated on all rows during a run; use their reports")
 
     def without_final_evaluation(self) -> PrivateOracle:
-        """Return the same clients without evaluations: ``evaluate_params`` returns NaN."""
+        """Return the same clients, but with an ``evaluate_params`` that returns NaN and releases nothing."""
         return replace(self, evaluates=False)
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Compute noisy f_i and g_i on all rows; the same parameters always get the same noise."""
+        """Return noisy f_i and g_i on all rows; the same parameters always get the same noise."""
         values = np.full(self.counts.shape, np.nan)
         if self.evaluates:
             bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
@@ -215,7 +215,7 @@ class PrivateOracle(Oracle):
 
 
 def with_secret(key: Array, secret: Array) -> Array:
-    """Return a key that also depends on secret words."""
+    """Return ``key`` with all words of ``secret`` folded in."""
     for i in range(secret.shape[0]):
         key = jax.random.fold_in(key, secret[i])
     return key

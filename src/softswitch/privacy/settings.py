@@ -9,7 +9,7 @@ from typing import NamedTuple
 from softswitch.support import checks
 
 SIZE_THRESHOLD = 4.0
-"""A noisy number of rows of at most this many standard deviations counts as 0."""
+"""Number of standard deviations of its noise up to which a noisy number of rows counts as 0."""
 _LIMITS: dict[str, dict[str, float]] = {
     "epsilon": {"minimum": 1e-6},  # smaller values overflow in the accounting
     "noise": {"minimum": 1e-9},
@@ -27,19 +27,23 @@ class RecordPrivacy:
     ``pip install 'softswitch[privacy]'``.
 
     Attributes:
-        epsilon: Privacy budget ε of each client for the whole run. Default: computed from ``noise``.
+        epsilon: Privacy budget ε >= 1e-6 of each client for the whole run. Default: computed from ``noise``.
         delta: Failure probability δ, which should be well below 1/n for the smallest client's number of rows n.
-        clip_value: Clipping norm of the vector of a row's objective and constraints. If it is too small, large losses
-            are underestimated, and the constraint holds only for the clipped values.
-        clip_gradient: Clipping norm of a row's gradient.
-        rate: Probability with which a client draws each of its rows for a report and for each gradient, independently
-            (Poisson sampling). Neighbouring data sets differ by adding or removing a row.
-        noise: Noise multiplier of a gradient: standard deviation of the noise divided by ``clip_gradient``.
-        report_share: Share of the budget for reports, the values of objective and constraint that the switch uses.
-        evaluation_share: Share of the budget for evaluating the final parameters. Gradients get the rest.
+            Default: 1e-5.
+        clip_value: Clipping norm > 0 of the vector of a row's objective and constraints, in their units. If it is too
+            small, large losses are underestimated, and the constraint holds only for the clipped values. Default: 3.
+        clip_gradient: Clipping norm > 0 of a row's gradient. Default: 2.
+        rate: Probability in (0, 1] with which a client draws each of its rows for a report and for each gradient,
+            independently (Poisson sampling). Neighbouring data sets differ by adding or removing a row. Default: 1.
+        noise: Noise multiplier of a gradient: standard deviation of the noise divided by ``clip_gradient``. Default:
+            calibrated for ``epsilon``.
+        report_share: Fraction of the budget for reports, the values of objective and constraint that the switch uses.
+            Default: 0.5.
+        evaluation_share: Fraction of the budget for evaluating the final parameters. Gradients get the rest. Default:
+            0.05.
         public_sizes: Whether row counts are public: each client's total, and the count of each class or group. If
-            False, they are released once with noise, which costs ``sizes_share`` of the budget.
-        sizes_share: Share of the budget for the numbers of rows if they are not public.
+            False, they are released once with noise, which costs ``sizes_share`` of the budget. Default: True.
+        sizes_share: Fraction of the budget for the numbers of rows if they are not public. Default: 0.05.
     """
 
     epsilon: float | None = None
@@ -69,7 +73,7 @@ class RecordPrivacy:
 
     @property
     def step_share(self) -> float:
-        """Share of the budget for gradients."""
+        """Fraction of the budget that is left for gradients."""
         return 1 - self.report_share - self.evaluation_share - (0 if self.public_sizes else self.sizes_share)
 
     @property
@@ -79,16 +83,16 @@ class RecordPrivacy:
 
 
 class Releases(NamedTuple):
-    """Number of releases of a client: reports and gradients on drawn rows, evaluations of all rows, and sizes."""
+    """Numbers of noisy releases of one client, by kind."""
 
-    reports: int = 0
-    steps: int = 0
-    evaluations: int = 0
-    sizes: int = 0
+    reports: int = 0  # values of f and g on drawn rows
+    steps: int = 0  # gradients on drawn rows
+    evaluations: int = 0  # values of f and g on all rows
+    sizes: int = 0  # numbers of rows
 
     @classmethod
     def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
-        """Return the maximum number of releases of a client, which may take part in every round."""
+        """Return the releases of a client that takes part in every round, the maximum."""
         return cls(rounds, rounds * local_steps, evaluations, int(not privacy.public_sizes))
 
 
@@ -102,9 +106,9 @@ class NoiseLevels(NamedTuple):
 
     @classmethod
     def of(cls, privacy: RecordPrivacy, planned: Releases, step: float) -> NoiseLevels:
-        """Return the levels with which each kind of release takes its share of the budget; ``step`` is given.
+        """Return the levels that divide the budget as ``privacy`` sets, given the level ``step`` of gradients.
 
-        For drawn rows, the cost is approximated by rate²·times/noise². Releases of all rows take their share of the
+        For drawn rows, the cost is approximated by rate²·times/noise². Releases of all rows take their fraction of the
         budget itself if there is one, because amplification by sampling does not apply to them.
         """
         drawn = step * math.sqrt(privacy.step_share / max(1, planned.steps))

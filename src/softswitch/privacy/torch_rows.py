@@ -17,7 +17,7 @@ from softswitch.problem.parameters import Params
 
 
 def evaluate_rows(functions: ModuleFunctions, params: Params, data: TorchRows, rows: np.ndarray) -> np.ndarray:
-    """Return f and g on single rows, rows × functions."""
+    """Return f and each g on every single row of ``rows``, as an array of rows × functions."""
     functions.load(params)
 
     def one(row: int) -> np.ndarray:
@@ -30,7 +30,7 @@ def evaluate_rows(functions: ModuleFunctions, params: Params, data: TorchRows, r
 def sum_row_gradients(
     functions: ModuleFunctions, params: Params, data: TorchRows, rows: np.ndarray, mix: Any, clip: float
 ) -> Arrays:
-    """Sum the gradients of <mix, (f, g)> over rows, each clipped to norm ``clip``; the surrogate replaces g."""
+    """Return the sum over rows of the gradients of <mix, (f, surrogate of g)>, each clipped to norm ``clip``."""
     functions.load(params)
     loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)
 
@@ -45,7 +45,7 @@ def sum_row_gradients(
 
 @contextmanager
 def preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Restore the module's buffers afterwards, so that no row affects later ones."""
+    """Restore the module's buffers at the end of the ``with`` block, so that no row affects later ones."""
     before = {name: part.detach().clone() for name, part in module.named_buffers()}
     try:
         yield
@@ -56,7 +56,7 @@ def preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
 
 
 def describe_row_mixing(module: torch.nn.Module) -> str | None:
-    """Return why the output of the module for one row depends on other rows; None if it does not.
+    """Return an error message if the output of the module for one row depends on other rows, else None.
 
     Clipping does not bound the influence of a row on batch normalisation or on running statistics.
     """

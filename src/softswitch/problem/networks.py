@@ -233,10 +233,7 @@ def miscoverage_rate(scale: LabelScale = STANDARD) -> Rate:
 
 
 def regression_constraint(kind: str, scale: LabelScale = STANDARD) -> tuple[Function, Function | None, Range | None]:
-    """Return the constraint "mean-error", "absolute-error" or "coverage", its surrogate and its range on one row.
-
-    The surrogate is None if the constraint is differentiable, the range None if that of the label is unknown.
-    """
+    """Return the constraint "mean-error", "absolute-error" or "coverage", its surrogate or None, and its range."""
     checks.check_choice("kind", kind, ("mean-error", "absolute-error", "coverage"))
     if kind == "coverage":
         return *miscoverage_rate(scale), ZERO_ONE
