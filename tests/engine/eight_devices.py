@@ -17,6 +17,7 @@ from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 from softswitch.engine import compiled
 from softswitch.engine.request import RunSettings, request
+from softswitch.oracles import derivatives
 from softswitch.oracles.options import Sampling
 
 SETTINGS = {"alpha": 20.0, "step_size": 0.1, "tolerance": 0.05}
@@ -120,6 +121,23 @@ def chosen_and_resumed_on_others(folder):
     return apart(whole, part)
 
 
+def second_order():
+    """SQP on five and on eight devices: clients with several widths, and a pooled constraint."""
+    differences = []
+    derivatives.WORTH_A_WIDTH = 1
+    for constraint, criterion in ((two_constraints, None), (POOLED, "pooled")):
+        problem, clients = made(constraint=constraint)
+        method, logging = ss.SQP(tolerance=0.05, criterion=criterion), ss.Logging(held_out=made(clients=5)[1])
+        one, *others = (
+            ss.solve(problem, clients, method, compute=ss.Compute(devices=devices), logging=logging)
+            for devices in (None, 5, "all")
+        )
+        for many in others:
+            assert len(many.history) == len(one.history)
+            differences += [abs(many.lower_bound.value - one.lower_bound.value), apart(one, many)]
+    return max(differences)
+
+
 def work():
     """The work of one device as the compiler counts it, and what is exchanged, with 16 clients a device."""
     counted = {}
@@ -164,5 +182,5 @@ if __name__ == "__main__":
         for one in (few_and_local_steps, pooled_with_memory, robust_and_random, several_slices, single_precision)
     }
     runs |= {"chosen_and_resumed_on_others": lambda: chosen_and_resumed_on_others(Path(folder))}
-    runs |= {"work": work, "refusals": refusals}
+    runs |= {"second_order": second_order, "work": work, "refusals": refusals}
     print(json.dumps({name: runs[name]() for name in names}))

@@ -35,7 +35,7 @@ def told(process):
     return json.loads(out.splitlines()[-1])
 
 
-QUICK = ("few_and_local_steps", "work", "refusals")
+QUICK = ("few_and_local_steps", "second_order", "work", "refusals")
 SLOW = ("pooled_with_memory", "robust_and_random", "several_slices", "single_precision", "chosen_and_resumed_on_others")
 
 
@@ -64,6 +64,10 @@ def by_two(tmp_path_factory):
 
 def test_eight_devices_take_the_course_of_one(on_eight):
     assert on_eight["few_and_local_steps"] <= 1e-12
+
+
+def test_second_order_runs_on_eight_devices(on_eight):
+    assert on_eight["second_order"] <= 1e-9
 
 
 @pytest.mark.slow

@@ -244,6 +244,21 @@ def test_what_cannot_be_combined_names_the_alternative(options, message):
         ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), **options)
 
 
+def test_clients_that_cannot_be_combined_name_the_alternative():
+    method, federation = ss.SQP(tolerance=0.05), object()
+    with pytest.raises(
+        TypeError, match=r"clients must be ClientData or StreamedData for SQP, but is object.*use solve"
+    ):
+        ss.solve(PARITY, federation, method)
+    with pytest.raises(ValueError, match=r"max_evaluation_rows must be None for SQP.*use SoftmaxSGM"):
+        ss.solve(PARITY, out_of_core(parity(), max_evaluation_rows=20), method)
+    with pytest.raises(ValueError, match=r"devices must keep its default for SQP.*use solve"):
+        ss.solve(PARITY, out_of_core(parity()), method, compute=ss.Compute(devices=1))
+    plain = dataclasses.replace(PARITY, constraint=cross_entropy)
+    with pytest.raises(ValueError, match="constraint must be a PooledConstraint"):
+        ss.solve(plain, parity(), ss.SQP(tolerance=0.05, criterion="pooled"))
+
+
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="precision"):
         ss.SQP(tolerance=0.1, precision=0.0)
@@ -266,6 +281,43 @@ def test_widths_cover_all_clients_with_little_padding():
     widths = _few_widths(sizes, 1)
     assert list(widths) == [15, 1100, 90_000]
     assert math.isclose(sum(widths[np.searchsorted(widths, sizes)]), 3 * 15 + 2 * 1100 + 90_000)
+
+
+def check_same_course(result, expected):
+    """The iterates, values and multipliers of two runs differ by rounding errors only."""
+    assert len(result.history) == len(expected.history)
+    for name in ("objective", "constraint"):
+        np.testing.assert_allclose(getattr(result.history, name), getattr(expected.history, name), rtol=0, atol=1e-9)
+    for one, other in zip(jax.tree.leaves(result.params), jax.tree.leaves(expected.params), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+    assert result.status == expected.status
+    assert result.lower_bound.value == pytest.approx(expected.lower_bound.value, abs=1e-9)
+    assert result.client_optimum is None
+
+
+def out_of_core(clients, **options):
+    columns = {name: np.asarray(column) for name, column in clients.rows.columns.items()}
+    owner = np.repeat(clients.names, clients.sizes)
+    return ss.StreamedData.from_arrays(columns, owner, buffer_bytes=16_000, **options)
+
+
+@pytest.mark.parametrize("criterion", [None, "pooled"])
+def test_rows_out_of_core(criterion):
+    """Two of five clients fit into half of the buffer."""
+    clients, method = parity(), ss.SQP(tolerance=0.03, criterion=criterion)
+    streamed, logging = out_of_core(clients), ss.Logging(held_out=clients)
+    check_same_course(
+        ss.solve(PARITY, streamed, method, logging=logging), ss.solve(PARITY, clients, method, logging=logging)
+    )
+
+
+def test_rows_out_of_core_resume_to_the_same_bits(tmp_path):
+    streamed = out_of_core(parity())
+    whole = ss.solve(PARITY, streamed, ss.SQP(tolerance=0.05))
+    for rounds in (2, None):
+        result = ss.solve(PARITY, streamed, ss.SQP(tolerance=0.05), rounds=rounds, checkpoints=ss.Checkpoints(tmp_path))
+    np.testing.assert_array_equal(result.history.objective, whole.history.objective)
+    np.testing.assert_array_equal(result.params, whole.params)
 
 
 def test_other_functions_refuse_it_before_any_work():

@@ -15,6 +15,7 @@ import numpy as np
 
 from softswitch.certification.optimality import bound_by_weights, prove_infeasible
 from softswitch.data.client_data import ClientData
+from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import defer_interrupts
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
@@ -23,9 +24,11 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.oracles.out_of_core import OutOfCoreDerivatives
+from softswitch.oracles.sharded import ShardedDerivatives
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
-from softswitch.problem.problem import Problem
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results import baseline
 from softswitch.results.baseline import Baseline, LowerBound
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
@@ -54,10 +57,13 @@ def check_second_order(
     privacy: Any,
 ) -> None:
     """Raise an error that names the alternative, unless these options can be combined with ``SQP``."""
-    if not isinstance(problem, Problem) or not isinstance(clients, ClientData):
-        raise TypeError(f"clients must be ClientData for SQP, but is {type(clients).__name__}; {INSTEAD}")
+    kinds = (ClientData, StreamedData)
+    if not isinstance(problem, Problem) or not isinstance(clients, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"clients must be {expected} for SQP, but is {type(clients).__name__}; {INSTEAD}")
     changed = [] if sampling is None else changed_options(sampling)
-    changed += changed_options(compute) + changed_options(output, "lower_bound")
+    changed += changed_options(compute, *(["devices"] if isinstance(clients, ClientData) else []))
+    changed += changed_options(output, "lower_bound")
     changed += [name for name, value in (("privacy", privacy), ("eval_every", logging.eval_every)) if value is not None]
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for SQP, which uses all rows of all clients; {INSTEAD}")
@@ -74,9 +80,15 @@ def check_second_order(
 def make_derivatives(
     problem: Problem, clients: Any, compute: Compute, *, pooled: bool = False, held_out: Any = None
 ) -> DerivativeOracle:
-    """Return the clients of ``solve`` as clients that return derivatives, for options that can be combined."""
+    """Return the clients of ``solve`` as clients that return derivatives; ``pooled``: with one constraint of all."""
+    if pooled and not isinstance(problem.constraint, PooledConstraint):
+        raise ValueError(f"constraint must be a PooledConstraint with criterion='pooled', but is {problem.constraint}")
     if held_out is not None:
         checks.check_instance("held_out", held_out, ClientData)
+    if isinstance(clients, StreamedData):
+        return OutOfCoreDerivatives(problem, clients, pooled=pooled, held_out=held_out)
+    if compute.devices is not None:
+        return ShardedDerivatives(problem, clients, compute.devices, pooled=pooled, held_out=held_out)
     return RowDerivatives(problem, clients, pooled=pooled, held_out=held_out)
 
 

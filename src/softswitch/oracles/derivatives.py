@@ -8,6 +8,7 @@ pieces a − b and b − a.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -197,8 +198,8 @@ class RowDerivatives(DerivativeOracle):
         self.names, self.start, self.sizes = clients.names, problem.start, clients.sizes
         self.domain, self.convex, self.has_gaps = problem.domain, problem.convex, self._functions.has_gaps
         ignoring = functions_ignoring_weights(problem, clients)
-        self._groups = _group_by_width(clients.sizes, self.size, exactly=bool(ignoring))
-        widest = self._groups[0][1]
+        self.groups = _group_by_width(clients.sizes, self.size, exactly=bool(ignoring))
+        widest = self.groups[0][1]
         with jax.enable_x64(True):
             point = jnp.zeros(self.size)
             batch = jax.eval_shape(partial(_batch, width=widest), self._rows, jnp.int32(0))
@@ -235,7 +236,7 @@ class RowDerivatives(DerivativeOracle):
         with jax.enable_x64(True):
             point, client = jnp.zeros(self.size), jnp.int32(0)
             program = program_digest(
-                lambda point, client: self._functions.values(point, _batch(self._rows, client, self._groups[0][1])),
+                lambda point, client: self._functions.values(point, _batch(self._rows, client, self.groups[0][1])),
                 point,
                 client,
             )
@@ -277,23 +278,32 @@ class RowDerivatives(DerivativeOracle):
         values, jacobian = np.zeros(weights.shape), np.zeros((*weights.shape, self.size))
         hessian = np.zeros((self.size, self.size))
         with jax.enable_x64(True):
-            for clients, width in self._groups:
-                if not needed[clients].any():
-                    continue
-                columns = max(1, min(self.size, SLICE_BYTES // (64 * width)))
-                found = _derive(
-                    jnp.asarray(point, float),
-                    self._rows,
-                    jnp.asarray(clients, jnp.int32),
-                    jnp.asarray(weights[clients], float),
-                    jnp.asarray(needed[clients]),
-                    functions=self._functions,
-                    width=width,
-                    columns=columns,
-                )
+            for clients, found in self.compute(np.asarray(point, float), weights, needed):
                 values[clients], jacobian[clients], part = map(np.asarray, found)
                 hessian += part
         return values, jacobian, (hessian + hessian.T) / 2
+
+    def compute(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield some clients, and what ``derive_clients`` returns for them, until all needed ones were there.
+
+        Args:
+            point: Parameters as one vector.
+            weights: Weights of the functions in the Hessian; clients × functions.
+            needed: Which clients are needed.
+        """
+        for clients, width in self.groups:
+            if needed[clients].any():
+                arguments = clients.astype(np.int32), weights[clients], needed[clients]
+                yield clients, derive_clients(point, self._rows, *arguments, **self.program(width))
+
+    def program(self, width: int) -> dict[str, Any]:
+        """Return the arguments of ``derive_clients`` that are compiled in.
+
+        Args:
+            width: Number of rows of a batch.
+        """
+        columns = max(1, min(self.size, SLICE_BYTES // (64 * width)))
+        return {"functions": self._functions, "width": width, "columns": columns}
 
 
 def _group_by_width(sizes: np.ndarray, parameters: int, *, exactly: bool) -> list[tuple[np.ndarray, int]]:
@@ -337,7 +347,7 @@ def _batch(rows: Rows, client: Array, width: int) -> Batch:
 
 
 @partial(jax.jit, static_argnames=("functions", "width", "columns"))
-def _derive(
+def derive_clients(
     point: Array,
     rows: Rows,
     clients: Array,
@@ -358,6 +368,8 @@ def _derive(
             return jnp.dot(weight, jnp.where(weight != 0, functions.values(point, batch), 0))
 
         _, linear = jax.linearize(jax.grad(total), point)
+        if slices == 1:
+            return jax.vmap(linear)(units[0])
         return lax.map(jax.vmap(linear), units).reshape(-1, size)[:size]
 
     def derive(client: Array, weight: Array) -> tuple[Array, Array, Array]:

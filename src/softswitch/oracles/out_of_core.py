@@ -18,6 +18,7 @@ from softswitch.data.streamed_data import DataOutline, StreamedData
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles import evaluation
 from softswitch.oracles.base import Evaluation, Oracle
+from softswitch.oracles.derivatives import RowDerivatives, derive_clients
 from softswitch.oracles.evaluation import (
     EvaluationPlan,
     Evaluator,
@@ -70,7 +71,7 @@ class BlockEvaluator:
         parts: list[list[np.ndarray]] = []  # f, g and the statistics of a pooled constraint
         blocks = list(self._blocks())
         for clients, width in blocks:
-            rows = self._read(clients, width)
+            rows = read_clients(data, clients, width)
             indices = jnp.arange(len(clients), dtype=jnp.int32)
             plan = EvaluationPlan((indices,), indices, (width,), data.row_bytes)
             computed: tuple[Any, ...] = compiled_values(plan, rows, params, losses)
@@ -95,20 +96,53 @@ class BlockEvaluator:
             for first in range(0, len(group), count):
                 yield np.asarray(group[first : first + count]), width
 
-    def _read(self, clients: np.ndarray, width: int) -> Rows:
-        store, first, together = make_store(self._data, len(clients) * width), 0, max(1, INDEX_ROWS // width)
-        for begin in range(0, len(clients), together):
-            rows = self._data.evaluation_rows(clients[begin : begin + together])
-            self._data.read(rows, store, first)
-            first += len(rows)
-        sizes = self._data.evaluation_sizes[clients]
-        offsets = np.cumsum(sizes) - sizes
-        return Rows(put_store(store), *(jnp.asarray(part.astype(np.int32)[:, None]) for part in (offsets, sizes)))
+
+def read_clients(data: StreamedData, clients: np.ndarray, width: int) -> Rows:
+    """Read the evaluation rows of some clients, of at most ``width`` rows each."""
+    store, first, together = make_store(data, len(clients) * width), 0, max(1, INDEX_ROWS // width)
+    for begin in range(0, len(clients), together):
+        rows = data.evaluation_rows(clients[begin : begin + together])
+        data.read(rows, store, first)
+        first += len(rows)
+    sizes = data.evaluation_sizes[clients]
+    offsets = np.cumsum(sizes) - sizes
+    return Rows(put_store(store), *(jnp.asarray(part.astype(np.int32)[:, None]) for part in (offsets, sizes)))
 
 
 @partial(jax.jit, static_argnames="losses")
 def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
     return losses.pool(jnp.tensordot(sizes, statistics, axes=1))
+
+
+class OutOfCoreDerivatives(RowDerivatives):
+    """The derivatives of ``StreamedData``: each exchange reads the rows of all clients, half a buffer at a time."""
+
+    def __init__(
+        self, problem: Problem, data: StreamedData, *, pooled: bool = False, held_out: ClientData | None = None
+    ) -> None:
+        if (data.evaluation_sizes < data.sizes).any():
+            raise ValueError("max_evaluation_rows must be None for SQP, which uses all rows; use SoftmaxSGM")
+        self._data, self._blocks = data, BlockEvaluator(problem, data, problem.start)
+        super().__init__(problem, DataOutline(data), pooled=pooled, held_out=held_out)
+
+    def evaluate(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client, in the user's precision."""
+        return self._blocks.evaluate(params)
+
+    def digest(self) -> dict[str, str]:
+        """Return digests of some rows and of the program, as text by name."""
+        return super().digest() | {"clients": self._data.fingerprint()}
+
+    def compute(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield the derivatives of one block of clients after another."""
+        for group, width in self.groups:
+            count = max(1, self._data.buffer_bytes // (2 * width * self._data.row_bytes))
+            for clients in np.array_split(group, -(-len(group) // count)):
+                if needed[clients].any():
+                    rows, places = read_clients(self._data, clients, width), np.arange(len(clients), dtype=np.int32)
+                    arguments = places, weights[clients], needed[clients]
+                    yield clients, derive_clients(point, rows, *arguments, **self.program(width))
+                    del rows  # before the next block is read
 
 
 def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Params) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ clients elsewhere. The server's part of a round is computed on every device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -22,9 +22,12 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, can_index_words, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import STATIC, Evaluation
+from softswitch.oracles.derivatives import RowDerivatives, derive_clients
 from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
-from softswitch.oracles.gradient import GradientOracle, RowDraws
+from softswitch.oracles.gradient import GradientOracle, RowDraws, make_gradient_oracle
+from softswitch.oracles.options import Sampling
 from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.problem import Problem
 from softswitch.support import checks, processes
 from softswitch.support.arrays import is_random_key
 
@@ -335,6 +338,58 @@ def shard_oracle(
         dummy=dummy,
         mesh=mesh,
     )
+
+
+class ShardedDerivatives(RowDerivatives):
+    """The derivatives of clients that are sharded over devices: each device computes those of its own clients."""
+
+    def __init__(
+        self, problem: Problem, clients: ClientData, devices: Any, *, pooled: bool = False, held_out: Any = None
+    ) -> None:
+        if (count := jax.process_count()) > 1:
+            raise ValueError(f"SQP must run in one process, but there are {count}; use SoftmaxSGM")
+        oracle = make_gradient_oracle(problem, clients, Sampling(), held_out=held_out)
+        self._oracle = shard_oracle(oracle, clients, devices, None)
+        super().__init__(problem, clients, pooled=pooled)
+
+    def evaluate(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client, in the user's precision."""
+        return self._oracle.evaluate_params(params)
+
+    def evaluate_held_out(self, params: Params) -> Evaluation | None:
+        """Evaluate parameters on held-out rows; None if there are none."""
+        values = self._oracle.evaluate_held_out(params)
+        return None if values is None else Evaluation(*map(np.asarray, values))
+
+    def compute(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield the derivatives of the clients of one width after another, computed on all devices together."""
+        oracle, owner = self._oracle, np.asarray(self._oracle.owner)
+        # The dummy client n is not needed.
+        weights, needed = np.pad(weights, ((0, 1), (0, 0))), np.append(needed, False)
+        for group, width in self.groups:
+            if needed[group].any():
+                clients = group_by_device(group, owner, oracle.mesh.size).reshape(-1)
+                arguments = (oracle.rows.columns, clients, weights[clients], needed[clients])
+                counts = oracle.rows.offsets, oracle.rows.counts
+                values, jacobian, total = _derive_sharded(
+                    arguments, (point, counts), mesh=oracle.mesh, program=tuple(self.program(width).items())
+                )
+                valid = clients < len(owner)
+                yield clients[valid], (np.asarray(values)[valid], np.asarray(jacobian)[valid], total)
+
+
+@partial(jax.jit, static_argnames=("mesh", "program"))
+def _derive_sharded(sharded: Any, replicated: Any, *, mesh: Mesh, program: tuple[tuple[str, Any], ...]) -> Any:
+    """Return the values and gradients of clients in the order of the devices, and the Hessian of their weighted sum."""
+
+    def on_device(sharded: Any, replicated: Any) -> Any:
+        (columns, *clients), (point, counts) = sharded, replicated
+        values, jacobian, total = derive_clients(point, Rows(columns, *counts), *clients, **dict(program))
+        return values, jacobian, lax.psum(total, AXIS)
+
+    specs, results = (SHARDED, REPLICATED), (SHARDED, SHARDED, REPLICATED)
+    run = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=results, check_vma=False)
+    return run(sharded, replicated)
 
 
 def _slice_size(oracle: GradientOracle, n: int, placement: Placement, client_batch_size: int | None) -> int:
