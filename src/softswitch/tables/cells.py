@@ -15,20 +15,23 @@ EMPTY = (
     *("#NV", "NULL", "Null", "null", "NaN", "nan", "NaT", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN"),
     *("-1.#QNAN", "\\N"),
 )
-"""Cells that count as empty."""
-NONE = ("None", "none")  # cells that count as empty if all other cells are numbers
-SYMBOLS = r"(?:%|‰|€|\$|£|¥|EUR|USD|GBP|CHF)?"  # that may precede or follow the numbers of a column
-SAMPLE = 50  # number of values to check before a whole column
+"""Texts of cells that count as empty."""
+NONE = ("None", "none")  # texts that count as empty if all other cells of the column are numbers
+SYMBOLS = r"(?:%|‰|€|\$|£|¥|EUR|USD|GBP|CHF)?"  # symbols that may precede or follow the numbers of a column
+SAMPLE = 50  # number of distinct values that are tried before a whole column is parsed
 
 
 def is_text(values: pd.Series) -> bool:
-    """Return whether a column holds neither numbers nor booleans nor times."""
+    """Return whether the dtype of a column is neither numeric nor boolean nor datetime."""
     types = pd.api.types
     return not (types.is_numeric_dtype(values) or types.is_bool_dtype(values) or types.is_datetime64_any_dtype(values))
 
 
 def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
-    """Return a column without surrounding blanks, as numbers if possible; ``empty``: further empty cells."""
+    """Return a column as numbers if all cells are, else as text without surrounding blanks; empty cells are None.
+
+    ``decimal`` is the decimal sign of the file. ``empty`` has further texts that count as empty.
+    """
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.dtype.categories.dtype)
     if not is_text(values):
@@ -44,10 +47,10 @@ def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()
 
 
 def parse_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
-    """Return the numbers of a text column; None if a cell is not a number.
+    """Return a text column as floats, with NaN for empty cells; None if a cell is not a number.
 
     Accepted are 1234.5, 1,234.5, 1 234.5 and 1'234.5, and 1.234,5 with a decimal comma, all with the same symbol such
-    as % or €. A column may use a different decimal sign than its file, but not both.
+    as % or €. A column may use another decimal sign than ``decimal``, that of its file, but not both.
     """
     codes, distinct = pd.factorize(values)
     if not len(distinct) or not all(isinstance(value, str) for value in distinct):
@@ -60,7 +63,7 @@ def parse_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
 
 
 def _match_numbers(texts: Sequence[str], decimal: str) -> list[str]:
-    """Return the cells as Python writes numbers; an empty list if one is not a number, or they differ in symbols."""
+    """Return the cells in Python's notation of numbers; an empty list if one is not a number, or symbols differ."""
     point, gaps = re.escape(decimal), rf"[{'.' if decimal == ',' else ','}\u0020\u00a0\u202f'’]"
     whole = rf"(?:\d{{1,3}}(?P<gap>{gaps})\d{{3}}(?:(?P=gap)\d{{3}})*|\d*)"
     number = rf"(?P<number>[-+−]?{whole}(?:{point}\d+)?(?:[eE][-+]?\d+)?)"
@@ -76,7 +79,7 @@ def _match_numbers(texts: Sequence[str], decimal: str) -> list[str]:
 
 DATES = ("%Y/%m/%d", "%Y/%m", "%Y%m%d", "%d/%b/%Y", "%d/%b/%y", "%d/%B/%Y", "%b/%d/%Y", "%B/%d/%Y")
 ORDERED_DATES = {"dmy": ("%d/%m/%Y", "%d/%m/%y"), "mdy": ("%m/%d/%Y", "%m/%d/%y")}
-"""Formats of dates that can be read in two ways, by the order of day and month."""
+"""Formats of ambiguous dates such as 05/01/2013, by the order of day and month."""
 TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M%p", "%I:%M:%S%p")
 _DATE_AND_TIME = (
     r"^(?P<date>.*?)(?:(?:^|T|\s)(?P<time>\d{1,2}:[\d:.]+(?:\s*[AaPp][Mm])?)\s*(?:Z|UTC|[-+]\d\d(?::?\d\d)?)?)?$"
@@ -85,17 +88,17 @@ _DATE_AND_TIME = (
 
 @dataclass(frozen=True, eq=False)
 class DateTimes:
-    """Days since 1 January 1970, hours since midnight (NaN if missing), and the order of day and month, if needed."""
+    """A parsed column of dates, of times of day, or of both; one entry per row."""
 
-    days: np.ndarray
-    hours: np.ndarray
-    order: str | None = None
+    days: np.ndarray  # days since 1 January 1970; NaN if the cell has no date
+    hours: np.ndarray  # hours since midnight; NaN if the cell has no time
+    order: str | None = None  # "dmy" or "mdy" if the format has numbers for day and month with the year last
 
 
 def parse_datetimes(values: pd.Series, order: str = "dmy") -> DateTimes | None:
-    """Parse a column of local dates and times in one format; None if it holds others.
+    """Parse a column of dates and times that all have one format; None if it holds anything else.
 
-    ``order`` ("dmy" or "mdy") applies if all dates are ambiguous.
+    Time zones are ignored. ``order`` ("dmy" or "mdy") applies if all dates are ambiguous.
     """
     if pd.api.types.is_datetime64_any_dtype(values):
         wall = values.dt.tz_localize(None) if values.dt.tz is not None else values
@@ -136,7 +139,7 @@ def _parse_texts(texts: pd.Series, order: str) -> DateTimes | None:
 
 
 def _parse_format(texts: pd.Series, formats: Sequence[str]) -> tuple[pd.Series, str] | None:
-    """Return the texts as dates, and the first format that all of them have."""
+    """Return the texts as dates, and the first format that all of them have; None if there is none."""
     for name in formats:
         try:
             return pd.to_datetime(texts, format=name), name

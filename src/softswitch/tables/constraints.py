@@ -25,40 +25,37 @@ Function = Callable[..., Any]  # a function ``(params, batch) -> value``
 
 @dataclass(frozen=True)
 class ProblemFunctions:
-    """The functions of ``(params, batch)`` that state a problem."""
+    """The functions of ``(params, batch)`` that define a problem."""
 
     objective: Function
     constraint: Function
-    surrogate: Function | None = None  # smooth replacement of a constraint without gradients, for descent only
-    range: Any = None  # of the constraint's value on a single row; None if unknown
-    cost: Function | None = None  # rate that a tighter bound makes worse, such as false alarms for misses
-    private_surrogate: Function | None = None  # a mean over rows, for training with differential privacy
+    surrogate: Function | None = None  # differentiable surrogate of a constraint without gradients
+    range: Any = None  # range of the constraint on a single row; None if unknown
+    cost: Function | None = None  # rate that a tighter bound increases, such as false alarms for misses
+    private_surrogate: Function | None = None  # surrogate that is a mean over rows, for differential privacy
     is_convex_if_linear: bool = False  # whether the problem is convex for a linear model
 
 
 @dataclass(frozen=True)
 class ConstraintKind:
-    """A kind of constraint.
+    """A kind of constraint, such as "miss-rate".
 
-    Attributes:
-        sentence: What must hold. It may contain {bound}, {points} (a difference of shares in percentage points),
-            {positive} ("diagnosis = malignant"), {label} and {group} ("sex = F").
-        default_bound: Bound that ``softswitch init`` proposes, or a function of the label column that returns it.
-        constraint_names: Function of the label and the protected group that names the constraints, if several.
+    ``sentence`` may contain {bound}, {points} (a difference of shares in percentage points), {positive} ("diagnosis =
+    malignant"), {label} and {group} ("sex = F").
     """
 
     name: str  # value of the setting task.kind
-    build: Callable[..., ProblemFunctions]  # of the keywords label, loss, quantile and bound
+    build: Callable[..., ProblemFunctions]  # function of the keywords label, loss, quantile and bound
     description: ConstraintDescription
-    sentence: str
-    label_types: tuple[str, ...] = (BINARY,)
-    strata: str | tuple[str, ...] | None = None  # columns that batches are stratified by
-    uses_groups: bool = False
-    default_bound: float | Callable[[pd.Series], float] = 0.1
-    constraint_names: Callable[[Any, Any], list[str]] | None = None
+    sentence: str  # the requirement, after "At every client,"
+    label_types: tuple[str, ...] = (BINARY,)  # supported label types
+    strata: str | tuple[str, ...] | None = None  # columns by which batches are stratified
+    uses_groups: bool = False  # whether the constraint compares a protected group with all other rows
+    default_bound: float | Callable[[pd.Series], float] = 0.1  # proposed by ``softswitch init``, from the label column
+    constraint_names: Callable[[Any, Any], list[str]] | None = None  # from label and protected group, if several
 
     def describe_bound(self, bound: float, *, client: str, label: str, positive: Any, group: str) -> str:
-        """Return the sentence that states what must hold at every client."""
+        """Return the requirement as a sentence; ``client`` and ``label`` are the names of the columns."""
         from softswitch.support.text import format_number
 
         points = f"{format_number(100 * bound)} percentage point{'s' * (bound != 0.01)}"
@@ -71,18 +68,18 @@ KINDS: dict[str, ConstraintKind] = {}  # all registered kinds by name
 
 
 def kind_names(*label_types: str) -> tuple[str, ...]:
-    """Return the names of the kinds that support one of these label types."""
+    """Return the names of the kinds that support at least one of these label types."""
     return tuple(kind.name for kind in KINDS.values() if set(label_types) & set(kind.label_types))
 
 
 @dataclass(frozen=True)
 class BuiltProblem:
-    """A problem, the columns that batches are stratified by, and functions that are not part of the problem."""
+    """A problem, and what the kind of constraint defines besides."""
 
     problem: Problem
-    strata: str | tuple[str, ...] | None
-    cost: Function | None
-    private_surrogate: Function | None
+    strata: str | tuple[str, ...] | None  # columns by which batches are stratified
+    cost: Function | None  # as in ``ProblemFunctions``
+    private_surrogate: Function | None  # as in ``ProblemFunctions``
 
 
 def build_problem(
@@ -101,12 +98,12 @@ def build_problem(
     Args:
         kind: Name of the constraint kind.
         features: Number of features.
-        hidden: Widths of the hidden layers; () is a linear model.
-        seed: Seed of the initial weights.
-        label: The label. Default: two classes, 0 and 1.
-        loss: Loss for a number. Default: "quantile" for coverage, else "squared".
-        quantile: Quantile of the quantile loss. Default: 1 - ``bound`` for coverage, else 0.5.
-        bound: The constraint's bound.
+        hidden: Widths of the hidden layers. Default: (), a linear model.
+        seed: Seed of the initial weights. Default: 0.
+        label: The fitted label. Default: two classes, 0 and 1.
+        loss: Loss of a numeric label. Default: "quantile" for coverage, else "squared".
+        quantile: Quantile of the quantile loss. Default: 1 − ``bound`` for coverage, else 0.5.
+        bound: Bound of the constraint, which only coverage uses. Default: None.
     """
     from softswitch.problem.problem import Problem
     from softswitch.tables.labels import BinaryLabel

@@ -1,4 +1,4 @@
-"""scikit-learn estimators that keep a bound at every client."""
+"""scikit-learn estimators that keep a constraint within a bound at every client."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class FederatedEstimator(BaseEstimator):
     """Base class of the estimators: a linear model or a network, trained by Softmax SGM on standardised features.
 
     Parameters:
-        kind: Kind of constraint.
-        bound: Largest value of the constraint that any client may have.
+        kind: Kind of constraint. Default: "miss-rate".
+        bound: Largest value of the constraint that any client may have. Default: 0.05.
         alpha: Sharpness of the softmax weights of the clients. Default: chosen during training.
         step_size: Step size of the server. Default: chosen during training. If set, all other defaults are as
             published.
@@ -56,23 +56,23 @@ class FederatedEstimator(BaseEstimator):
         output: Which iterate is the model, as for ``solve``.
         compute: Where and how clients compute, as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
-        hidden: Widths of the hidden layers; () is a linear model.
-        held_out: Share of each client's rows for the certificate; 0: no certificate.
-        validation: Share of each client's rows to select a certifiable model with; needs ``held_out``. If the model
-            is then not certified, ``predict`` raises an error.
-        allow_uncertified: Predict even if certification failed.
-        confidence: Confidence level of the certificate.
-        random_state: Seed of all random choices.
+        hidden: Widths of the hidden layers. Default: (), a linear model.
+        held_out: Share, in [0, 1), of each client's rows for the certificate. Default: 0, no certificate.
+        validation: Share, in [0, 1), of each client's rows to select a certifiable model with; needs ``held_out``. If
+            the model is then not certified, ``predict`` raises an error. Default: 0, no selection.
+        allow_uncertified: Whether to predict even if certification failed. Default: False.
+        confidence: Confidence level of the certificate, in (0, 1). Default: 0.95.
+        random_state: Seed of all random choices, or a ``RandomState``. Default: 0.
 
     Attributes:
         coef_: Weights of a linear model for the original features, with ``intercept_``.
         params_: Parameters of the model for standardised features (and a standardised label if it is a number).
         status_: How training ended; ``status_.ok`` if every client keeps the bound on its training rows.
-        worst_objective_: Objective of the worst client on its training rows; of a number in the label's unit.
+        worst_objective_: Objective of the worst client on its training rows; in the label's unit if it is a number.
         worst_constraint_: Constraint of the worst client on its training rows.
-        certificate_: Certificate on the held-out rows; None without such rows.
+        certificate_: Certificate on the held-out rows; None if ``held_out`` is 0.
         certified_: Whether the model is certified; None if ``validation`` is 0.
-        result_: The full result.
+        result_: The ``Result`` of training.
         n_features_in_: Number of features.
         feature_names_in_: Names of the features, if they have names.
     """
@@ -98,7 +98,7 @@ class FederatedEstimator(BaseEstimator):
     def _train(
         self, x: np.ndarray, y: np.ndarray, clients: Any, stratified: dict[str, Any], limits: Any = None, **given: Any
     ) -> None:
-        """Train and certify; splits preserve ``stratified``, and ``limits`` is the range of a number."""
+        """Train, certify and set the fitted attributes; ``limits`` is the range of a number, if known."""
         owner = np.zeros(len(y), int) if clients is None else check_row_values("clients", clients, len(y))
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -148,7 +148,7 @@ class FederatedEstimator(BaseEstimator):
         return np.asarray(self._scaler.transform(X), np.float32)
 
     def _outputs(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return the network's outputs for each row."""
+        """Return the network's outputs, rows × outputs; raise ValueError if the model is not certified but must be."""
         check_is_fitted(self)
         if self.certified_ is False and not self.allow_uncertified:
             verdict = describe_certification(self.certificate_)
@@ -157,7 +157,7 @@ class FederatedEstimator(BaseEstimator):
         return np.asarray(apply_network(self.params_, jnp.asarray(self._standardise(X))), dtype=float)
 
     def _linear(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return weights and intercepts of a linear model for the original features, one row per output."""
+        """Return weights (outputs × features) and intercepts (outputs) of a linear model for the original features."""
         check_is_fitted(self)
         if len(self.params_) > 1:
             raise AttributeError("coef_ and intercept_ exist for linear models only, with hidden=()")
@@ -179,8 +179,8 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         bound: Largest value of the constraint that any client may have: a rate of 0.05 is 5%.
 
     Attributes:
-        classes_: The classes.
-        groups_: The values of the two groups, if there are groups; the second is protected.
+        classes_: The classes in sorted order; of two, the second is positive.
+        groups_: The two values of ``sensitive_features``; the second is protected. Only for kinds that compare groups.
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -198,11 +198,11 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         """Train such that every client keeps the bound and the worst client's loss is minimal.
 
         Args:
-            X: Features.
-            y: Labels; of two classes, the one that sorts last is positive.
-            clients: Client of each row. Default: one client.
-            sensitive_features: Group of each row, of two values, for kinds that compare groups; the value that sorts
-                last is protected.
+            X: Features, shape (rows, features).
+            y: Class of each row; of two classes, the one that sorts last is positive.
+            clients: Label of the client of each row. Default: one client.
+            sensitive_features: Group of each row, one of two values, for kinds that compare groups; the value that
+                sorts last is protected. Default: None.
         """
         checks.check_choice("kind", self.kind, kind_names(BINARY, MULTICLASS))
         X, y = validate_data(self, X, y, dtype=float, ensure_min_samples=2)  # noqa: N806
@@ -230,7 +230,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         return group.astype(np.int32)
 
     def decision_function(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
-        """Return the log odds of the positive class, or one score per class if there are several.
+        """Return the log odds of the positive class, shape (rows,); with more than two classes, rows × classes.
 
         Args:
             X: Features, as in ``fit``.
@@ -241,7 +241,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
     def predict_proba(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
-        """Return the probability of every class.
+        """Return the probability of every class, rows × classes, in the order of ``classes_``.
 
         Args:
             X: Features, as in ``fit``.
@@ -252,7 +252,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         return np.asarray(softmax(values, axis=1))
 
     def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
-        """Return the class of each row.
+        """Return the most likely class of each row.
 
         Args:
             X: Features, as in ``fit``.
@@ -263,13 +263,13 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
 
     @property
     def coef_(self) -> np.ndarray:
-        """Weights of a linear model for the original features: one row, or one per class."""
+        """Weights of a linear model for the original features, classes × features; 1 × features for two classes."""
         weights, _ = self._linear()
         return weights if len(weights) != 2 else weights[1:] - weights[:1]
 
     @property
     def intercept_(self) -> np.ndarray:
-        """Intercepts of a linear model."""
+        """Intercepts of a linear model, shape (1,) for two classes, else (classes,)."""
         _, intercepts = self._linear()
         return intercepts if len(intercepts) != 2 else intercepts[1:] - intercepts[:1]
 
@@ -286,9 +286,9 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
             are in the label's unit.
         bound: Largest value of the constraint that any client may have: 0.1 is 10% for coverage.
         loss: The "squared", "absolute" or "quantile" loss. Default: quantile for coverage, else squared.
-        quantile: Quantile of the quantile loss. Default: 1 − ``bound`` for coverage, else 0.5.
-        label_range: Smallest and largest possible label, if known. Certificates of errors are then exact, and
-            predictions are clipped.
+        quantile: Quantile of the quantile loss, in (0, 1). Default: 1 − ``bound`` for coverage, else 0.5.
+        label_range: Smallest and largest possible label. Certificates of errors are then exact, and predictions are
+            clipped to it. Default: unknown.
     """
 
     kind: str = "coverage"
@@ -312,9 +312,9 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         """Train such that every client keeps the bound and the worst client's loss is minimal.
 
         Args:
-            X: Features.
-            y: Labels.
-            clients: Client of each row. Default: one client.
+            X: Features, shape (rows, features).
+            y: Number of each row.
+            clients: Label of the client of each row. Default: one client.
         """
         checks.check_choice("kind", self.kind, kind_names(NUMBER))
         X, y = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)  # noqa: N806
@@ -323,7 +323,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         return self
 
     def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
-        """Return the predicted number of each row; for coverage its upper limit.
+        """Return the predicted number of each row in the label's unit; for coverage, an upper limit of the label.
 
         Args:
             X: Features, as in ``fit``.
@@ -333,17 +333,17 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
 
     @property
     def coef_(self) -> np.ndarray:
-        """Weights of a linear model for the original features, in the label's unit."""
+        """Weights of a linear model for the original features, in the label's unit, shape (features,)."""
         return np.asarray(self._linear()[0][0] * self._label.scale)
 
     @property
     def intercept_(self) -> float:
-        """Intercept of a linear model."""
+        """Intercept of a linear model, in the label's unit."""
         return float(self._linear()[1][0] * self._label.scale + self._label.mean)
 
 
 def check_row_values(name: str, values: Any, rows: int) -> np.ndarray:
-    """Return an array with one value per row, or raise."""
+    """Return the values as an array, or raise ValueError unless there is one for each row."""
     array = np.asarray(values)
     if array.shape != (rows,):
         raise ValueError(f"{name} must have one value for each of {rows} rows, but has shape {array.shape}")

@@ -1,4 +1,4 @@
-"""Encoding of a column as features: numbers, categories, or dates and times. Fitted on training rows."""
+"""Encoding of columns as features: numbers, categories, or dates and times. Encodings are fitted to training rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pandas as pd
 from softswitch.support.checks import call_all
 from softswitch.tables.cells import is_text, parse_datetimes, parse_numbers
 
-MAX_LEVELS = 200  # number of levels that a categorical column keeps; rarer ones are merged
-MIN_LEVEL_ROWS = 5  # smallest number of training rows of a kept level, if there are too many levels
-MIN_UNKNOWN_ROWS = 10  # number of rows without any known level from which a column is refused
-SEASON_DAYS = 90  # span of days from which dates have a season
+MAX_LEVELS = 200  # largest number of levels of a categorical column; rarer ones are merged
+MIN_LEVEL_ROWS = 5  # smallest number of training rows of a level, if there are too many levels
+MIN_UNKNOWN_ROWS = 10  # smallest number of rows of which at least one must have a known level
+SEASON_DAYS = 90  # smallest span of dates, in days, whose season is a feature
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def to_categories(values: pd.Series) -> pd.Series:
-    """Return the values as text; floats that are integers are written as such."""
+    """Return the values as text; floats without a fractional part are written as integers."""
     if pd.api.types.is_float_dtype(values):
         return values.map(lambda value: f"{value:.0f}" if float(value).is_integer() else str(value)).astype(object)
     return values.astype(str).astype(object)
@@ -29,17 +29,17 @@ def to_categories(values: pd.Series) -> pd.Series:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers, standardised; an empty cell is the mean, marked if training rows have empty cells."""
+    """A standardised column of numbers. An empty cell is replaced by the mean."""
 
-    name: str
-    mean: float
-    scale: float
-    empty: bool = False
+    name: str  # name of the column
+    mean: float  # mean of the training rows
+    scale: float  # standard deviation of the training rows
+    empty: bool = False  # whether training rows have empty cells; a second feature then marks them
     kind: Literal["number"] = "number"
 
     @classmethod
     def fit(cls, values: pd.Series) -> Numeric:
-        """Fit mean and standard deviation."""
+        """Fit mean and standard deviation to training rows."""
         numbers = values.to_numpy(float, na_value=np.nan)
         if np.isinf(numbers).any():
             raise ValueError(f"column {values.name!r} must be finite, but holds infinity")
@@ -50,11 +50,11 @@ class Numeric:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Names of the features, in the order of ``encode``."""
         return (self.name, f"{self.name} is empty") if self.empty else (self.name,)
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """Return (x − mean)/scale, and whether cells are empty."""
+        """Return (x − mean)/scale and, if ``empty``, whether a cell is empty: rows × features."""
         parsed = parse_numbers(values) if is_text(values) else None
         numbers = pd.to_numeric(values if parsed is None else parsed, errors="coerce").astype(float)
         wrong = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]
@@ -66,21 +66,17 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of categories: one indicator per level but the first.
+    """A one-hot encoded column of categories, without an indicator of the first level."""
 
-    An unknown level is one of the merged rare levels if there are any, else none. An empty cell is a level if training
-    rows have empty cells, else none.
-    """
-
-    name: str
-    levels: tuple[str, ...]
-    others: bool = False
-    empty: bool = False
+    name: str  # name of the column
+    levels: tuple[str, ...]  # levels in sorted order; all indicators of another level are 0 unless ``others``
+    others: bool = False  # whether rare levels are merged into a further indicator, which unknown levels have too
+    empty: bool = False  # whether training rows have empty cells; a further indicator then marks them
     kind: Literal["words"] = "words"
 
     @classmethod
     def fit(cls, values: pd.Series) -> Categorical:
-        """Fit the levels."""
+        """Fit the levels to training rows."""
         categories = to_categories(values.dropna())
         if categories.empty:
             raise ValueError(f"column {values.name!r} is empty in all training rows; add it to data.ignore")
@@ -97,12 +93,12 @@ class Categorical:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Names of the features, in the order of ``encode``."""
         more = (f"{self.name} is another",) * self.others + (f"{self.name} is empty",) * self.empty
         return (*(f"{self.name}={level}" for level in self.levels[1:]), *more)
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """Return indicators of the levels."""
+        """Return the indicators, rows × features; raise ValueError if none of 10 or more rows has a known level."""
         categories, filled = to_categories(values), values.notna().to_numpy()
         if set(self.levels) <= {"False", "True"}:
             categories = categories.replace({"0": "False", "1": "True"})
@@ -120,20 +116,21 @@ class Categorical:
 class DateParts:
     """A column of dates, of times of day, or of both.
 
-    A date becomes the standardised day, sine and cosine of the day of the year, and the weekday. A time becomes sine
-    and cosine of the hour. Only parts that vary in the training rows are features. All of an empty cell are 0.
+    A date becomes the standardised day, sine and cosine of the day of the year, and indicators of the weekday. A time
+    becomes sine and cosine of the hour. Only parts that vary in the training rows are features. An empty cell has 0 in
+    all of them.
     """
 
-    name: str
-    order: str  # of the numbers in ambiguous dates such as 05/01/2013, "dmy" or "mdy"
-    mean: float
-    scale: float
-    parts: tuple[str, ...]
+    name: str  # name of the column
+    order: str  # order of the numbers in ambiguous dates such as 05/01/2013: "dmy" or "mdy"
+    mean: float  # mean of the training rows, in days since 1970
+    scale: float  # standard deviation of the training rows, in days
+    parts: tuple[str, ...]  # suffixes of the features, such as "day" and "hour sin"
     kind: Literal["date"] = "date"
 
     @classmethod
     def fit(cls, values: pd.Series, order: str = "dmy") -> DateParts:
-        """Fit the parts that vary in the training rows; ``order``: of the dates in the whole table."""
+        """Fit the parts that vary in the training rows; ``order`` is that of day and month in the whole table."""
         parsed = parse_datetimes(values, order)
         assert parsed is not None
         days = parsed.days[~np.isnan(parsed.days)]
@@ -149,11 +146,11 @@ class DateParts:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Names of the features, in the order of ``encode``."""
         return tuple(f"{self.name} {part}" for part in self.parts)
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """Return day, season, weekday and hour."""
+        """Return the values of ``parts``, rows × parts; raise ValueError if the cells are not dates or times."""
         days = hours = np.full(len(values), np.nan)
         if values.notna().any():
             parsed, content = parse_datetimes(values, self.order), "dates" if "day" in self.parts else "times of day"
@@ -178,7 +175,7 @@ Column = Numeric | Categorical | DateParts
 
 
 def fit_column(values: pd.Series, whole: pd.Series) -> Column:
-    """Fit the encoding of a column to training rows; its kind is that of all rows."""
+    """Fit the encoding of a column to the training rows ``values``; all rows, ``whole``, determine its kind."""
     parsed = parse_datetimes(whole)
     if parsed is not None and values.notna().any():
         return DateParts.fit(values, parsed.order or "dmy")
@@ -195,7 +192,10 @@ class Encoding:
 
     @classmethod
     def fit(cls, table: pd.DataFrame, names: Sequence[str], whole: pd.DataFrame | None = None) -> Encoding:
-        """Fit means, deviations and levels of training rows; ``whole`` has all rows, to detect kinds of columns."""
+        """Fit the encoding of the columns ``names`` to the training rows ``table``.
+
+        ``whole`` has all rows, which determine the kind of each column. Default: the training rows.
+        """
         whole = table if whole is None else whole
         encoding = cls(call_all(*(partial(fit_column, table[name], whole[name]) for name in names)))
         if not encoding.features:
@@ -204,11 +204,11 @@ class Encoding:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Names of the features, in the order of ``encode``."""
         return tuple(name for column in self.columns for name in column.features)
 
     def encode(self, table: pd.DataFrame) -> np.ndarray:
-        """Return the features, one row per row of the table."""
+        """Return the features of a table, rows × features; raise ValueError if a column is missing."""
         missing = [column.name for column in self.columns if column.name not in table.columns]
         if missing:
             raise ValueError(f"the table lacks columns of the training data: {', '.join(map(repr, missing))}")

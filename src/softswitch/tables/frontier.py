@@ -1,4 +1,4 @@
-"""Trade-off curve between bound and objective on a table, trained from a settings file, and its folder."""
+"""The trade-off curve between bound and objective on a table: training from a settings file, and its folder."""
 
 from __future__ import annotations
 
@@ -47,16 +47,17 @@ def train_frontier(
     say: Callable[[str], None] = lambda text: None,
     progress: bool | None = None,
 ) -> tuple[Path, Frontier, int]:
-    """Train one model per bound and certify them from the loosest bound to the tightest.
+    """Train models for several bounds, certify them jointly, and write one folder with a run folder per bound.
 
     Args:
         file: The settings file.
-        bounds: The bounds. Default: multiples of the bound in the settings.
-        say: Function that is called with the plan before training, and with the outcome of each bound.
-        progress: Show a progress bar. Default: on a terminal only.
+        bounds: Bounds on the constraint, in any order. Default: multiples of the bound in the settings.
+        say: Function that is called with lines of text: the plan, and each bound when its model is trained. Default:
+            ignored.
+        progress: Whether to show a progress bar. Default: on a terminal only.
 
     Returns:
-        The folder, the frontier, and the number of models that the same rows have certified before.
+        The folder, the frontier, and the number of models of other runs that the same rows have certified.
     """
     path = Path(file)
     base = path.resolve().parent
@@ -104,12 +105,12 @@ def train_frontier(
 
 
 def bound_folder(bound: float) -> str:
-    """Return the name of the folder of a bound's model."""
+    """Return the name of the run folder of a bound's model, such as "bound-0.05"."""
     return f"bound-{bound:.6g}"
 
 
 def _measures(label: Label) -> dict[str, Measure]:
-    """Return further measures of a model: accuracy for classes, mean absolute error for numbers."""
+    """Return metrics of a model by name: accuracy or mean absolute error, at the worst client and over all rows."""
     name, worst = ("mean absolute error", np.max) if isinstance(label, NumberLabel) else ("accuracy", np.min)
 
     def client_means(params: Network, data: ClientData) -> np.ndarray:
@@ -128,7 +129,7 @@ def _measures(label: Label) -> dict[str, Measure]:
 
 
 def _check_config(config: Config) -> Config:
-    """Return the settings with certification as the aim, or raise if they do not allow a frontier."""
+    """Return the settings with run.aim "certified", or raise ValueError if they do not allow a frontier."""
     for name in ("held_out", "validation"):
         if not getattr(config.data, name) > 0:
             raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")
@@ -140,7 +141,7 @@ def _check_config(config: Config) -> Config:
 
 
 def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable, split: DataSplit) -> list[float]:
-    """Return the bounds or the default ones, from the loosest to the tightest."""
+    """Return the given bounds, or the default ones if empty, from the loosest to the tightest."""
     shapes = split.train.rows.batch_shapes(1, float_dtype(table.problem.start))
     ranges = resolve_ranges(table.problem, None, None, table.problem.trace(shapes).constraints)[1:]
     largest = max(math.inf if row_range is None else endpoints(row_range)[1] for row_range in ranges)
@@ -162,7 +163,7 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
 def _write_model(
     folder: Path, point: FrontierPoint, config: Config, table: PreparedTable, about: dict[str, Any]
 ) -> None:
-    """Write a bound's model as a run folder."""
+    """Write the model of a bound, with baselines and client metrics, as a run folder."""
     assert point.result is not None
     folder.mkdir(parents=True, exist_ok=True)
     config = replace(config, task=replace(config.task, bound=point.bound))
@@ -175,7 +176,7 @@ def _write_model(
 
 
 def _verdict(point: FrontierPoint, curve: Frontier) -> str:
-    """Return whether a bound's model is certified, and why."""
+    """Return a sentence that says whether a bound's model is certified, and why."""
     if point.certificate is not None:
         return describe_certification(point.certificate)
     return f"{NOT_CERTIFIED.capitalize()} ({curve.confidence:.4g}) for the bound {point.bound:g}: {point.outcome}."

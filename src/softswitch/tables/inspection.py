@@ -1,4 +1,4 @@
-"""Inspection of a table's columns: their content, and whether they should be ignored."""
+"""Inspection of a table's columns: the type of their content, and whether they should be ignored."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ POSITIVE_VALUES, NEGATIVE_VALUES = _HINTS["positive"], _HINTS["negative"] | {"on
 NUMBER, INTEGER, CATEGORY, TWO_VALUES, DATETIME = "number", "whole number", "category", "two values", "date or time"
 IDENTIFIER, CONSTANT, EMPTY = "identifier", "constant", "empty"
 UNUSABLE = (IDENTIFIER, CONSTANT, EMPTY)  # content types of columns that should be ignored
-IDENTIFIER_SHARE = 0.95  # share of distinct values from which a text column is an identifier
-MIN_ROWS = 20  # smallest number of rows that reveals the content of a column
-NUMBERS_SHARE = 0.9  # share of numbers from which a text column is a numeric column with some non-numeric cells
+IDENTIFIER_SHARE = 0.95  # smallest share of distinct values of a text column that is an identifier
+MIN_ROWS = 20  # smallest number of non-empty cells from which identifiers and non-numeric cells are detected
+NUMBERS_SHARE = 0.9  # smallest share of numbers in a numeric column that was read as text
 MAX_NON_NUMERIC = 3  # largest number of distinct non-numeric cells of such a column
-MAX_CODES = 10  # largest number of consecutive integers that are taken as codes of classes
+MAX_CODES = 10  # largest number of distinct integers that are taken as codes of classes
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """Content of a column: type, share of empty cells, number of distinct values, and a reason to ignore it."""
+    """Summary of a column's content."""
 
     name: str
-    content: str
-    empty: float
-    values: int
-    reason: str | None = None
-    remark: str | None = None
+    content: str  # content type, such as NUMBER or IDENTIFIER
+    empty: float  # share of empty cells, in [0, 1]
+    values: int  # number of distinct values
+    reason: str | None = None  # reason to ignore the column; None if there is none
+    remark: str | None = None  # how ambiguous dates were read; None for other columns
 
 
 def split_name(name: str) -> list[str]:
-    """Return the words in a column's name: "storeId" and "store_id" are "store" and "id"."""
+    """Return the words of a column's name in lower case: both "storeId" and "store_id" give ["store", "id"]."""
     separated = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name))
     return [word.lower() for word in re.split(r"[\W_]+", separated) if word]
 
 
 def inspect_column(values: pd.Series) -> ColumnSummary:
-    """Summarise a column by its values and its name."""
+    """Summarise a column from its values and its name."""
     name, filled = str(values.name), values.dropna()
     empty, distinct = float(values.isna().mean()) if len(values) else 1.0, int(filled.nunique())
     if filled.empty:
@@ -65,7 +65,7 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
 
 
 def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, str | None]:
-    """Return the content of a column, and a remark on the order of day and month."""
+    """Return the content type of a column, and for ambiguous dates a remark on the order of day and month."""
     if (parsed := parse_datetimes(values)) is not None:
         if parsed.order is None:
             return DATETIME, None
@@ -81,7 +81,7 @@ def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, 
 
 
 def non_numeric_cells(values: pd.Series) -> list[str]:
-    """Return the few strings without which a text column holds numbers or dates."""
+    """Return the rare strings in a text column that otherwise holds numbers or dates; an empty list for others."""
     if not is_text(values):
         return []
     filled = values.dropna().astype(str)
@@ -94,7 +94,7 @@ def non_numeric_cells(values: pd.Series) -> list[str]:
 
 
 def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str) -> str | None:
-    """Return why a column identifies rows; None if it does not."""
+    """Return the reason why a column is an identifier, as text; None if it is not."""
     share = distinct / len(filled)
     is_named = name == "Unnamed: 0" or (split_name(name) or [""])[-1] in IDENTIFIER_HINTS
     named = f"named as an identifier, with {distinct:,} values"
@@ -125,7 +125,7 @@ def infer_label_type(values: pd.Series) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a cell's value as the settings file writes it."""
+    """Return a cell's value as a Python string, integer, float or boolean, for the settings file."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and value.is_integer():
         return int(value)

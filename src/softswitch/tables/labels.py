@@ -1,4 +1,4 @@
-"""Label types: two classes, several classes, or a number. A label encodes y and decodes predictions."""
+"""Labels: two classes, several classes, or a number. A label encodes the column as y and decodes predictions."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import LabelScale, Network, predict_class, rescale_network
 from softswitch.problem.rates import is_positive
 
-MAX_CLASSES = 100
+MAX_CLASSES = 100  # largest number of classes of a label
 ClassValue = str | bool | int | float | None
 
 
 class Label:
-    """A fitted label."""
+    """Base of fitted labels: conversion between the label column, y and the outputs of a network."""
 
-    type: Any  # a label type
-    classes: Any  # empty for a number
+    type: Any  # label type: "binary", "multiclass" or "number"
+    classes: Any  # values of the classes in the order of y; empty for a number
     outputs: Any = 1  # number of network outputs
 
     def encode(self, values: Any) -> np.ndarray:
-        """Return y for each row: the index of its class, or the standardised number."""
+        """Return y of each row: the index of its class (int32), or the standardised number (float32)."""
         return _encode_classes(self.classes, values)
 
     def decode(self, outputs: Any) -> np.ndarray:
-        """Return the predicted label of each row from the network's outputs."""
+        """Return the predicted label of each row from the network's outputs (rows × outputs)."""
         codes = predict_class(outputs) if self.outputs > 1 else is_positive(outputs[:, 0])
         decoded: np.ndarray = np.array([*self.classes, None], dtype=object)[:-1][np.asarray(codes).astype(int)]
         return decoded
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return predicted probabilities by the suffix of their column name; none for a number."""
+        """Return each row's predicted probabilities, by suffix of the column name; empty for a number."""
         return {}
 
     @property
     def move(self) -> Move | None:
-        """Function that shifts a model's decision threshold, if there is one."""
+        """Function (params, scale, offset) that rescales and shifts a network's outputs; None if there is none."""
         return rescale_network
 
     def constant(self, like: Network, value: float) -> Network:
-        """Return a network of the same shape with a constant prediction."""
+        """Return a network of the shape of ``like`` whose output is ``value`` on every row."""
         return networks.constant_network(like, value)
 
     def initial_network(self, features: int, hidden: tuple[int, ...], seed: int) -> Network:
-        """Return random weights, or zeros for a linear model."""
+        """Return a network with random weights or, without hidden layers, with zeros."""
         start = networks.init_network(features, hidden, outputs=self.outputs, seed=seed)
         return start if hidden else jax.tree.map(jnp.zeros_like, start)
 
 
 @dataclass(frozen=True)
 class BinaryLabel(Label):
-    """One of two values; y is 1 for the positive value, which is predicted if its probability is above one half."""
+    """A label of two values. y is 1 for the positive value, which is predicted if its probability exceeds 1/2."""
 
     negative: ClassValue
     positive: ClassValue
@@ -66,20 +66,20 @@ class BinaryLabel(Label):
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """The two values."""
+        """The negative and the positive value."""
         return self.negative, self.positive
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return the probability of the positive value."""
+        """Return the probability of the positive value of each row, as "probability"."""
         return {"probability": np.asarray(jax.nn.sigmoid(outputs[:, 0]))}
 
 
 @dataclass(frozen=True)
 class MulticlassLabel(Label):
-    """One of several values, with their shares in the training rows; y is the index of the value."""
+    """A label of several values. y is the index of the value."""
 
-    classes: tuple[ClassValue, ...]
-    shares: tuple[float, ...]
+    classes: tuple[ClassValue, ...]  # the values in sorted order
+    shares: tuple[float, ...]  # share of each value in the training rows
     type: Literal["multiclass"] = "multiclass"
 
     @property
@@ -88,7 +88,7 @@ class MulticlassLabel(Label):
         return len(self.classes)
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return the probability of every class."""
+        """Return the probability of every class of each row, as "probability_CLASS"."""
         shares = np.asarray(jax.nn.softmax(outputs, axis=1))
         return {f"probability_{value}": shares[:, i] for i, value in enumerate(self.classes)}
 
@@ -100,7 +100,7 @@ class MulticlassLabel(Label):
 
     @property
     def move(self) -> Move | None:
-        """Function that predicts rare classes more or less often; None if all classes are equally frequent."""
+        """Function (params, scale, offset) that shifts outputs to rarer classes; None if all are equally frequent."""
         spread = float(self._rarity.std())
         if not spread > 1e-6:
             return None
@@ -108,41 +108,41 @@ class MulticlassLabel(Label):
         return lambda params, scale, offset: rescale_network(params, scale, offset * direction)
 
     def constant(self, like: Network, value: float) -> Network:
-        """Return a network that predicts the class shares, sharper or flatter; 1 predicts the shares themselves."""
+        """Return a network that predicts shares**value, normalised, on every row; 1 predicts the class shares."""
         return networks.constant_network(like, -value * jnp.asarray(self._rarity, dtype=jnp.float32))
 
 
 @dataclass(frozen=True)
 class NumberLabel(Label):
-    """A number, with mean and standard deviation of the training rows and its range, if known; y is standardised."""
+    """A numeric label. y is standardised."""
 
-    mean: float = 0.0
-    scale: float = 1.0
-    low: float | None = None
-    high: float | None = None
+    mean: float = 0.0  # mean of the training rows
+    scale: float = 1.0  # standard deviation of the training rows
+    low: float | None = None  # smallest possible label; None if unknown
+    high: float | None = None  # largest possible label; None if unknown
     type: Literal["number"] = "number"
     classes = ()
 
     @property
     def unit(self) -> LabelScale:
-        """Unit and limits of the standardised label."""
+        """Scale of the label, and its range in standardised units if known."""
         if self.low is None or self.high is None:
             return LabelScale(self.scale)
         return LabelScale(self.scale, (self.low - self.mean) / self.scale, (self.high - self.mean) / self.scale)
 
     def encode(self, values: Any) -> np.ndarray:
-        """Return (label − mean)/scale."""
+        """Return (label − mean)/scale of each row, as float32."""
         standardised: np.ndarray = ((np.asarray(values, dtype=float) - self.mean) / self.scale).astype(np.float32)
         return standardised
 
     def decode(self, outputs: Any) -> np.ndarray:
-        """Return predictions in the label's unit, clipped to its range."""
+        """Return the prediction of each row in the label's unit, clipped to its range if known."""
         predicted = self.mean + self.scale * np.asarray(outputs[:, 0], dtype=float)
         return predicted if self.low is None else np.clip(predicted, self.low, self.high)
 
 
 def describe_label(label: Any, y: Any) -> str:
-    """Summarise the label in the training rows."""
+    """Return a text with the share of positive rows, the classes or the mean of a label; ``y`` are encoded rows."""
     if isinstance(label, BinaryLabel):
         return f"positive: {label.positive!r}, {float(np.mean(y)):.1%} of the training rows"
     if isinstance(label, MulticlassLabel):
@@ -158,9 +158,10 @@ def fit_label(
     positive: Any = None,
     limits: tuple[float, ...] = (),
 ) -> BinaryLabel | MulticlassLabel | NumberLabel:
-    """Fit the label of a column, of one of the label types that a kind supports.
+    """Fit a label of one of the ``supported`` label types to a column.
 
-    ``positive``: the positive one of two values. ``limits``: the possible range of a number.
+    ``is_training`` is a mask of the training rows. ``positive`` is the positive one of two values (default: the larger
+    one), and ``limits`` the range of a number (default: unknown).
     """
     if supported == (NUMBER,):
         return fit_number_label(values, is_training, limits)
@@ -170,7 +171,7 @@ def fit_label(
 
 
 def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
-    """Fit a label of two values; the positive value is the larger one by default."""
+    """Fit a label of two values, or raise ValueError if there are not two. Default of ``positive``: the larger one."""
     values = _sort_values(label)
     if len(values) != 2:
         raise ValueError(
@@ -186,7 +187,7 @@ def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
 
 
 def fit_multiclass_label(label: pd.Series, is_training: np.ndarray) -> MulticlassLabel:
-    """Fit a label of several values, with class shares of the training rows."""
+    """Fit a label of 2 to ``MAX_CLASSES`` values, with their shares in the training rows."""
     values = _sort_values(label)
     if not 2 <= len(values) <= MAX_CLASSES:
         problem = f"{label.name!r} has {len(values)} values: {values[:8]}"
@@ -196,7 +197,7 @@ def fit_multiclass_label(label: pd.Series, is_training: np.ndarray) -> Multiclas
 
 
 def fit_number_label(label: pd.Series, is_training: np.ndarray, limits: tuple[float, ...] = ()) -> NumberLabel:
-    """Fit a number, with mean and standard deviation of the training rows and its possible range, if known."""
+    """Fit mean and standard deviation of a numeric label to the training rows; ``limits`` is its range, if known."""
     numbers = pd.to_numeric(label, errors="coerce").to_numpy(float)
     wrong = ~np.isfinite(numbers)
     if wrong.any():
@@ -216,7 +217,7 @@ def _sort_values(label: pd.Series) -> list[Any]:
 
 
 def _encode_classes(classes: tuple[Any, ...], values: Any) -> np.ndarray:
-    """Return the index of each value, compared directly or as text, because text files have no types."""
+    """Return the class index of each value; values match directly or, because text files have no types, as text."""
     series = pd.Series(np.asarray(values))
     codes = series.map({value: i for i, value in enumerate(classes)})
     if codes.isna().any():

@@ -1,6 +1,6 @@
-"""Metrics of a model at each client on held-out rows, as functions of (y, score).
+"""Metrics of a model at each client on held-out rows.
 
-They are estimates without a guarantee; the certificate has one. The rate of a client without such rows is NaN.
+They are plain estimates, without confidence limits. A metric is NaN at a client without rows that it applies to.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from softswitch.results.result import Result
 from softswitch.tables.labels import NumberLabel
 from softswitch.tables.preparation import PreparedTable
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of each row's y and score (rows × classes if several)
 
 
 def auc(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the area under the ROC curve; NaN without rows of both classes."""
+    """Return the area under the ROC curve, for y of 0 and 1; NaN without rows of both classes."""
     positive = y == 1
     positives = int(positive.sum())
     negatives = len(positive) - positives
@@ -37,7 +37,7 @@ def auc(y: np.ndarray, score: np.ndarray) -> float:
 
 
 def worst_class_recall(y: np.ndarray, score: np.ndarray) -> float:
-    """Return the smallest recall of the classes that have rows; ``score`` has one column per class."""
+    """Return the smallest recall of any class with rows, for scores of rows × classes; NaN without rows."""
     correct = score.argmax(axis=1) == y
     return min((_mean(correct[y == label]) for label in np.unique(y)), default=math.nan)
 
@@ -58,13 +58,13 @@ METRICS: dict[str, dict[str, Metric]] = {
         "worst_class_recall": worst_class_recall,
     },
 }
-"""Metrics by label type."""
+"""Metrics by label type and name."""
 BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}
-"""Baselines that are measured too, by the prefix of their columns."""
+"""Names of the baselines whose metrics are computed too, by the prefix of their columns."""
 
 
 def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float]]:
-    """Return further columns of a run's client table: numbers of rows, and metrics on held-out rows.
+    """Return columns of clients.csv by name, one value per client: numbers of rows, and metrics on held-out rows.
 
     There is a column ``{model}_{metric}`` for every model and metric; a client without held-out rows has NaN.
     """
@@ -96,9 +96,9 @@ def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float
 
 
 def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:
-    """Return accuracy, selection rate, true and false positive rate and size of both groups over all clients.
+    """Return accuracy, selection rate, true and false positive rate and number of rows of both groups.
 
-    Rows are classified at a probability of one half. There is one entry per group, which begins with ``labels``.
+    Rows of all clients are classified at a probability of 1/2. Each dict begins with ``labels``. An empty rate is 0.
     """
     y, group = (np.asarray(data.rows.columns[name]) for name in ("y", "group"))
     predicted = np.asarray(is_positive(scores(params, jnp.asarray(data.rows.columns["x"]))))

@@ -1,4 +1,4 @@
-"""A trained model that reads a table, as a run folder stores it."""
+"""The trained model of a run folder, which predicts the rows of a table."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, Number
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What a run folder stores about its model next to the parameters."""
+    """The content of encoding.json: how a model reads a table."""
 
     __pydantic_config__: ClassVar[Any] = {"strict": True, "extra": "forbid"}
-    label: str
+    label: str  # name of the column that the model predicts
     label_values: BinaryLabel | MulticlassLabel | NumberLabel
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...]  # widths of the hidden layers
     encoding: Encoding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A model that reads a table.
+    """A trained model that predicts the rows of a table.
+
+    Tables are pandas data frames with the columns of the training data; the label and further columns are ignored.
 
     Attributes:
-        run: The run that trained it.
-        encoding: How columns become features.
-        label: Name of the column that it predicts.
-        label_values: The fitted label: classes, or a number.
-        params: The network.
-        allow_uncertified: Whether it predicts even if certification failed.
+        run: The run that trained the model.
+        encoding: Encoding of the columns as features.
+        label: Name of the column that the model predicts.
+        label_values: The fitted label: its classes, or mean and scale of a number.
+        params: Parameters of the network, one dict of weights and biases per layer.
+        allow_uncertified: Whether to predict even if certification failed. Default: False.
     """
 
     run: Run
@@ -56,28 +58,28 @@ class Model:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is certified, or certification was not requested."""
+        """Whether the model is certified, or certification was not requested."""
         aim = self.run.about.get("certification")
         return aim is None or bool(aim["certified"])
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """The classes of the label, the negative one first if there are two; empty for a number."""
+        """The classes of the label; of two, the second is positive. Empty for a number."""
         return tuple(self.label_values.classes)
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
-        """Return the probability of the positive class, or one column per class if there are several."""
+        """Return the probability of the positive class, shape (rows,); with more than two classes, rows × classes."""
         columns = list(self.label_values.probabilities(self._outputs(table)).values())
         if not columns:
             raise ValueError(f"{self.label!r} is a number, which has no probability; use predict")
         return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
     def predict(self, table: pd.DataFrame) -> np.ndarray:
-        """Return the predicted class or number of each row."""
+        """Return the predicted class or number of each row of a table."""
         return self.label_values.decode(self._outputs(table))
 
     def columns(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
-        """Return predictions and probabilities as columns for a table."""
+        """Return the predictions and probabilities by column name, such as "LABEL_predicted"."""
         values = self._outputs(table)
         probabilities = self.label_values.probabilities(values)
         columns = {f"{self.label}_{suffix}": column for suffix, column in probabilities.items()}
@@ -92,16 +94,16 @@ class Model:
 
 
 def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Any, hidden: tuple[int, ...]) -> None:
-    """Write what turns a table into model inputs: feature encoding, label column and values, hidden layer sizes."""
+    """Write encoding.json of a run folder: feature encoding, label column and values, widths of the hidden layers."""
     write_json(folder / ENCODING, asdict(ModelFile(label, label_values, hidden, encoding)))
 
 
 def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
-    """Load the model of a run: ``softswitch.load("runs/…").predict(table)``.
+    """Load the model of a run folder: ``softswitch.load("runs/…").predict(table)``.
 
     Args:
-        folder: The run folder.
-        allow_uncertified: Predict even if certification failed.
+        folder: A run folder of ``softswitch train``.
+        allow_uncertified: Whether the model may predict even if certification failed. Default: False.
     """
     run = open_run(folder)
     if not (run.folder / ENCODING).exists() or not (run.folder / PARAMS).exists():
@@ -117,7 +119,7 @@ def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
 
 
 def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int, ...], label: Label) -> Network:
-    """Return the arrays as a network, or raise if their shapes do not match."""
+    """Return the arrays as a network, or raise ValueError if their number, shapes or dtypes do not match."""
     if len(hidden) >= len(arrays):
         raise ValueError(f"it has {len(arrays)} arrays, too few for {len(hidden)} hidden layers")
     like = jax.eval_shape(partial(label.initial_network, features, hidden, 0))

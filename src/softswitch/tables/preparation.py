@@ -27,35 +27,35 @@ from softswitch.tables.private import declared_encoding, declared_label
 from softswitch.tables.settings import AIMS, AUTO, Config, DataSection, replace_auto
 from softswitch.tables.table import find_column, match_value, read_table
 
-CERTIFIED = AIMS[0]
+CERTIFIED = AIMS[0]  # the value of run.aim that requests certification
 OPTIMIZERS = {AUTO: None, "sgd": optax.sgd, "adam": optax.adam}
 MEMORY: dict[str, Any] = {AUTO: AUTO, "on": Memory(), "off": None, "corrected": Memory(corrected=True)}
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedTable:
-    """A table prepared for training."""
+    """A problem and the splits of a table, prepared for training."""
 
     problem: Problem
     train: ClientData
-    validation: ClientData | None  # to select a model with, if certification is the aim
-    held_out: ClientData | None  # for the certificate
+    validation: ClientData | None  # rows to select a model with; None unless certification is requested
+    held_out: ClientData | None  # rows for the certificate; None if the settings hold out none
     encoding: Encoding
     label: Label
-    fingerprint: str  # SHA-256 digest of the file
-    cost: Callable[..., Any] | None  # rate that a tighter bound makes worse, if there is one
+    fingerprint: str  # SHA-256 digest of the file, as hexadecimal text
+    cost: Callable[..., Any] | None  # rate that a tighter bound increases; None if there is none
     dropped: int  # number of rows dropped because their label, client or group is empty
 
     @property
     def split(self) -> DataSplit | None:
-        """The three splits, if certification is the aim."""
+        """The three splits; None unless certification is requested."""
         if self.validation is None or self.held_out is None:
             return None
         return DataSplit(self.train, self.validation, self.held_out)
 
 
 def prepare_table(config: Config, folder: Path) -> PreparedTable:
-    """Read the table, encode it, and split the rows of every client; relative paths start from ``folder``."""
+    """Read the table of the settings, relative to ``folder``, encode it, and split the rows of every client."""
     data, task, is_private = config.data, config.task, config.privacy.epsilon is not None
     file = folder / data.file
     table, dropped = _read(file, config)
@@ -99,7 +99,7 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
-    """Return the table, and the number of incomplete rows that were dropped."""
+    """Return the table without the rows that lack a label, a client or a group, and the number of these rows."""
     data, task = config.data, config.task
     table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal, empty=data.empty)
     group = (task.sensitive,) if KINDS[task.kind].uses_groups else ()
@@ -115,7 +115,7 @@ def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
 
 
 def _group(table: pd.DataFrame, config: Config) -> np.ndarray | None:
-    """Return 1 for rows of the protected group, if the kind compares groups."""
+    """Return 1 for rows of the protected group and 0 for others; None if the kind does not compare groups."""
     task = config.task
     if not KINDS[task.kind].uses_groups:
         return None
@@ -126,14 +126,14 @@ def _group(table: pd.DataFrame, config: Config) -> np.ndarray | None:
 
 
 def _feature_names(table: pd.DataFrame, data: DataSection) -> list[str]:
-    """Return the columns to learn from; the client's column is not one of them, since new clients are unknown."""
+    """Return the names of the feature columns; the client's column is not one, because new clients are unknown."""
     if unknown := [repr(name) for name in data.ignore if name not in table.columns]:
         raise ValueError(f"data.ignore must name columns of the table, but {', '.join(unknown)} is not one")
     return [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
 
 
 def build_method(config: Config) -> Method:
-    """Return the method with the settings that are not "auto"."""
+    """Return the method of the settings, with None for settings that are "auto"."""
     section = config.method
     names = ("step_size", "criterion", "slack", "threshold", "local_step_size", "robust")
     common: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
@@ -148,7 +148,7 @@ def build_method(config: Config) -> Method:
 
 
 def fill_alpha(method: Method, clients: int) -> Method:
-    """Return the method with the published default of alpha if it has a step size, but no alpha."""
+    """Return a ``SoftmaxSGM`` that has a step size but no alpha with the published alpha; any other unchanged."""
     if not isinstance(method, methods.SoftmaxSGM) or method.step_size is None or method.alpha is not None:
         return method
     return replace(method, alpha=default_alpha(clients, method.tolerance))

@@ -20,13 +20,13 @@ from softswitch.tables.settings import AIMS, Config
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*(.+?)\s*:\s*({_NUMBER})\s+to\s+({_NUMBER})\s*")
 WITHHELD = "withheld: private data"
-"""Stored in a run folder instead of the file's digest, which would allow guessing the file."""
-NOISE_KEY = "noise.key"
-KEY_WORDS = 2  # number of 32-bit words of a random key
+"""Text in run.json instead of the data file's digest, which would allow guessing the file."""
+NOISE_KEY = "noise.key"  # name of the file with the key of the noise
+KEY_WORDS = 2  # number of 32-bit words of the key
 
 
 def training_privacy(config: Config) -> RecordPrivacy | None:
-    """Return the privacy settings of training, or None; raise if a setting uses rows outside the privacy budget."""
+    """Return the privacy settings of training, or None; raise ValueError if another setting exceeds the budget."""
     privacy = config.privacy
     if privacy.epsilon is None:
         if privacy.certificate_epsilon is not None or privacy.ranges or privacy.levels:
@@ -50,7 +50,7 @@ def training_privacy(config: Config) -> RecordPrivacy | None:
 
 
 def certificate_privacy(config: Config) -> RecordPrivacy:
-    """Return the privacy settings of the certificate."""
+    """Return the privacy settings of the held-out rows: privacy.certificate_epsilon and privacy.delta."""
     privacy = config.privacy
     return _record_privacy("privacy.certificate_", epsilon=privacy.certificate_epsilon, delta=privacy.delta)
 
@@ -63,7 +63,7 @@ def _record_privacy(prefix: str, **settings: Any) -> RecordPrivacy:
 
 
 def declared_encoding(config: Config, names: Sequence[str]) -> Encoding:
-    """Return the encoding of the features as declared in the settings, without statistics of any row."""
+    """Return the encoding of the features ``names`` from the ranges and levels in the settings, without any row."""
     ranges = [partial(_declared_number, entry) for entry in config.privacy.ranges]
     levels = [partial(_declared_levels, entry) for entry in config.privacy.levels]
     columns = {column.name: column for column in call_all(*ranges, *levels)}
@@ -77,7 +77,7 @@ def declared_encoding(config: Config, names: Sequence[str]) -> Encoding:
 
 
 def _declared_number(entry: str) -> Numeric:
-    """Return a number scaled so that its range becomes −1 to 1; an empty cell is the middle."""
+    """Return the encoding of a column from an entry such as "age: 18 to 90", which maps this range to [−1, 1]."""
     match = _RANGE.fullmatch(entry)
     if match is None or not 0 < float(match[3]) - float(match[2]) < math.inf:
         raise ValueError(f"privacy.ranges must be strings like 'age: 18 to 90', but one is {entry!r:.100}")
@@ -94,7 +94,7 @@ def _declared_levels(entry: str) -> Categorical:
 
 
 def declared_label(label: Label) -> Label:
-    """Return the label without statistics of any row: with equal class shares, or scaled by its declared range."""
+    """Return the label without statistics of rows: with equal class shares, or scaled by its range in the settings."""
     if isinstance(label, MulticlassLabel):
         return replace(label, shares=(1 / len(label.classes),) * len(label.classes))
     if not isinstance(label, NumberLabel):
@@ -105,7 +105,10 @@ def declared_label(label: Label) -> Label:
 
 
 def noise_key(folder: Path) -> tuple[int, ...]:
-    """Return the secret key of the noise from a folder of checkpoints, or create it from the system's entropy."""
+    """Return the secret key of the noise, ``KEY_WORDS`` integers, from a folder of checkpoints.
+
+    It is created from the system's entropy if the folder has neither a key nor a checkpoint.
+    """
     file = folder / NOISE_KEY
     folder.mkdir(parents=True, exist_ok=True)
     if not file.exists():

@@ -1,4 +1,4 @@
-"""Proposals for a table: the label, the client, the positive class, and columns to ignore."""
+"""Proposals of ``softswitch init`` for a table: the label, the client, the positive class, and columns to ignore."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from softswitch.tables.cells import is_text, parse_datetimes
 from softswitch.tables.features import to_categories
 from softswitch.tables.inspection import CATEGORY, INTEGER, TWO_VALUES, ColumnSummary, plain_value
 
-LEAKAGE = 0.99  # association with the label from which a column is most likely a copy of it, or known only after it
-MAX_ROWS = 20_000  # number of rows from which associations are computed on a sample
-MIN_CLASS_ROWS = 10  # smallest number of rows of a class for an association
+LEAKAGE = 0.99  # a column with a larger association is most likely a copy of the label, or known only after it
+MAX_ROWS = 20_000  # largest number of rows from which an association is computed; others are not used
+MIN_CLASS_ROWS = 10  # smallest number of rows of each class for an association
 MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER: "rank correlation"}
-"""Measure of association by label type."""
-DUPLICATES_SHARE = 0.01  # share of duplicate rows from which there is a remark
+"""Name of the association by label type."""
+DUPLICATES_SHARE = 0.01  # largest share of duplicate rows without a remark
 MIN_CLIENT_ROWS = 3  # smallest mean number of rows per client
 CLEAR_CHOICES = ((3.0, 1.0), (2.0, 2.0))
-"""Points of a clear choice, each with its smallest lead over the next candidate."""
+"""Pairs (points, lead): a candidate is a clear choice if it has these points and this lead over the next candidate."""
 
 
 class Candidate(NamedTuple):
-    """A column that may have a role, with points for the evidence."""
+    """A column that may be the label or the client."""
 
     name: str
-    points: float
-    why: str
+    points: float  # strength of the evidence; 3 is strong
+    why: str  # the evidence, as text
 
 
 def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
-    """Return columns that may be the label, the most likely first."""
+    """Return the columns that may be the label, the most likely first."""
     usable = [one for one in summaries if one.content not in (*inspection.UNUSABLE, inspection.DATETIME)]
     binary = [one for one in usable if one.content == TWO_VALUES]
     candidates = []
@@ -54,7 +54,7 @@ def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
 
 
 def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
-    """Return columns that may be the client, the most likely first."""
+    """Return the columns that may identify the client, the most likely first; ``rows`` is the number of rows."""
     candidates = []
     for one in summaries:
         is_identifier = one.reason is not None and one.reason.startswith("named as")
@@ -72,14 +72,14 @@ def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str 
 
 
 def clear_choice(candidates: Sequence[Candidate]) -> str | None:
-    """Return the best candidate if it is clearly ahead, else None."""
+    """Return the name of the first candidate if it is a clear choice by ``CLEAR_CHOICES``; else None."""
     best, second, *_ = *(candidate.points for candidate in candidates), 0.0, 0.0
     is_clear = any(best >= points and best - second >= lead for points, lead in CLEAR_CHOICES)
     return candidates[0].name if is_clear else None
 
 
 def _name_points(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> float:
-    """Return points for a name whose noun is a strong (3) or weak (2) hint."""
+    """Return the points of a column's name: 3 if its last word is a strong hint, 2 if weak, else 0; +0.5 if alone."""
     words = inspection.split_name(name)
     while len(words) > 1 and words[-1] in inspection.NAME_SUFFIXES:
         words.pop()
@@ -90,16 +90,16 @@ def _name_points(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> flo
 
 
 class PositiveClass(NamedTuple):
-    """The positive value of a label, its share of the rows, and the negative value."""
+    """The proposed positive value of a label of two values."""
 
-    value: Any
-    share: float
-    other: Any
-    why: str
+    value: Any  # the positive value
+    share: float  # its share of the rows, in [0, 1]
+    other: Any  # the negative value
+    why: str  # the reason, as text
 
 
 def positive_class(label: pd.Series) -> PositiveClass:
-    """Propose the positive value of a label by the meaning of its values, else the rarer value."""
+    """Propose the positive value of a label by known pairs such as yes and no; otherwise the rarer value."""
     shares = label.dropna().value_counts(normalize=True)
     frequent, rare = ((plain_value(value), float(share)) for value, share in shares.items())
     for needs_both in (True, False):
@@ -110,7 +110,10 @@ def positive_class(label: pd.Series) -> PositiveClass:
 
 
 def _is_positive(one: str, other: str, *, needs_both: bool) -> bool:
-    """Return whether one value is positive and the other negative; single letters and 1 need both."""
+    """Return whether ``one`` is a known positive value and ``other`` a known negative one.
+
+    Unless ``needs_both``, either suffices if it has more than one character or is "0".
+    """
     is_positive, is_negative = one in inspection.POSITIVE_VALUES, other in inspection.NEGATIVE_VALUES
     if needs_both:
         return is_positive and is_negative
@@ -118,7 +121,7 @@ def _is_positive(one: str, other: str, *, needs_both: bool) -> bool:
 
 
 def label_association(values: pd.Series, label: pd.Series, label_type: str) -> float:
-    """Return how well a decision tree on a single column predicts the label of other rows, at most 1."""
+    """Return the AUC, mean recall or rank correlation of a decision tree on one column, on other rows; 0 if unknown."""
     from scipy.stats import spearmanr
     from sklearn.metrics import balanced_accuracy_score, roc_auc_score
     from sklearn.model_selection import train_test_split
@@ -143,7 +146,7 @@ def label_association(values: pd.Series, label: pd.Series, label_type: str) -> f
 
 
 def _to_numbers(values: pd.Series) -> np.ndarray:
-    """Return the column as a matrix of numbers; categories are numbered, and an empty cell is below all others."""
+    """Return a column as a matrix of rows × 1; categories are numbered, and an empty cell is below all others."""
     if (parsed := parse_datetimes(values)) is not None:
         numbers = np.where(values.isna(), np.nan, np.nan_to_num(parsed.days) + np.nan_to_num(parsed.hours) / 24)
     elif is_text(values):
@@ -157,7 +160,7 @@ def _to_numbers(values: pd.Series) -> np.ndarray:
 def reasons_to_ignore(
     table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str, label_type: str
 ) -> dict[str, str]:
-    """Return columns to ignore, each with a reason that completes "it is"."""
+    """Return the columns to ignore, each with its reason: unusable, or a near copy of the label."""
     reasons = {}
     for one in summaries:
         if one.name in (label, client):
@@ -173,7 +176,7 @@ def reasons_to_ignore(
 def remarks(
     table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str, ignored: Sequence[str]
 ) -> list[str]:
-    """Return remarks on a table that can be trained on."""
+    """Return remarks on dropped rows, ambiguous dates and duplicate rows of a table; an empty list if none applies."""
     lines = []
     for name, role in ((label, "label"), (client, "client")):
         if missing := int(table[name].isna().sum()):
@@ -189,6 +192,6 @@ def remarks(
 
 
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:
-    """Return the value of a column that a string of the command line means."""
+    """Return the value of a column whose text is ``text``, or raise ValueError; ``flag`` is the option in the error."""
     known = {str(plain): plain for plain in map(plain_value, pd.unique(values.dropna()))}
     return known[check_choice(f"{flag}, a value of {values.name!r},", text, sorted(known))]

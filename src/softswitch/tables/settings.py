@@ -17,13 +17,13 @@ METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off", "corrected")
 AIMS = ("certified", "bare")
-ALL = "all"
+ALL = "all"  # value of a batch size for all rows
 AUTO = "auto"  # value of a setting that the library chooses during training
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a string that must be one of some choices, which are looked up when a file is read."""
+    """Type annotation of a string setting that must be one of ``choices``, which are read at validation."""
 
     choices: Iterable[str]
 
@@ -34,13 +34,13 @@ class OneOf:
 
 
 def setting(comment: str, default: Any = MISSING) -> Any:
-    """Declare a setting with its comment in the file and its default."""
+    """Return the dataclass field of a setting, with its comment in the TOML file. Without a default it is required."""
     return field(default=default, metadata={"comment": comment})
 
 
 @dataclass(frozen=True)
 class DataSection:
-    """The table and the roles of its columns."""
+    """The table file and the roles of its columns."""
 
     file: str = setting("CSV, Parquet or Excel file with one row per case; relative to the folder of this file.")
     label: str = setting("Column to predict.")
@@ -71,7 +71,7 @@ class TaskSection:
 
 @dataclass(frozen=True)
 class ModelSection:
-    """The model."""
+    """The architecture of the model."""
 
     hidden: tuple[int, ...] = setting("Widths of hidden layers; empty: a linear model, logistic for classes.", ())
 
@@ -129,7 +129,7 @@ class PrivacySection:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a training run."""
+    """All settings of a training run, by section of the file."""
 
     data: DataSection
     task: TaskSection = field(default_factory=TaskSection)
@@ -145,7 +145,7 @@ for _section in (*SECTIONS.values(), Config):
 
 
 def read_config(file: str | Path) -> Config:
-    """Read and validate a settings file."""
+    """Read and validate a settings file; a ValueError lists all problems."""
     from softswitch.support.files import read_toml  # NumPy would slow down the command line
 
     path = Path(file)
@@ -157,7 +157,7 @@ def read_config(file: str | Path) -> Config:
 
 
 def parse_config(values: dict[str, Any]) -> Config:
-    """Validate settings given as nested dicts; the error lists all problems."""
+    """Validate settings by section and name; a ValueError lists all problems."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -171,7 +171,7 @@ def parse_config(values: dict[str, Any]) -> Config:
 
 
 def _message(values: Any, section: str | None = None, name: str | None = None) -> str:
-    """Describe what is wrong with a value, and what is accepted."""
+    """Describe a problem of the settings: an unknown, missing or wrong section or value, and what is accepted."""
     if section is None:
         return f"settings must be sections of strings, numbers and lists, but are {_shorten(values)}"
     if name is None:
@@ -196,7 +196,7 @@ def _unknown(name: str, known: Mapping[str, Any], prefix: str) -> str:
 
 
 def _describe(hint: Any) -> str:
-    """Return the values that a type accepts, as text."""
+    """Return the values that a type hint accepts, as text such as "a number" or "one of sgd, adam"."""
     if metadata := getattr(hint, "__metadata__", None):
         choices = metadata[0].choices
         return f"one of {', '.join(choices)}"
@@ -220,12 +220,12 @@ def _shorten(value: Any) -> str:
 
 
 def replace_auto(value: Any, default: Any = None) -> Any:
-    """Return the value of a setting, or ``default`` if it is "auto"."""
+    """Return the value of a setting; ``default`` if it is "auto"."""
     return default if value == AUTO else value
 
 
 def write_config(config: Config) -> str:
-    """Return the settings as TOML with comments; settings without a value are commented out."""
+    """Return the settings as TOML text with comments; settings that are None are commented out."""
     lines = []
     for section in SECTIONS:
         part = getattr(config, section)

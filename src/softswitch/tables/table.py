@@ -1,4 +1,4 @@
-"""Reading and writing of tables, and lookup of columns and values that settings name."""
+"""Reading and writing of table files, and lookup of columns and values by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softswitch.tables import text_file
 from softswitch.tables.cells import EMPTY, is_text, parse_cells
 from softswitch.tables.text_file import COMPRESSED, COMPRESSION_ERRORS, TextFormat, detect_format, first_rows
 
-TEXT = (".csv", ".tsv", ".tab", ".txt")
+TEXT = (".csv", ".tsv", ".tab", ".txt")  # suffixes of table files
 PARQUET = (".parquet", ".pq")
 EXCEL = (".xlsx", ".xlsm")
 
@@ -24,8 +24,8 @@ EXCEL = (".xlsx", ".xlsm")
 def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = False, **form: Any) -> pd.DataFrame:
     """Read a table from a text file (also compressed), Parquet or Excel; its suffix selects the format.
 
-    ``empty``: further strings that count as empty cells. ``as_text``: return the cells of a text file unchanged.
-    ``form``: encoding, separator and decimal sign of a text file. Default: detected.
+    ``empty`` has further texts that count as empty cells. With ``as_text``, cells are not parsed. ``form`` has the
+    encoding, separator and decimal sign of a text file. Default: detected.
     """
     path, ending = check_file(file)
     if ending in TEXT:
@@ -36,7 +36,7 @@ def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = F
 
 
 def check_file(file: str | Path) -> tuple[Path, str]:
-    """Return the path of an existing table, and the suffix of its format."""
+    """Return the path and the lower-case suffix of a table file, or raise ValueError if missing or unsupported."""
     path = Path(file)
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
@@ -49,7 +49,7 @@ def check_file(file: str | Path) -> tuple[Path, str]:
 
 
 def text_format(file: str | Path) -> TextFormat | None:
-    """Return the format of a text file; None for other files."""
+    """Return the detected format of a text file; None for Parquet and Excel files."""
     path, ending = check_file(file)
     return detect_format(path) if ending in TEXT else None
 
@@ -70,14 +70,14 @@ def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: b
 
 
 def write_table(table: pd.DataFrame, file: Path) -> None:
-    """Write a table as CSV, with cells escaped that a spreadsheet would compute; ``read_table`` undoes it."""
+    """Write a table as CSV. Cells that a spreadsheet would run as formulas are escaped; ``read_table`` undoes that."""
     has_cr = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
     quoting = csv.QUOTE_NONNUMERIC if has_cr else csv.QUOTE_MINIMAL  # QUOTE_MINIMAL does not quote \r
     _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting)
 
 
 def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
-    """Apply a function to all column names and texts."""
+    """Return the table with a function applied to all column names and text cells."""
     changed = {}
     for name in filter(lambda name: is_text(table[name]), table.columns):
         texts = pd.unique(table[name].dropna())
@@ -87,7 +87,7 @@ def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFram
 
 
 def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
-    """Raise if a file is empty, has no header, or has lines of different lengths."""
+    """Raise ValueError if a file is empty, has no header or no rows, or has lines of different lengths."""
     if not rows:
         raise ValueError(f"{path} is empty")
     names = [str(unescape_cell(name)).strip() for name in rows[0][1]]
@@ -129,7 +129,7 @@ def _read_binary(path: Path, ending: str) -> pd.DataFrame:
 
 
 def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
-    """Return a column of the table; ``setting`` names it in errors."""
+    """Return a column of a table, or raise ValueError; ``setting`` is the name of the setting in the error."""
     if name not in table.columns:
         names = ", ".join(map(repr, table.columns))
         raise ValueError(f"{setting} must name a column of the table, but is {name!r}; there are {names}")
@@ -137,7 +137,10 @@ def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
 
 
 def match_value(values: pd.Series, value: Any, setting: str) -> np.ndarray:
-    """Return which rows hold a value, compared as it is or as text, because text files have no types."""
+    """Return a mask of the rows that hold a value; raise ValueError if none or all do.
+
+    If no row matches directly, values are compared as text, because text files have no types.
+    """
     matches = values == value
     if not matches.any():
         matches = values.astype(str) == str(value)

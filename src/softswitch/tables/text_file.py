@@ -20,29 +20,29 @@ import pandas as pd
 from softswitch.support.files import check_compression_ratio, check_size, raise_too_large, size_limit
 
 TABLE = 1 << 36  # largest uncompressed size of a table in bytes: 64 GiB
-HARMLESS = 1 << 30  # uncompressed size up to which the compression ratio is not limited
-CELL_BYTES = 8  # smallest size of a cell in memory
-SAMPLE = 1 << 18  # number of characters or bytes that are read at once, and that reveal the format
+HARMLESS = 1 << 30  # largest uncompressed size in bytes for which the compression ratio is not limited
+CELL_BYTES = 8  # smallest size of a cell in memory, in bytes
+SAMPLE = 1 << 18  # number of characters or bytes that are read at once, and from which the format is detected
 SEPARATORS = (",", ";", "\t", "|")
 COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSION_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of damaged compressed files
-XZ_MEMORY = 1 << 28  # limit for the dictionary of an .xz file
+XZ_MEMORY = 1 << 28  # limit for the dictionary of an .xz file, in bytes
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """Format of a text file: encoding (its Python name), separator and decimal sign."""
+    """The format of a text file."""
 
-    encoding: str
-    separator: str
-    decimal: str
+    encoding: str  # Python's name of the encoding
+    separator: str  # one character
+    decimal: str  # decimal sign, "." or ","
 
     def __str__(self) -> str:
         return f"separator {self.separator!r}, decimal sign {self.decimal!r}, {self.encoding}"
 
 
 def check_text(path: Path) -> None:
-    """Raise if a text file is too large, also uncompressed."""
+    """Raise ValueError if a text file, compressed or not, has more than ``TABLE`` bytes uncompressed."""
     check_size(path, TABLE)
     if (ending := path.suffix.lower()) not in COMPRESSED:
         return
@@ -59,7 +59,7 @@ def check_text(path: Path) -> None:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise if a Parquet file is too large in memory."""
+    """Raise ValueError if a Parquet file would take more than ``TABLE`` bytes in memory."""
     import pyarrow.parquet as pq
 
     check_size(path, TABLE)
@@ -72,7 +72,7 @@ def check_parquet(path: Path) -> None:
 
 
 def check_excel(path: Path) -> None:
-    """Raise if an Excel file is too large uncompressed, or its first sheet has too many cells."""
+    """Raise ValueError if an Excel file, or the cells of its first sheet, have more than ``TABLE`` bytes unpacked."""
     import openpyxl
 
     check_size(path, TABLE)
@@ -90,13 +90,13 @@ def check_excel(path: Path) -> None:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a text file for reading its uncompressed bytes."""
+    """Open a text file, compressed or not, and return a stream of its uncompressed bytes."""
     stream: IO[bytes] = COMPRESSED.get(path.suffix.lower(), Path.open)(path, "rb")
     return stream
 
 
 def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextFormat:
-    """Return the format of a text file; values other than "auto" are not detected."""
+    """Return the format of a text file. Arguments that are "auto" are detected, others are used."""
     if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
         raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
     signs = SEPARATORS if separator == "auto" else (separator,)
@@ -113,7 +113,7 @@ def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto"
 
 
 def first_rows(path: Path, encoding: str, separator: str) -> list[tuple[int, list[str]]]:
-    """Return the first non-empty rows, each with the number of its last line."""
+    """Return the non-empty rows in the first ``SAMPLE`` characters: the number of the last line, and the cells."""
     try:
         with io.TextIOWrapper(open_bytes(path), encoding=encoding, newline="") as stream:
             text = stream.read(SAMPLE)
@@ -154,13 +154,13 @@ def _can_decode(path: Path, encoding: str) -> bool:
 
 
 def _agreement(rows: list[tuple[int, list[str]]]) -> tuple[float, int]:
-    """Return the share of rows with as many cells as the first row, and this number; 0 for a single column."""
+    """Return the share of rows with as many cells as the first, and this number of cells; 0, 0 for a single column."""
     cells = len(rows[0][1]) if rows else 0
     return (sum(len(row) == cells for _, row in rows) / len(rows), cells) if cells > 1 else (0.0, 0)
 
 
 def _detect_decimal(cells: list[str], separator: str) -> str:
-    """Return the comma if it makes more cells numeric than the point; never in a file separated by commas."""
+    """Return the decimal sign with which more cells are numbers; the point if the separator is a comma."""
     texts = pd.Series(cells, dtype=str)
     whole = texts.str.replace(r"(?<=\d)\.(?=\d{3}(?!\d))", "", regex=True)  # without thousands separators
     commas = whole.str.replace(".", "x").str.replace(",", ".")

@@ -48,14 +48,14 @@ KEPT = ("started", "settings", "base", "data", "command")  # entries of run.json
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """The outcome of training.
+    """The outcome of ``train`` or ``resume``.
 
     Attributes:
         folder: The run folder.
-        result: The result of the run; its client values are those of the model.
+        result: The result of the run, with the trained model as its answer.
         certificate: The certificate on held-out rows; None without such rows, or if the run diverged.
-        aim: Outcome of certification if it was requested: whether the model is certified ("certified"), the verdict
-            ("message"), and how the model was selected. Otherwise None.
+        aim: Outcome of certification: whether the model is certified ("certified"), the verdict ("message"), and how
+            the model was selected. None if certification was not requested.
     """
 
     folder: Path
@@ -76,13 +76,13 @@ def train(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> TrainedRun:
-    """Train from a settings file in a new run folder.
+    """Train a model from a settings file, certify it, and write a new run folder.
 
     Args:
-        file: The settings file.
+        file: The settings file, in TOML.
         watch: Function that is called with the settings, the prepared table and the method before training.
-        callbacks: As for ``solve``.
-        progress: Show a progress bar. Default: on a terminal only.
+        callbacks: Functions that are called after each chunk of rounds, as for ``solve``. Default: none.
+        progress: Whether to show a progress bar. Default: on a terminal only.
     """
     path = Path(file)
     config, base = read_config(path), path.resolve().parent
@@ -112,7 +112,7 @@ def train(
 
 
 def describe_origin(config: Config, table: PreparedTable) -> dict[str, Any]:
-    """Return entries of run.json: time, data, command and versions."""
+    """Return the entries of run.json on the origin of a run: time, data file, command and package versions."""
     digest = WITHHELD if config.privacy.epsilon is not None else table.fingerprint
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -134,11 +134,11 @@ def resume(
 
     Args:
         folder: The run folder.
-        rounds: Total number of rounds. Default: as in the settings. An auto-tuned run keeps its choices and adds
-            restarts.
-        seconds: Total time limit. Default: as in the settings.
-        callbacks: As for ``solve``.
-        progress: Show a progress bar. Default: on a terminal only.
+        rounds: Maximum number of rounds in total. Default: as in the settings. An auto-tuned run keeps its choices and
+            adds restarts.
+        seconds: Time limit in seconds, in total. Default: as in the settings.
+        callbacks: Functions that are called after each chunk of rounds, as for ``solve``. Default: none.
+        progress: Whether to show a progress bar. Default: on a terminal only.
     """
     run = open_run(folder)
     if "base" not in run.about:
@@ -169,7 +169,7 @@ def resume(
 
 
 def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
-    """Return the settings of a run as ``solve`` takes them, without its time limit."""
+    """Return the keyword arguments of ``solve``, without the time limit; ``logging`` has those of ``Logging``."""
     run, is_automatic = config.run, replace_auto(config.method.step_size) is None
     batch_sizes: dict[Any, Any] = {ALL: None, 0: None} | ({} if is_automatic else {AUTO: None})
     value_batch_sizes = batch_sizes | ({} if is_automatic else {AUTO: "same"})
@@ -186,7 +186,7 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
 
 
 def _check_privacy(config: Config, table: PreparedTable) -> None:
-    """Raise if a private certificate is not possible."""
+    """Raise ValueError if rows are held out for a private certificate, but the constraint has no known range."""
     if config.privacy.epsilon is not None and table.held_out is not None and table.problem.constraint_range is None:
         raise ValueError(
             f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate needs a "
@@ -250,7 +250,7 @@ def _solve(
 def _solve_privately(
     checkpoints: Path, config: Config, table: PreparedTable, method: Method, privacy: RecordPrivacy, logging: Logging
 ) -> tuple[Result, Certificate | None]:
-    """Run with private rounds, one private evaluation and a private certificate; nothing else uses rows."""
+    """Return a private result and, if rows are held out, its private certificate. Nothing else uses rows."""
     options, saved, key = solve_options(config), Checkpoints(checkpoints), noise_key(checkpoints)
     sampling, groups = options["sampling"], (options[name] for name in ("sampling", "output", "logging"))
     settings = RunSettings.from_options(options["rounds"], config.run.seconds, *groups)
@@ -263,7 +263,7 @@ def _solve_privately(
 
 
 def describe_task(config: Config, label: Label) -> dict[str, Any]:
-    """Return the entries of run.json on the task: the requirement in words, names and units of both functions."""
+    """Return the entries of run.json on the task: the requirement as a sentence, names and units of the functions."""
     kind, task, data = KINDS[config.task.kind], config.task, config.data
     positive = getattr(label, "positive", None) if data.positive is None else data.positive
     names = {"client": data.client, "label": data.label, "group": f"{task.sensitive} = {task.protected}"}
@@ -273,12 +273,12 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
 
 
 def _monitored(table: PreparedTable) -> ClientData | None:
-    """Return the rows to monitor during training, never those of a requested certificate."""
+    """Return the rows on which training is monitored: validation rows if certification is requested, else held-out."""
     return table.held_out if table.split is None else table.validation
 
 
 def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:
-    """Count the models that the same rows have certified before, in this run folder and those next to it."""
+    """Count the runs next to or in ``folder`` with a certificate on the same rows: the same file, share and seed."""
     split = {"data.held_out": config.data.held_out, "run.seed": config.run.seed}
     count = 0
     for run in find_runs(folder.parent):
