@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line interface, ``softswitch``."""
 
 from softswitch.cli.main import app
 

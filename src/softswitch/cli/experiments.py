@@ -106,7 +106,7 @@ def paper(
 
 
 def _run_batch(batch: Batch) -> tuple[list[Saved], list[str]]:
-    """Run the experiments, and print each result and the remaining time."""
+    """Run a batch, print each result and the remaining time, and return the results and the names of failures."""
     from softswitch_experiments.paper.batch import format_duration
     from softswitch_experiments.paper.outputs import Saved
 

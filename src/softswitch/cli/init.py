@@ -1,4 +1,4 @@
-"""The command init: inspect a table, propose the roles of its columns, and write a settings file."""
+"""The command init, which inspects a table, proposes the roles of its columns, and writes a settings file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from softswitch.tables.proposal import Candidate, PositiveClass
     from softswitch.tables.text_file import TextFormat
 
-REQUESTED = "as requested"
-DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}
+REQUESTED = "as requested"  # reason of a choice that a flag made
+DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}  # by label type
 
 
 def init(
@@ -44,9 +44,9 @@ def init(
     out: Annotated[Path | None, typer.Option(help="Settings file to write. Default: named like the table.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Inspect a table, and write a settings file for softswitch train, in which "auto" values need no tuning.
+    """Inspect a table, and write a settings file for softswitch train. Values set to "auto" need no tuning.
 
-    Flags decide, and the rest is proposed. If the label or the client is not clear, it lists the candidates and exits.
+    Roles without a flag are proposed. If the label or the client is not clear, the candidates are listed as an error.
     """
     from softswitch.tables import proposal
     from softswitch.tables.inspection import infer_label_type
@@ -94,21 +94,21 @@ def init(
 
 @dataclass(frozen=True)
 class Roles:
-    """Roles of the columns, and the constraint."""
+    """The proposed roles of the columns, and the constraint."""
 
-    label: str
-    client: str
-    positive: PositiveClass | None
-    ignored: dict[str, str]
+    label: str  # name of the column to predict
+    client: str  # name of the column that identifies the client
+    positive: PositiveClass | None  # None if the label does not have two values
+    ignored: dict[str, str]  # reason by name of the ignored column
     task: TaskSection
 
     def of_column(self, name: str) -> str:
-        """Return the role of a column."""
+        """Return the role of a column: "label", "client", "group", "ignored" or "feature"."""
         roles = {self.label: "label", self.client: "client"} | dict.fromkeys(self.ignored, "ignored")
         return roles.get(name, "group" if name == self.task.sensitive else "feature")
 
     def describe(self, found: InspectedTable) -> list[str]:
-        """Return the proposal, the ignored columns with reasons, and remarks on the table."""
+        """Return lines of text: the proposal, the ignored columns with reasons, and remarks on the table."""
         from softswitch.tables.proposal import remarks
 
         lines = [f"\nLabel: {self.label}. Client: {self.client}."]
@@ -125,7 +125,7 @@ class Roles:
         return lines + (["\nRemarks:", *(f"- {note}" for note in notes)] if notes else [])
 
     def write_settings(self, found: InspectedTable, out: Path) -> str:
-        """Return the settings file; a relative path starts from its folder."""
+        """Return the content of the settings file ``out``, with the path of the table relative to its folder."""
         file = found.file
         if not file.is_absolute() and out.resolve().parent != Path.cwd():
             file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
@@ -138,16 +138,16 @@ class Roles:
 
 @dataclass(frozen=True, eq=False)
 class InspectedTable:
-    """A table with summaries of its columns, and non-numeric cells of numeric columns, which count as empty."""
+    """A table with summaries of its columns."""
 
     file: Path
-    form: TextFormat | None
+    form: TextFormat | None  # format of a text file; None for other files
     table: pd.DataFrame
-    summaries: tuple[ColumnSummary, ...]
-    empty: tuple[str, ...]
+    summaries: tuple[ColumnSummary, ...]  # one per column, in their order
+    empty: tuple[str, ...]  # texts in columns of numbers or dates, which count as empty cells
 
     def overview(self, roles: Roles) -> Table:
-        """Return a table of the columns and their roles."""
+        """Return a rich table with the content and the role of each column."""
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for heading in ("column", "content", "empty", "values", "role"):
             grid.add_column(heading, overflow="fold", justify="right" if heading in ("empty", "values") else "left")
@@ -157,7 +157,7 @@ class InspectedTable:
         return grid
 
     def choose_column(self, name: str | None, candidates: Sequence[Candidate], flag: str, meaning: str) -> str:
-        """Return a column by its flag, or by the proposal if it is clear."""
+        """Return the column of a flag or, without one, a clear choice; otherwise raise ValueError with candidates."""
         from softswitch.tables.proposal import clear_choice
         from softswitch.tables.table import find_column
 
@@ -172,7 +172,7 @@ class InspectedTable:
 
 
 def inspect_table(file: str) -> InspectedTable:
-    """Read a table and inspect its columns."""
+    """Read a table and inspect its columns; raise ValueError if it has fewer than three."""
     from softswitch.tables.inspection import inspect_column, non_numeric_cells
     from softswitch.tables.table import read_table, text_format
 
@@ -190,7 +190,7 @@ def inspect_table(file: str) -> InspectedTable:
 
 
 def _positive(labels: pd.Series, label_type: str, text: str | None) -> PositiveClass | None:
-    """Return the positive class of a label of two values."""
+    """Return the requested or proposed positive class; None if the label does not have two values."""
     from softswitch.tables.proposal import parse_value, positive_class
 
     if label_type != BINARY:
@@ -215,7 +215,7 @@ def _task(
     sensitive: str | None,
     protected: str | None,
 ) -> TaskSection:
-    """Return the constraint."""
+    """Return the task section of the settings: kind and bound of the constraint by flags or defaults, and the group."""
     import pandas as pd
 
     from softswitch.tables.proposal import parse_value

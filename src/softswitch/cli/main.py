@@ -1,4 +1,4 @@
-"""The command line app with all commands."""
+"""The Typer app of the command line, with all commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Set up every command."""
+    """Enable the compilation cache before every command."""
     enable_compilation_cache()
 
 

@@ -1,4 +1,4 @@
-"""The command plan, which needs no data."""
+"""The command plan, which computes settings from the convergence theorems."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from softswitch.results.folder import Run
 
 LATEST = "'latest' is the newest run below ./runs, 'FOLDER/latest' the newest below that folder"
-HEAD = ("certified", "G", "bound", "F")
+HEAD = ("certified", "G", "bound", "F")  # columns of ``_line``
 NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 
 def runs(folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs")) -> None:
-    """List the runs below a folder."""
+    """List the runs below a folder with their status, certificate and worst client's values."""
     from softswitch.results.folder import check_folder, find_runs
 
     found = find_runs(check_folder(folder))

@@ -1,4 +1,4 @@
-"""Output and errors of all commands."""
+"""Output and error handling that all commands share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NOT_CERTIFIED_CODE = 3  # exit code if certification was requested and failed
 
 
 def say(text: str, *, style: str | None = None, wrap: bool = False) -> None:
-    """Print plain text; lines are not broken by default, such that paths can be copied."""
+    """Print plain text. Lines are broken only with ``wrap``, so that paths can be copied."""
     Console().print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
 def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command such that errors of its input are printed without a traceback."""
+    """Wrap a command so that ValueError, OSError and EOFError are printed without a traceback, with exit code 2."""
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> None:

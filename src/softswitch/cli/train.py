@@ -70,10 +70,10 @@ def frontier(
     settings: SettingsFile,
     bound: Annotated[list[float] | None, typer.Option(help="Bound; repeatable. Default: around task.bound.")] = None,
 ) -> None:
-    """Show what the constraint costs: one model per bound, and the smallest bound that is certified.
+    """Train one model per bound, and show what the constraint costs and the smallest bound that is certified.
 
-    Bounds are certified from the loosest to the tightest until one fails, so all certificates hold together. Each
-    model is in its own folder, for softswitch predict. The exit code is 3 if no bound is certified.
+    Models are tested in a fixed order, the most promising first, until one fails, so all certificates hold jointly.
+    Each model has a run folder, for softswitch predict. The exit code is 3 if no bound is certified.
     """
     from softswitch.results.certificate import warn_about_reuse
     from softswitch.tables.frontier import bound_folder, train_frontier
@@ -91,7 +91,7 @@ def frontier(
 
 
 def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
-    """Return the contents of the table, the constraint and its certifiability as a tree."""
+    """Return a rich tree that describes a run before training: table, constraint and certifiability."""
     from softswitch.certification.certifiability import certifiability
     from softswitch.support.text import shorten_numbers
     from softswitch.tables.labels import describe_label
@@ -120,7 +120,7 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
 
 
 def print_outcome(trained: TrainedRun) -> None:
-    """Print certificate, diagnostics and verdict of a run, and exit with its code."""
+    """Print certificate, diagnostics and verdict of a run; exit with 1 if it is not feasible, 3 if not certified."""
     from softswitch.results.certificate import warn_about_reuse
 
     result, aim = trained.result, trained.aim

@@ -1,1 +1,1 @@
-"""Engines that run rounds in one process, and the functions that users call."""
+"""Engines that run rounds in one process, and the functions that use them: solve, sweep, frontier and others."""

@@ -1,4 +1,4 @@
-"""Settings of an automatic run that are chosen before it starts, by the cost of its rounds: batches, rounds, steps."""
+"""Settings of an auto-tuned run that are chosen before it starts: batch sizes, rounds, memory and the first step."""
 
 from __future__ import annotations
 
@@ -22,50 +22,52 @@ from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
 
 WORK = 2**35
-"""Maximum rows × parameters of a run, a gradient counted three times: less than a minute on two cores."""
+"""Work limit of a run, in rows × parameters; a gradient counts three times. It is less than a minute on two cores."""
 MIN_PARAMETERS = 64
 """A row costs at least as much as in a model with this number of parameters."""
 NETWORK_PARAMETERS, NETWORK_DISCOUNT = 512, 6
-"""Larger models count as networks, with more rounds on fewer rows. Their cost per parameter is divided by the second
-number, since they are computed on many rows at once."""
+"""Models with more parameters are networks, with more rounds on fewer rows. Their cost per parameter is divided by the
+discount, because they are computed on many rows at once."""
 MIN_ROUNDS, MIN_NETWORK_ROUNDS, MAX_ROUNDS = 300, 1500, 20_000
 MIN_ROWS, MAX_ROWS = (256, 1024), (2048, 8192)
-"""Limits of the batch sizes for a gradient and for a report, unless they are all rows."""
+"""Smallest and largest batch sizes of a gradient and of a report, unless they are all rows."""
 RANDOM_ACCESS = 2.5
 """Cost of a random row access relative to a sequential one."""
 RESTARTS, LAYERED_RESTARTS, GROWTH, MAX_RESTARTS = 40, 8, math.sqrt(2), 20
-"""The first restart takes one 40th of the rounds (one 8th for models with layers), and each later one √2 times more."""
+"""The first restart takes one 40th of the rounds (one 8th for models with layers), and each later one √2 times more. If
+evaluations are expensive, there are at most 20 restarts."""
 MIN_RESTART_ROUNDS, MIN_NOISY_RESTART_ROUNDS = 40, 75
-"""Minimum length of a restart, with exact reports and with sampled ones."""
+"""Minimum number of rounds of a restart, with reports on all rows and on sampled rows."""
 EVALUATION_SHARE, MIN_RESTARTS, ANSWERS = 0.05, 2, 2
 """Evaluations of answers take at most this share of the work, if necessary with fewer restarts. Each restart has two
 answers, its last iterate and its average; the best by its reports is a third one if that is cheap."""
 FIRST_LENGTH, MIN_FIRST_STEP, MAX_FIRST_STEP = 2.5, 0.01, 0.1
-"""Distance that a parameter can move in the first restart, and limits of the first step, in units of the start."""
+"""Distance that a parameter can move in the first restart, and limits of the first step size, both relative to the
+largest initial parameter (at least 1)."""
 JUMP_FACTOR = 8.0
-"""Factor on this distance if the constraint moves in jumps."""
+"""Factor on the first step size if the constraint moves in jumps, as rates do."""
 SHARPNESS, JUMP_SHARPNESS = 0.3, 10.0
-"""α in units of the change from round to round, and α of constraints that move in jumps. Their changes are as large as
-the differences between clients, so that a small α would give weight to clients that meet the bound."""
+"""α in units of the change from round to round, and its value for constraints that move in jumps. Their changes are as
+large as the differences between clients, so that a small α would give weight to clients that meet the bound."""
 MOMENTUM, LONG_MOMENTUM, LONG_RESTART = 0.9, 0.99, 1000
 """Momentum of the server optimizer; every second restart with at least 1000 rounds has the larger one."""
 SMOOTHING = 0.8
-"""Smoothing of remembered reports if they are noisy."""
-TOO_MANY_ROWS = 2**62
+"""Weight β of the earlier reports in a client's remembered report, if reports are noisy."""
+TOO_MANY_ROWS = 2**62  # number of rows that stands for more than fit into memory
 FEDERATION_ROUNDS = 2000
-"""Rounds of an automatic run whose clients are an oracle: the cost of a round is not known."""
+"""Default number of rounds of an auto-tuned run of a ``Federation``: the cost of a round is not known."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The initial settings of an automatic run."""
+    """The settings of an auto-tuned run that are chosen before it starts."""
 
-    rounds: int
+    rounds: int  # maximum number of rounds
     may_end: bool  # whether the run stops when progress stalls
-    first_length: int  # rounds of the first restart
-    first_step: float
+    first_length: int  # number of rounds of the first restart
+    first_step: float  # initial step size of the first restart
     exact: bool  # whether every client reports on all its rows in every round
-    chosen_for: int | None = None  # rounds that the user set at first; a run may be extended later
+    chosen_for: int | None = None  # number of rounds that the user requested at first; None if it was chosen
     jumps: bool = False  # whether the constraint moves in jumps, as rates do, and has a surrogate
     frugal: bool = False  # whether to save evaluations of answers, because they are expensive compared with rounds
 
@@ -77,7 +79,7 @@ class Choice:
         threshold: float,
         local_step_size: FallingStep | None = None,
     ) -> Method:
-        """Return the method of one restart: the user's settings, and automatic ones in place of None."""
+        """Return the method of one restart: ``requested`` with automatic settings in place of None."""
         chosen: dict[str, Any] = {"step_size": step_size}
         if requested.optimizer is None:
             chosen["optimizer"] = NormalizedAdam(momentum=momentum)
@@ -95,24 +97,24 @@ class Choice:
         return replace(requested, **chosen)
 
     def template(self, requested: Method) -> Method:
-        """Return the method of the first restart, before any report of the clients."""
+        """Return the method of the first restart; it does not depend on the clients' reports."""
         step = FallingStep(first=self.first_step, rounds=self.first_length)
         return self.method(requested, step, MOMENTUM, float(requested.tolerance))
 
     def next_length(self, done: int, restarts: int) -> int:
-        """Return the number of rounds of the next restart, after ``done`` rounds and this number of restarts."""
+        """Return the number of rounds of the next restart, after ``done`` rounds and ``restarts`` restarts."""
         left, length = self.rounds - done, round(self.first_length * GROWTH**restarts)
         return left if left - length < length * GROWTH / 2 else length
 
     def count_evaluations(self) -> int:
-        """Return the number of evaluations during the run: of the start, and of the answers of each restart."""
+        """Return how many models the run evaluates on all data: the start, and the answers of each restart."""
         done = restarts = 0
         while done < self.rounds:
             done, restarts = done + self.next_length(done, restarts), restarts + 1
         return 1 + (ANSWERS if self.frugal else ANSWERS + 1) * restarts - ANSWERS
 
     def describe(self, oracle: Any) -> dict[str, str]:
-        """Return the settings of a run of these clients as text, by name."""
+        """Return descriptions of the settings by name, for ``Result.auto_settings``; ``oracle`` has the batch sizes."""
         lines = {"rounds": f"at most {self.rounds:,}" if self.may_end else f"{self.rounds:,}"}
         for name, label in (("update_batching", "rows for a gradient"), ("report_batching", "rows for a report")):
             if (batching := getattr(oracle, name, None)) is not None:
@@ -132,9 +134,9 @@ def choose_settings(
     *,
     can_repeat: bool = True,
 ) -> tuple[Choice, Sampling, Compute, Memory | None]:
-    """Choose rounds (if None), batch sizes and memory (if "auto") by the sizes of model and data, and the start.
+    """Choose rounds (if None), batch sizes and memory (if "auto") and the first restart by the sizes of model and data.
 
-    ``can_repeat`` says whether clients may report at two iterates on the same rows.
+    ``can_repeat`` is True if clients can report at two iterates on the same rows.
     """
     size = count_parameters(problem.start)
     is_network = size > NETWORK_PARAMETERS
@@ -202,10 +204,10 @@ def choose_first_restart(
     noisy: bool = False,
     evaluation_cost: float | None = None,
 ) -> Choice:
-    """Choose the first restart of a run; its step depends on its length and on the start.
+    """Choose the number of rounds and the step size of the first restart; ``start`` are the initial parameters.
 
-    ``noisy`` says whether reports are on sampled rows. ``evaluation_cost`` is the cost of an evaluation in rounds;
-    None if it does not matter.
+    ``noisy`` is True if reports are on sampled rows. ``evaluation_cost`` is the cost of an evaluation in rounds; None
+    if it is negligible.
     """
     has_layers = sum(np.ndim(leaf) >= 2 for leaf in jax.tree.leaves(start)) >= 2
     shortest = MIN_NOISY_RESTART_ROUNDS if noisy else MIN_RESTART_ROUNDS
@@ -223,7 +225,7 @@ def choose_first_restart(
 
 
 def default_memory(*, all_take_part: bool, noisy: bool, can_repeat: bool = False) -> Memory | None:
-    """Return the memory of an automatic run: none if every client reports on all its rows in every round."""
+    """Return the memory of an auto-tuned run; None if every client reports on all its rows in every round."""
     if all_take_part and not noisy:
         return None
     if noisy and can_repeat:
@@ -232,7 +234,7 @@ def default_memory(*, all_take_part: bool, noisy: bool, can_repeat: bool = False
 
 
 def choose_for_federation(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:
-    """Return the initial settings of an automatic run of an oracle; rounds of None are chosen."""
+    """Return the settings of an auto-tuned run of a federation. Default of ``rounds``: ``FEDERATION_ROUNDS``."""
     oracle, cost = federation.oracle, None
     if not oracle.reports_full_data and oracle.total_rows is not None:
         values, gradients = oracle.cost(oracle.total_rows * oracle.participants / oracle.client_count)
@@ -250,7 +252,7 @@ def choose_for_federation(federation: Federation, rounds: int | None, memory: Me
 
 
 def default_alpha(clients: int, tolerance: float) -> float:
-    """Return α = 10·ln(n)/ε, with which the softmax mean is at most a tenth of the tolerance below the maximum."""
+    """Return α = 10·max(1, ln n)/ε: the softmax mean is then at most ε/10 below the maximum over n clients."""
     if tolerance <= 0:
         raise ValueError("alpha must be given if the tolerance is 0")
     return 10 * max(1.0, math.log(clients)) / tolerance

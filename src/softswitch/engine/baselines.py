@@ -1,4 +1,4 @@
-"""Baselines of a result: a model without the constraint and the best constant prediction."""
+"""Baselines of a result: a model trained without the constraint, and the best constant prediction."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from softswitch.results.result import Result
 from softswitch.support import checks
 
 NO_BOUND = 1e30  # a tolerance that every model meets
-WORK_SHARE = 1 / 8  # work of the unconstrained model, relative to the run
-WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8  # of an unconstrained model; rows per client
-FEWEST_SHARED_ROUNDS = 75  # if the unconstrained model shares the compiled program of the run
-LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9  # search of a constant: largest log-odds, grid size, refinements by 3
+WORK_SHARE = 1 / 8  # work of training the unconstrained model, relative to the run
+WANTED_ROUNDS, FEWEST_ROUNDS, FEWEST_ROWS = 300, 20, 8  # rounds of an unconstrained model, and rows per client
+FEWEST_SHARED_ROUNDS = 75  # smallest number of rounds if it shares the compiled program of the run
+LARGEST_ODDS, GRID, ZOOMS = 16.0, 17, 9  # search for a constant: largest log-odds, grid size, refinements by 3
 
 
 def add_baselines(
@@ -55,14 +55,14 @@ def add_baselines(
     Args:
         result: Result of ``solve``.
         problem: The problem that was solved.
-        clients: The clients' data.
+        clients: The clients' training data.
         constants: Function from log-odds to parameters that predict them for every row. The best constant prediction
-            becomes a baseline.
+            becomes a baseline. Default: none.
         unconstrained: Whether to train a model without the constraint from the result on, with about an eighth of the
-            work of the run. ``result.price`` is then the cost of the constraint.
-        held_out: Held-out data of the run, if it had any. The compiled program of the run is then reused.
-        cost: Function like the objective by whose worst client the result is compared with the constant. Default: the
-            objective. Use an error rate if the constraint is a rate, because the loss of scores near 0 is small.
+            work of the run. ``result.price`` is then the cost of the constraint. Default: True.
+        held_out: Held-out data of the run, so that its compiled program is reused. Default: it had none.
+        cost: Function of ``(params, batch)`` by whose worst client the result is compared with the constant. Default:
+            the objective. Use an error rate if the constraint is a rate: the loss of scores near 0 is small.
     """
     checks.check_instance("result", result, Result)
     checks.check_instance("clients", clients, ClientData)
@@ -91,15 +91,15 @@ def add_baselines(
 
 
 class _Budget(NamedTuple):
-    """Rounds, rows per client ("auto": chosen) and participation with which an unconstrained model is trained."""
+    """Settings with which an unconstrained model is trained."""
 
     rounds: int
-    rows: BatchSize
-    participation: float
+    rows: BatchSize  # batch size of each client; None for all rows, "auto" for the choice of the run
+    participation: float  # share of clients in a round
 
 
 def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | None:
-    """Return a share of the work of the run, a gradient counted three times; None if it is too small."""
+    """Return settings that take ``WORK_SHARE`` of the work of the run; None if it is too little for any training."""
     history, count, largest = result.history, len(clients), int(clients.sizes.max())
     work = WORK_SHARE * float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
     if result.restarts:
@@ -126,7 +126,7 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
 def _train_unconstrained(
     result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None
 ) -> Params | None:
-    """Train without the constraint from the result on, within the budget; None if that is too small."""
+    """Return parameters trained without the constraint, from the result on; None if the budget is too small."""
     budget = _budget(result, problem, clients)
     if budget is None:
         return None
@@ -151,9 +151,9 @@ def _train_unconstrained(
 def best_constant(
     evaluate: Evaluator, constants: Callable[[float], Params], method: Method
 ) -> tuple[float, Evaluation]:
-    """Return the log-odds of the best constant prediction, and its evaluation.
+    """Return the log-odds of the best constant prediction, and its values at every client.
 
-    It is the feasible one with the smallest F, or the one with the smallest violation if none is feasible.
+    It is the feasible one with the smallest F or, if none is feasible, the one with the smallest violation.
     """
 
     def attempt(odds: float) -> tuple[tuple[float, float], float, Evaluation]:

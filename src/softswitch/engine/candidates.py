@@ -1,6 +1,6 @@
 """Candidate models for certification: trained with several norms and margins, rescaled and shifted.
 
-Each is judged on the validation split, by its worst client's objective and the probability that it is certified.
+They are compared on the validation split, by their worst client's objective and the probability of a certificate.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from softswitch.problem.ranges import Range
 from softswitch.results.result import Result
 
 Move = Callable[[Params, float, float], Params]
-"""From parameters, a scale and an offset to parameters whose scores are multiplied by the scale, plus the offset."""
+"""Function (params, scale, offset) that returns parameters whose scores are ``scale`` · score + ``offset``."""
 NORMS = (0.5, 0.25, 0.1)  # largest norms of the parameters, relative to the first model
 MARGINS = (0.5, 0.2)  # tolerances in training, relative to the tolerance to certify
 LARGE_INCREASE = 0.05  # relative increase of the mean objective on validation rows that indicates overfitting
-ENOUGH_ROWS = 1000  # training rows per parameter with which overfitting is not expected
-LIKELY = 0.9  # sufficient probability of a certificate
-OFFSETS = (0.0, *(sign * 0.1 * 2.0**k for k in range(8) for sign in (-1, 1)))
+ENOUGH_ROWS = 1000  # number of training rows per parameter with which overfitting is not expected
+LIKELY = 0.9  # probability of a certificate from which a candidate is likely to be certified
+OFFSETS = (0.0, *(sign * 0.1 * 2.0**k for k in range(8) for sign in (-1, 1)))  # grid of offsets of scores
 CONSTANTS = tuple(sign * size for size in (0.01, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0) for sign in (-1, 1))
-SMALLER_SCALES = (0.5, 0.25, 0.1)
-REFINEMENTS = 4  # bisections around the best offset
+SMALLER_SCALES = (0.5, 0.25, 0.1)  # scales of scores that are tried at the best offset
+REFINEMENTS = 4  # number of bisections around the best offset
 
 
 class Variant(NamedTuple):
-    """How a model is trained."""
+    """The norm and the tolerance with which a candidate is trained."""
 
     norm: float = math.inf  # largest norm of the parameters, relative to the first model
     margin: float = 1.0  # tolerance in training, relative to the tolerance to certify
 
     @property
     def name(self) -> str:
-        """The suffix of a folder."""
+        """Text that identifies the variant, as the suffix of its checkpoint folder."""
         return (f"norm-{self.norm:g}-" if self.norm < math.inf else "") + f"margin-{self.margin:g}"
 
     def __str__(self) -> str:
@@ -54,29 +54,29 @@ class Variant(NamedTuple):
         return f"trained for {bound}{norm}"
 
     def problem(self, problem: Problem, first: Result) -> Problem:
-        """Return the problem to solve: it starts at the first model, within the norm."""
+        """Return the problem to solve: it starts at the first model, projected onto a ball of the variant's norm."""
         if self.norm == math.inf:
             return replace(problem, start=first.params)
         ball = Ball(self.norm * norm_of(first.params))
         return replace(problem, start=ball.project(first.params), domain=ball)
 
     def method(self, method: Any) -> Any:
-        """Return the method with the tolerance of training."""
+        """Return the method with the variant's tolerance."""
         return method if self.margin == 1 else with_tolerance(method, self.margin * method.tolerance)
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A model, its origin, and its forecast from the validation split.
+    """A model that may be certified, its origin, and its forecast from the validation split.
 
     Attributes:
-        params: The model.
-        result: The run that it comes from.
-        variant: How it was trained.
-        scale: Factor of its scores.
-        offset: What is added to its scores.
-        forecast: Forecast of its certification.
-        tolerance: Bound on its constraint.
+        params: Parameters of the model.
+        result: The run that the model comes from.
+        variant: The norm and the tolerance of that run.
+        scale: Factor by which the scores of the run's iterate were multiplied.
+        offset: Number that was then added to the scores.
+        forecast: Forecast of the model's certification.
+        tolerance: Bound on the constraint to certify.
     """
 
     params: Params
@@ -89,12 +89,12 @@ class Candidate:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether it meets the tolerance on the training rows."""
+        """Whether the model meets the tolerance on the training rows."""
         return not self.forecast.train_constraint - self.tolerance > 0
 
     @property
     def rank(self) -> tuple[float, float, float, float]:
-        """Sort key: feasible on training rows, likely to be certified, closest on validation rows, then F.
+        """Sort key, the best first: feasible on training rows, pass probability, violation and F on validation rows.
 
         The violation on training rows does not count, because the model with the smallest one is often overfitted.
         """
@@ -110,16 +110,16 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class CandidateGenerator:
-    """Derives candidates from runs, and forecasts their certification; ``ranges`` and ``kinds`` are of f, then g."""
+    """Derivation of candidates from runs, and forecasts of their certification."""
 
     problem: Problem
-    training: ClientData
-    validation: ClientData
-    calibration_sizes: dict[str, int]
+    training: ClientData  # rows of the training split, or a sample
+    validation: ClientData  # rows of the validation split, or a sample
+    calibration_sizes: dict[str, int]  # number of calibration rows by client name
     levels: ErrorLevels
-    ranges: tuple[Range | None, ...]
-    kinds: tuple[Kind, ...]
-    move: Move | None
+    ranges: tuple[Range | None, ...]  # of f and then each g on a row; None if unknown
+    kinds: tuple[Kind, ...]  # of f and then each g
+    move: Move | None  # None if scores cannot be scaled and shifted
 
     def forecast(self, params: Params) -> CandidateForecast:
         """Forecast the certification of a model."""
@@ -130,14 +130,14 @@ class CandidateGenerator:
         return forecast_candidate(validation, training, self.calibration_sizes, self.levels, self.ranges)
 
     def constant_objective(self, params: Params) -> float:
-        """Return the smallest F of a feasible constant prediction on the validation split; ∞ if there is none."""
+        """Return the smallest F of a feasible constant prediction on the validation rows; ∞ if there is none."""
         if self.move is None:
             return math.inf
         forecasts = [self.forecast(self.move(params, 0.0, offset)) for offset in CONSTANTS]
         return min((one.objective for one in forecasts if one.constraint <= self.levels.tolerance), default=math.inf)
 
     def candidates(self, result: Result, variant: Variant) -> Iterator[Candidate]:
-        """Return the candidates of a run: its iterates, with scores scaled and shifted."""
+        """Yield the candidates of a run: its answer, last and best iterate, with scores scaled and shifted."""
         for params in _distinct([result.params, result.last, result.best]):
 
             def moved(scale: float, offset: float, params: Params = params) -> Candidate:
@@ -148,7 +148,7 @@ class CandidateGenerator:
 
 
 def _search(moved: Callable[[float, float], Candidate]) -> list[Candidate]:
-    """Search a grid of offsets, then scales at the best offset, then closer offsets."""
+    """Return the candidates on a grid of offsets, then at smaller scales, then at offsets around the best."""
     candidates = [moved(1.0, offset) for offset in OFFSETS]
     best = best_of(candidates)
     candidates += [moved(scale, scale * best.offset) for scale in SMALLER_SCALES]
@@ -168,7 +168,7 @@ def best_of(candidates: list[Candidate]) -> Candidate:
 
 
 def _distinct(models: list[Params | None]) -> list[Params]:
-    """Return the finite models without duplicates."""
+    """Return the models without duplicates, None and models that are not finite."""
     kept: list[Params] = []
     for params in models:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
@@ -180,15 +180,15 @@ def _distinct(models: list[Params | None]) -> list[Params]:
 
 
 def norm_of(params: Params) -> float:
-    """Return the Euclidean norm."""
+    """Return the Euclidean norm of all parameters."""
     return math.sqrt(sum(float(np.square(np.asarray(leaf, dtype=float)).sum()) for leaf in jax.tree.leaves(params)))
 
 
 def further_variants(first: Result, problem: Problem, candidates: list[Candidate], rows: int) -> Iterator[Variant]:
-    """Yield further variants to train; their candidates are added to the list before the next one.
+    """Yield further variants to train. The caller adds the candidates of each to the list before it asks for the next.
 
-    Smaller norms are tried unless the first model is likely to be certified and not overfitted to its number of
-    training rows. Smaller margins are tried while no candidate is likely to be certified.
+    Smaller norms are tried unless the first model is likely to be certified and not overfitted to its ``rows`` training
+    rows. Smaller margins are tried while no candidate is likely to be certified.
     """
     forecast = best_of([one for one in candidates if one.result is first]).forecast
     may_overfit = rows < ENOUGH_ROWS * count_parameters(first.params) or forecast.objective_increase > LARGE_INCREASE
@@ -203,7 +203,7 @@ def further_variants(first: Result, problem: Problem, candidates: list[Candidate
 
 
 def with_tolerance(method: Any, tolerance: float) -> Any:
-    """Return the method with another tolerance, and its threshold, if given, in proportion."""
+    """Return the method with another tolerance; a threshold that is set is scaled in proportion."""
     threshold = method.threshold
     if threshold is not None and method.tolerance > 0:
         threshold *= tolerance / method.tolerance

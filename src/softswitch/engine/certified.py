@@ -1,4 +1,4 @@
-"""solve_certified(): train on one split, select on a second, and certify on a third."""
+"""Certified training: train on one split of the rows, select a model on a second, and certify it on a third."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
 
-SHORTER = 4  # later runs start at the first model and have this fraction of its rounds,
-FEWEST_ROUNDS = 200  # but no fewer than these
-SAFER = (2 / 3, 1 / 3)  # positions, from the best to the safest candidate, of those tested before the best
-RISKIER = (0.75, 0.5, 0.25)  # pass probabilities, relative to the best candidate, of those tested after it
-MAX_SAMPLE = 1000  # rows of each client and split by which candidates are compared
-INCOMPLETE = (StatusCode.DIVERGED, StatusCode.STOPPED)
+SHORTER = 4  # later runs have the rounds of the first run divided by this number
+FEWEST_ROUNDS = 200  # smallest number of rounds of later runs, unless the first run has fewer
+SAFER = (2 / 3, 1 / 3)  # F of candidates tested before the best, as a position between the best (0) and the safest (1)
+RISKIER = (0.75, 0.5, 0.25)  # smallest pass probabilities of those tested after it, relative to the best candidate
+MAX_SAMPLE = 1000  # largest number of rows of each client and split by which candidates are compared
+INCOMPLETE = (StatusCode.DIVERGED, StatusCode.STOPPED)  # of a first run without candidates
 RECOMPUTED = (DiagnosticCode.STILL_IMPROVING, DiagnosticCode.TRIMMED_VIOLATION, DiagnosticCode.OUTLIER_VALUES)
 
 
@@ -41,11 +41,11 @@ class Certified:
     """Result of ``solve_certified``.
 
     Attributes:
-        result: The run of the model; its parameters and client values are those of the model.
+        result: The run that the selected model comes from, with the model as its answer.
         certificate: Certificate of the model; None if training was stopped or diverged.
-        tested: The models that were tested, in order, up to the one selected.
+        tested: The models that were tested, in order, up to the selected one; empty without a certificate.
         models_compared: Number of models that were compared on the validation split.
-        certifiability: What the sample size of the calibration split can certify.
+        certifiability: The bounds that the calibration split can certify by its size.
     """
 
     result: Result
@@ -56,12 +56,12 @@ class Certified:
 
     @property
     def is_certified(self) -> bool:
-        """Whether the model is certified."""
+        """Whether the certificate shows that every client meets the tolerance; False without a certificate."""
         return is_certified(self.certificate)
 
     @property
     def model(self) -> Candidate | None:
-        """The selected model and its origin."""
+        """The selected model and its origin; None if training was stopped or diverged."""
         return self.tested[-1] if self.tested else None
 
     def __str__(self) -> str:
@@ -101,19 +101,20 @@ def solve_certified(
     Args:
         problem: Objective, constraint and start; with ``constraint_range`` the certificate is exact, else approximate.
         split: Every client's rows in three splits.
-        method: Method with its settings; its tolerance is what is certified. Or give a ``tolerance``.
-        tolerance: ε of automatic runs.
-        confidence: Confidence of the certificate.
-        move: ``(params, scale, offset) -> params`` that scales and shifts the scores of a model: decision thresholds
-            are then selected too.
+        method: Method with its settings; its tolerance is certified. Default: ``Automatic(tolerance)``.
+        tolerance: Bound ε on the constraint to certify, if ``method`` is not given.
+        confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
+        move: Function ``(params, scale, offset) -> params`` that scales and shifts the scores of a model, so that
+            decision thresholds are selected too. Default: none.
         rounds: Maximum number of rounds of the first run, as for ``solve``; later runs have a quarter of them.
-        seconds: Time limit of all runs together.
-        seed: Seed of all random choices.
+        seconds: Time limit of all runs together, in seconds. Default: no limit.
+        seed: Seed of all random choices. Default: 0.
         sampling: As for ``solve``.
         output: As for ``solve``.
         compute: As for ``solve``.
         logging: As for ``solve``.
-        checkpoints: Folder in which the runs are saved and from which they resume; later runs use folders next to it.
+        checkpoints: Folder in which the first run is saved and from which it resumes; later runs use folders next to
+            it. Default: none.
     """
     options: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
     options |= {"rounds": rounds, "seconds": seconds, "seed": seed, "checkpoints": checkpoints, "move": move}
@@ -136,22 +137,19 @@ def solve_certified(
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Models that are trained and compared, before any calibration row is read.
+    """Models that are trained and compared, before any calibration row is read."""
 
-    ``path`` has the candidates to test, the safest first. It is empty if training was stopped or diverged.
-    """
-
-    first: Result
-    path: tuple[Candidate, ...]
-    best: Candidate | None
-    models_compared: int
+    first: Result  # the first run
+    path: tuple[Candidate, ...]  # candidates to test, the safest first; empty if training was stopped or diverged
+    best: Candidate | None  # the best candidate; None if training was stopped or diverged
+    models_compared: int  # number of candidates
     certifiability: Certifiability
-    evaluate: Evaluator  # on the training split
-    kinds: tuple[Kind, ...] = ()
-    tolerance: float = 0.0
+    evaluate: Evaluator  # evaluates parameters on the training split
+    kinds: tuple[Kind, ...] = ()  # of f and then each g
+    tolerance: float = 0.0  # bound to certify
 
     def result_of(self, model: Candidate) -> Result:
-        """Return the run of a model with the model as its answer and the tolerance to certify.
+        """Return the run that a model comes from, with the model as its answer and the tolerance to certify.
 
         The diagnostics are those of the first run, because a later one may have a smaller tolerance. Byzantine clients
         are diagnosed for the model, and progress for its run.
@@ -182,7 +180,7 @@ def prepare(
     seed: int = 0,
     checkpoints: Path | None = None,
 ) -> Prepared:
-    """Train models on the training split, and compare them on the validation split; as ``solve_certified``."""
+    """Train models on the training split and compare them on the validation split; arguments as ``solve_certified``."""
     checks.check_instance("split", split, DataSplit)
     tolerance = method.tolerance
     limits = certifiability(problem, split.calibration, tolerance, confidence)
@@ -239,7 +237,7 @@ def _make_generator(
 
 
 def _test_order(candidates: list[Candidate], constant: float) -> tuple[list[Candidate], Candidate]:
-    """Return the candidates to test, the safest first, and the best of those better than a constant prediction."""
+    """Return the candidates to test, the safest first, and the best one; ``constant`` is F of a constant prediction."""
     feasible = [one for one in candidates if one.is_feasible] or candidates
     useful = [one for one in feasible if one.forecast.objective < constant] or feasible
     best = best_of(useful)

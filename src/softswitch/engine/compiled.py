@@ -1,4 +1,4 @@
-"""The compiled engine: whole chunks of rounds as one program, without Python between them."""
+"""The compiled engine: a chunk of rounds is one JAX program, without Python between rounds."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from softswitch.support.tracing import program_digest
 CHUNK_ROUNDS = 250
 """Maximum number of rounds in a chunk."""
 CHUNK_WORDS = 2**21
-"""Maximum number of random words drawn at once on a CPU: more than a cache holds cost three times as much each."""
+"""Maximum number of 32-bit random words drawn at once on a CPU. Beyond its cache, each costs three times as much."""
 FAST_CHUNK_WORDS = 2**28
-"""The same on an accelerator."""
+"""Maximum number of 32-bit random words drawn at once on an accelerator."""
 
 
 class Span(NamedTuple):
-    """The numbers of a chunk. All are traced: another value compiles nothing.
+    """The rounds of a chunk. All numbers are traced, so that another value does not compile another program.
 
     Attributes:
-        first: The chunk's first round.
-        last: The round after the run's last.
-        averaging_from: The first round that may join the average.
-        eval_every: Number of rounds between evaluations on all data, if there are any.
+        first: Index of the chunk's first round.
+        last: Index after the run's last round.
+        averaging_from: Index of the first round that may join the average.
+        eval_every: Number of rounds between evaluations on all data, if ``Program.evaluates``.
     """
 
     first: Int[Array, ""] | int
@@ -48,13 +48,13 @@ class Span(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is compiled into a chunk besides the setup.
+    """Static settings of a chunk: another value compiles another program.
 
     Attributes:
-        length: Maximum number of rounds.
+        length: Maximum number of rounds of the chunk.
         record_clients: Whether every participant's report is recorded.
-        evaluates: Whether some rounds evaluate all data.
-        places: How the places of a round are assigned, if the server has a memory; else None.
+        evaluates: Whether w_k is evaluated on all data in some rounds.
+        places: How a server with a memory selects the participants; None without a memory.
     """
 
     length: int
@@ -64,38 +64,35 @@ class Program(NamedTuple):
 
 
 class Engine(Protocol):
-    """What moves data through the rounds; the mathematics of a round is in ``server_step``.
+    """The interface of engines, which move data through the rounds. A round's computations are in ``server_step``."""
 
-    ``overwrites_state`` says whether ``run_chunk`` overwrites the state that it is given.
-    """
-
-    overwrites_state: bool
+    overwrites_state: bool  # whether ``run_chunk`` overwrites the memory of the state that it is given
 
     def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds between two calls of the callbacks."""
+        """Return the number of rounds of a chunk, after which callbacks are called."""
 
     def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
-        """Return the state before round 0."""
+        """Return the state before round 0, at the initial parameters ``params``."""
 
     def copy_state(self, state: State) -> State:
-        """Return a state that ``run_chunk`` may overwrite."""
+        """Return a copy of the state that ``run_chunk`` may overwrite."""
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
-        """Run the rounds of a chunk, but none from ``span.last`` on."""
+        """Run up to ``program.length`` rounds from ``span.first`` to before ``span.last``; return state and record."""
 
     def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
-        """Return the participants of round k and their reports at some parameters."""
+        """Return the indices of the participants of round k, and their reports at ``params``."""
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the norm of round k's direction with local steps of size 0."""
+        """Return the Euclidean norm of round k's weighted direction Σ r_i u_i, with local steps of size 0."""
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
-        """Return a state and a record of the shapes of a run."""
+        """Return a state and a record with the structure and shapes of a chunk, to restore a checkpoint."""
 
     def identity(
         self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
     ) -> dict[str, str]:
-        """Return what the clients compute and on which data, as text by name."""
+        """Return digests of the clients' data and computations by name, which identify a checkpoint."""
 
 
 def run_rounds(
@@ -104,7 +101,7 @@ def run_rounds(
     """Run up to ``program.length`` rounds from ``span.first`` on, but none from ``span.last`` on.
 
     The random numbers of round k depend on the run's key and k. Those of all rounds are drawn at once if they are few,
-    which is far cheaper. If the rounds are ``drawn`` already, because their rows had to be read first, none are.
+    which is far cheaper. ``drawn`` has the draws of all rounds if they were made before, to read their rows.
     """
     oracle: Any = setup.oracle
     places = program.places
@@ -147,7 +144,7 @@ def _evaluate_none(params: Any, k: Array, reports: Reports) -> Evaluated:
 
 
 def _evaluate_some(oracle: Any, method: Method, eval_every: Any, params: Any, k: Array, reports: Reports) -> Evaluated:
-    """Summarise the clients on all training and held-out data in every ``eval_every``-th round."""
+    """Summarise the clients on all training and held-out data in every ``eval_every``-th round; NaN in others."""
     evaluate = jax.jit(partial(evaluate_all, oracle, method, params, reports), inline=True)
     shapes = evaluate.eval_shape()
     missing = jax.tree.map(lambda leaf: jnp.full((), jnp.nan, leaf.dtype), shapes)
@@ -157,9 +154,9 @@ def _evaluate_some(oracle: Any, method: Method, eval_every: Any, params: Any, k:
 
 @partial(jax.jit, static_argnames="program")
 def run_many(setup: Setup, program: Program, span: Span, keys: Array, states: State) -> tuple[State, Record]:
-    """Run a chunk of many runs, seeds × methods; the numbers of all methods are stacked in ``setup.method``.
+    """Run a chunk of several runs, seeds × methods; the numbers of the methods are stacked in ``setup.method``.
 
-    Methods are the inner axis, so that they share the draws of a seed.
+    States and records have the axes seeds and methods first. Methods are the inner axis: they share a seed's draws.
     """
 
     def one(method: Method, key: Array, state: State) -> tuple[State, Record]:
@@ -170,7 +167,7 @@ def run_many(setup: Setup, program: Program, span: Span, keys: Array, states: St
 
 
 def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
-    """Return the number of rounds to compile into one program: fewer if a round is large."""
+    """Return the number of rounds of a chunk: at most ``CHUNK_ROUNDS``, fewer if a round draws many random words."""
     limit = CHUNK_WORDS if jax.default_backend() == "cpu" else FAST_CHUNK_WORDS
     return max(1, min(CHUNK_ROUNDS, limit // max(1, seeds * _count_words(oracle))))
 
@@ -181,7 +178,7 @@ def _draw(oracle: Oracle, key: Array) -> Any:
 
 
 def _count_words(oracle: Oracle) -> int:
-    """Return the number of random words of a round."""
+    """Return the number of 32-bit random words that a round draws."""
     return sum(leaf.size for leaf in jax.tree.leaves(_draw.eval_shape(oracle, jax.random.key(0))))
 
 
@@ -206,20 +203,20 @@ def copy_state(state: State) -> State:
 
 @jax.jit
 def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Reports]:
-    """Return the participants of round k and their reports at some parameters."""
+    """Return the indices of the participants of round k, and their reports at ``params``."""
     draws = oracle.draw(jax.random.fold_in(key, k))
     return draws.clients, oracle.report(params, draws)[0]
 
 
 @jax.jit
 def direction_norm(setup: Setup, key: Array, k: Array, state: State) -> Float[Array, ""]:
-    """Return the norm of round k's direction with local steps of size 0."""
+    """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
     oracle: Any = setup.oracle
     return norm_of_draws(setup, state, oracle.draw(jax.random.fold_in(key, k)))
 
 
 def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
-    """Return the norm of the direction of a round that was drawn already."""
+    """Return ``direction_norm`` of a round with given draws."""
     oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)
     decision = decide(setup._replace(memory=None), state, jnp.int32(0), draws.clients, reports).decision
@@ -227,7 +224,7 @@ def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
 
 
 class CompiledEngine:
-    """Chunks of rounds on one device."""
+    """The engine of compiled chunks of rounds on one device."""
 
     overwrites_state = True
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
@@ -237,17 +234,17 @@ class CompiledEngine:
     direction_norm = staticmethod(direction_norm)
 
     def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds to compile into one program."""
+        """Return the number of rounds of a chunk."""
         return chunk_length(oracle)
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
-        """Return a state and a record of the shapes of a run; nothing is computed."""
+        """Return a state and a record with the shapes of a chunk; nothing is computed."""
         return state, jax.eval_shape(lambda: run_rounds(setup, program, span, key, state))[1]
 
     def identity(
         self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
     ) -> dict[str, str]:
-        """Return digests of the data and of the program of a round."""
+        """Return digests of the clients' data ("clients") and of the traced chunk ("program")."""
 
         def one_chunk(setup: Setup, *arguments: Any) -> Any:
             return run_rounds(setup, program, *arguments)

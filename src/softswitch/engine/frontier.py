@@ -1,4 +1,4 @@
-"""frontier(): the trade-off curve. Train a model for each of several bounds, and certify them in a fixed order."""
+"""The trade-off curve: train models for several bounds, and certify them in a fixed order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
 Measure = Callable[[Params, ClientData], float]
-"""From parameters and clients' data to a metric, such as the accuracy."""
+"""Function from parameters and clients' data to a metric, such as the accuracy."""
 
 
 def frontier(
@@ -68,14 +68,14 @@ def frontier(
         problem: Objective, constraint and start; with ``constraint_range`` the certificates are exact, else
             approximate.
         split: Every client's rows in three splits: ``DataSplit.from_arrays``.
-        bounds: Bounds on the constraint, in any order.
+        bounds: Bounds on the constraint, distinct numbers >= 0 in any order.
         method: The method; its tolerance is each bound in turn. Default: ``Automatic``.
-        confidence: Joint confidence of all certificates.
-        move: As for ``solve_certified``. Models are then also compared with constant predictions.
-        measures: Further metrics of every model on the validation split, by name.
-        watch: Called with the point of each bound as soon as its model is trained, before any test.
-        rounds: As for ``solve``, for every run.
-        seed: Seed of all random choices.
+        confidence: Joint confidence of all certificates, in (0, 1). Default: 0.95.
+        move: As for ``solve_certified``. Models are then also compared with constant predictions. Default: none.
+        measures: Further metrics of every model on the validation split, by name. Default: none.
+        watch: Function that is called with the point of each bound when its model is trained, before any test.
+        rounds: Maximum number of rounds of every run, as for ``solve``.
+        seed: Seed of all random choices. Default: 0.
         sampling: As for ``solve``.
         output: As for ``solve``.
         compute: As for ``solve``.
@@ -122,7 +122,7 @@ def frontier(
 
 
 def check_bounds(name: str, bounds: Any) -> list[float]:
-    """Return the bounds from the loosest to the tightest, or raise."""
+    """Return the bounds from the largest to the smallest, or raise ValueError unless they are distinct and >= 0."""
     if np.ndim(bounds) != 1 or not len(bounds):
         raise ValueError(f"{name} must be one or more numbers >= 0, but is {bounds!r}")
     ordered = sorted((checks.check_real(name, bound, minimum=0) for bound in bounds), reverse=True)
@@ -136,11 +136,11 @@ def _method_for(method: Method | None, bound: float) -> Any:
 
 
 class _Trained(NamedTuple):
-    """A bound, its runs, and the model selected for it."""
+    """A bound and the models that were trained for it."""
 
     bound: float
     prepared: Prepared
-    model: Candidate
+    model: Candidate  # the model selected for the bound
 
 
 class _Test(NamedTuple):
@@ -159,7 +159,7 @@ _Claim = tuple[_Trained, Candidate]
 
 
 def _order_claims(trained: Sequence[_Trained]) -> list[_Claim]:
-    """Return the models to test, the most likely first; among equals looser bounds and safer models first."""
+    """Return the claims to test, the largest pass probability first; among equals, looser bounds, then safer models."""
     claims = []
     for one in trained:
         likely = [model for model in one.prepared.path if model.forecast.pass_probability > 0] or [one.model]
@@ -168,7 +168,7 @@ def _order_claims(trained: Sequence[_Trained]) -> list[_Claim]:
 
 
 def _run_tests(claims: Sequence[_Claim], problem: Problem, split: DataSplit, confidence: float) -> list[_Test]:
-    """Test the claims on the calibration split, up to the first that fails."""
+    """Test the claims in order on the calibration split, up to and including the first that fails."""
     tests: list[_Test] = []
 
     def passes(claim: _Claim) -> bool:
@@ -183,7 +183,7 @@ def _run_tests(claims: Sequence[_Claim], problem: Problem, split: DataSplit, con
 
 
 def _select_model(one: _Trained, tests: Sequence[_Test]) -> _Trained:
-    """Return the bound with the best model that passed for it or for a tighter bound."""
+    """Return a bound with the model of smallest validation F that passed for it or a tighter one; unchanged if none."""
     passed = [test.model for test in tests if test.passed and test.bound <= one.bound]
     if not passed:
         return one
@@ -192,7 +192,7 @@ def _select_model(one: _Trained, tests: Sequence[_Test]) -> _Trained:
 
 
 class _Curve:
-    """The points of the curve, from evaluations on the training and validation splits."""
+    """Construction of the points of a curve, from evaluations on the training and validation splits."""
 
     def __init__(self, problem: Problem, split: DataSplit, move: Move | None, measures: Mapping[str, Measure]) -> None:
         for name, measure in measures.items():
@@ -210,7 +210,7 @@ class _Curve:
         self._recorded += [_worst_values(self._on_train(params)) for params in models]
 
     def point(self, one: _Trained, method: Method, tests: Sequence[_Test] = ()) -> FrontierPoint:
-        """Return the point of a bound and its model, with the outcome of the tests so far."""
+        """Return the point of a bound and its selected model, with the outcome by the tests so far."""
         params, split, constant = one.model.params, self._split, self._constant(method)
         train_constraint, _ = _worst_values(self._on_train(params))
         _, other_objective = _worst_values(self._on_validation(params))
@@ -246,7 +246,7 @@ class _Curve:
         return point
 
     def _constant(self, method: Method) -> tuple[float, float] | None:
-        """Return G and F of the best constant prediction; None without ``move``."""
+        """Return G and F of the best constant prediction on the training split; None without ``move``."""
         if (move := self._move) is None:
             return None
         constants = partial(move, self._problem.start, 0.0)

@@ -29,8 +29,8 @@ from softswitch.results.result import Result, build_result
 from softswitch.results.status import RunEnd
 from softswitch.support import processes
 
-NOISE_SAMPLES = 32  # reports from which the noise of the sampled constraint is estimated
-MAX_DEFERRED = 2  # interrupts during a chunk; the next one is raised at once
+NOISE_SAMPLES = 32  # number of reports from which the noise of the sampled constraint is estimated
+MAX_DEFERRED = 2  # largest number of interrupts that are deferred during a chunk; the next one is raised at once
 
 
 def run(
@@ -40,7 +40,10 @@ def run(
     logging: Logging = Logging(),  # noqa: B008 (frozen)
     checkpoints: Checkpoints | None = None,
 ) -> Result:
-    """Run a request with a method, from its start or from its latest checkpoint."""
+    """Run a request with a method, from its start or its latest checkpoint, and return the result.
+
+    A method whose ``step_size`` is None is auto-tuned by restarts.
+    """
     callbacks, engine = check_callbacks(logging.callbacks), request.engine
     distributed = request.oracle.processes > 1
     is_first = not distributed or processes.is_first_process()
@@ -107,7 +110,7 @@ def run(
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt only after the block. A third Ctrl-C interrupts the block."""
+    """Defer KeyboardInterrupt to the end of the block. A third Ctrl-C interrupts the block."""
     before = signal.getsignal(signal.SIGINT)
     # Other threads are never interrupted. A handler that was not set from Python cannot be restored.
     if threading.current_thread() is not threading.main_thread() or before is None:
@@ -130,7 +133,7 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def _lock(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
-    """Lock the checkpoints' folder; of several processes the first one does."""
+    """Return a context manager that locks the folder of checkpoints, on the first of several processes."""
     if checkpoints is None:
         return nullcontext()
     return checkpoints.lock() if request.oracle.processes == 1 else processes.enter_on_first_process(checkpoints.lock)
@@ -139,7 +142,7 @@ def _lock(request: Request, checkpoints: Checkpoints | None) -> AbstractContextM
 def _next_restart(
     request: Request, restarts: LocalRestarts, state: State, records: Sequence[Record], done: int, *, begins: bool
 ) -> State:
-    """Close a restart that has ended, and begin the next one if there is one; return the state to continue with."""
+    """Close the current restart if it has ended, begin the next one if ``begins``, and return the state to continue."""
     if restarts.has_ended(state, done):
         state = restarts.close(state, done, _history_since(request, records, done, restarts.done))
     if not begins or done != restarts.done or restarts.is_over:
@@ -152,7 +155,7 @@ def _history_since(request: Request, records: Sequence[Record], done: int, first
 
 
 class _RunCheckpoints:
-    """The checkpoints of a run."""
+    """Saving and restoring of a run in this process, including its restarts."""
 
     def __init__(
         self, request: Request, method: Method, restarts: LocalRestarts | None, seed: int, checkpoints: Checkpoints
@@ -163,11 +166,11 @@ class _RunCheckpoints:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another checkpoint."""
+        """Whether enough time has passed since the last checkpoint."""
         return self._checkpoints.is_due()
 
     def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
-        """Save the run, and return its records as one."""
+        """Save a checkpoint after ``done`` rounds, unless that is 0, and return the records joined into one."""
         if not done:
             return list(records)
         joined = join(records, done)
@@ -180,7 +183,7 @@ class _RunCheckpoints:
         return [joined]
 
     def latest(self, state: State, length: int) -> Snapshot | None:
-        """Return the latest checkpoint, extended to the number of rounds of this run."""
+        """Return the latest checkpoint, extended to the number of rounds of this run; None if there is none."""
         request = self._request
         setup, program = request.setup(self._method), request.program(length)
         snapshot = self._checkpoints.latest(
@@ -211,7 +214,7 @@ def finish(
     seconds: float,
     restarts: LocalRestarts | None = None,
 ) -> Result:
-    """Return the result of a run: select the answer, evaluate it on all data, and diagnose the run."""
+    """Return the result of a run after ``done`` rounds: select and evaluate the answer, and diagnose the run."""
     oracle, diverged_at = request.oracle, int(state.diverged_at)
     rounds = done if diverged_at < 0 else diverged_at + 1
     history = History.from_records(oracle, records, rounds)
@@ -251,7 +254,7 @@ def finish(
 
 
 def _sample_noise(request: Request, state: State, seed: int, first: int) -> float:
-    """Return the standard deviation of the sampled worst constraint, without reports that have no constraint."""
+    """Return the standard deviation of the sampled G at a fixed iterate, over the draws of ``NOISE_SAMPLES`` rounds."""
     oracle, key, sampled = request.oracle_in_rounds, jax.random.key(seed), np.empty(NOISE_SAMPLES)
     for i in range(NOISE_SAMPLES):
         reports = request.engine.report(oracle, state.params, key, jnp.int32(first + i))[1]
@@ -266,7 +269,7 @@ def _has_values(request: Request, params: Any) -> bool:
 
 
 def _find_culprit(request: Request, state: State, seed: int) -> Any:
-    """Return the label of a client whose report is not finite when it is repeated; None if all are."""
+    """Return the label of a client whose report in the diverged round is not finite; None if all are finite."""
     key, k = jax.random.key(seed), state.diverged_at
     clients, reports = request.engine.report(request.oracle_in_rounds, state.params, key, k)
     is_finite = np.asarray(is_healthy(reports))

@@ -1,7 +1,7 @@
-"""The engine for rows out of core: compiled stretches of rounds on the rows that they draw, read ahead.
+"""The out-of-core engine: compiled rounds on rows that are read from disk ahead of them.
 
-The draws of round k depend on the seed and k alone, so they are known in advance. Only a server that selects clients by
-its memory cannot know them: its rows are read round by round.
+The draws of round k depend on the seed and k alone, so the rows of several rounds, a stretch, are read before they run.
+A server that selects clients by its memory does not know them in advance: its rows are read round by round.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _norm_of_draws = jax.jit(norm_of_draws)
 
 
 class OutOfCoreEngine(CompiledEngine):
-    """Chunks of rounds, for an ``OutOfCoreOracle``."""
+    """The engine of compiled rounds for an ``OutOfCoreOracle``."""
 
     def chunk_length(self, oracle: OutOfCoreOracle) -> int:
-        """Return the number of rounds of a chunk: whole stretches."""
+        """Return the number of rounds of a chunk, a multiple of the length of a stretch."""
         length = compiled.chunk_length(oracle.drawing)
         stretch = min(length, oracle.feed.rounds)
         return length // stretch * stretch
@@ -47,7 +47,7 @@ class OutOfCoreEngine(CompiledEngine):
         return state
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
-        """Run the rounds of a chunk; none after one that diverged."""
+        """Run the rounds of a chunk, stretch by stretch; stop after a stretch that diverged."""
         oracle: Any = setup.oracle
         selects = program.places is not None and program.places.total < oracle.client_count
         length = 1 if selects else min(oracle.feed.rounds, program.length)
@@ -83,14 +83,14 @@ class OutOfCoreEngine(CompiledEngine):
         return state, jax.tree.map(lambda *rows: np.concatenate(rows), *records)
 
     def report(self, oracle: OutOfCoreOracle, params: Params, key: Array, k: Any) -> tuple[Array, Reports]:
-        """Return the participants of round k and their reports at some parameters."""
+        """Return the indices of the participants of round k, and their reports at ``params``."""
         stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
         return stretch.draws.clients[0], _report(
             oracle.with_rows(stretch), params, jax.tree.map(itemgetter(0), stretch.draws)
         )
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the norm of round k's direction with local steps of size 0."""
+        """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
         oracle: Any = setup.oracle
         stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
         return _norm_of_draws(
@@ -98,7 +98,7 @@ class OutOfCoreEngine(CompiledEngine):
         )
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
-        """Return a state and a record of the shapes of a run; nothing is computed."""
+        """Return a state and a record with the shapes of a chunk; nothing is computed."""
         oracle: Any = setup.oracle
         alone, in_memory = program._replace(evaluates=False), setup._replace(oracle=oracle.drawing)
         state, record = super().shapes(in_memory, alone, span, key, state)
@@ -107,14 +107,14 @@ class OutOfCoreEngine(CompiledEngine):
     def identity(
         self, oracle: OutOfCoreOracle, setup: Setup, program: Program, span: Span, key: Array, state: State
     ) -> dict[str, str]:
-        """Return digests of the data and of the program of a round."""
+        """Return digests of the clients' files ("clients") and of the traced chunk ("program")."""
         in_memory = setup._replace(oracle=oracle.drawing)
         digests = super().identity(oracle.drawing, in_memory, program, span, key, state)
         return digests | {"clients": oracle.fingerprint()}
 
 
 class _Reader:
-    """Requests rows in advance, those of one stretch at a time."""
+    """Reading ahead of the rows of one stretch at a time."""
 
     def __init__(self, oracle: OutOfCoreOracle, program: Program, length: int, key: Array) -> None:
         self._oracle, self._key, self._length = oracle, key, length
@@ -122,7 +122,7 @@ class _Reader:
         self._has_memory = program.places is not None
 
     def request(self, first: int, count: int) -> None:
-        """Request the rows of these rounds, unless they are requested already.
+        """Start to read the rows of ``count`` rounds from ``first`` on, unless that was requested before.
 
         The draws are dispatched from this thread before the rounds that precede them, and do not wait for those.
         """
@@ -132,7 +132,7 @@ class _Reader:
             self._oracle.feed.pending = PendingRows(self._name, first, count, self._oracle.feed.submit(draws, count))
 
     def wait(self) -> RoundRows:
-        """Return the rows that were requested last."""
+        """Wait for the rows that were requested last, and return them."""
         pending = self._oracle.feed.pending
         assert pending is not None
         self._oracle.feed.pending = None
@@ -150,7 +150,7 @@ def _rounds_of_stretch(program: Program, span: Span, length: int, k: int, end: i
 
 @partial(jax.jit, static_argnames=("length", "has_memory"))
 def _draw(oracle: GradientOracle, key: Array, first: Array, length: int, has_memory: bool) -> RowDraws:
-    """Return the draws of some rounds, as ``run_rounds`` makes them."""
+    """Return the draws of ``length`` rounds from ``first`` on, the same as those of ``run_rounds``."""
 
     def one(k: Array) -> RowDraws:
         round_key = jax.random.fold_in(key, k)
@@ -162,7 +162,7 @@ def _draw(oracle: GradientOracle, key: Array, first: Array, length: int, has_mem
 
 
 def _read_selected(setup: Setup, places: Places, key: Array, state: State, k: int) -> RoundRows:
-    """Read the rows of one round whose clients the memory selects."""
+    """Read the rows of round k, whose participants the server's memory selects."""
     oracle: Any = setup.oracle
     assert setup.memory is not None
     rest = setup.method.rest
@@ -179,7 +179,7 @@ def _draw_selected(oracle: GradientOracle, places: Places, key: Array, k: Array,
 def _add_evaluation(
     record: Record, oracle: OutOfCoreOracle, evaluates: bool, evaluated: Evaluated | None, count: int
 ) -> Record:
-    """Return the records of a stretch with the evaluation of its first round, and NaN in the remaining ones."""
+    """Return the record of a stretch with the evaluation of its first round, and NaN in its other rounds."""
     if not evaluates:
         return record
     dtype = record.objective.dtype

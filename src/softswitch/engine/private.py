@@ -1,4 +1,4 @@
-"""Private runs: noise for a privacy budget, settings that need no data, and what each client has spent."""
+"""Runs with differential privacy: noise for a privacy budget, settings that use no rows, and the ε of each client."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
 
 ROUNDS = 100
-"""Default number of rounds. More rounds need more noise in each."""
+"""Default number of rounds of a private run. More rounds need more noise in each."""
 FIRST_LENGTH = 2.0
-"""Maximum distance that the parameters move in round 0. The step size falls to 0 from there."""
+"""Default step size of round 0 times the clipping norm of a row's gradient. The step size decays to 0."""
 MARGIN = 0.5
 """Distance of λ below the tolerance, in standard deviations of the noise that smoothing leaves in the reports.
 The maximum of noisy values is biased upwards, so that a larger margin is not needed."""
 EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD
-"""Folded into a run's key for the noise on evaluations and on sizes. No round has these numbers."""
+"""Numbers folded into a run's random key for the noise on evaluations and on sizes. No round has these numbers."""
 UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,
     "the model was not compared with a constant prediction or an unconstrained model: that would read rows without "
@@ -50,26 +50,26 @@ UNKNOWN_BENEFIT = Diagnostic(
     "Tune rounds and step size on public data, and scale features to the range of most values",
 )
 COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient", "public_sizes")
-"""Attributes of the privacy settings that an account repeats."""
+"""Attributes of ``RecordPrivacy`` that are copied to the ``PrivacyAccount``."""
 NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
 class PrivatePlan(NamedTuple):
-    """The privacy settings of a run, the noise, and its other settings."""
+    """The settings of a private run, without defaults that are open."""
 
     privacy: RecordPrivacy
-    levels: NoiseLevels
+    levels: NoiseLevels  # noise multipliers that spend the budget
     settings: RunSettings
 
     @property
     def noise(self) -> NoiseDeviations:
-        """Standard deviations of the noise on sums."""
+        """Standard deviations of the noise on sums: noise multipliers times clipping norms."""
         levels, values, gradients = self.levels, self.privacy.clip_value, self.privacy.clip_gradient
         return NoiseDeviations(levels.report * values, levels.step * gradients, levels.evaluation * values)
 
 
 def make_plan(privacy: RecordPrivacy, settings: RunSettings, local_steps: int) -> PrivatePlan:
-    """Calibrate the noise for a client that takes part in all rounds, and fill in the other settings."""
+    """Calibrate the noise for a client that participates in every round, and fill in the defaults of other settings."""
     memory, rounds = settings.memory, ROUNDS if settings.rounds is None else settings.rounds
     levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps))
     filled = RunSettings(
@@ -95,11 +95,11 @@ def solve_privately(
     checkpoints: Checkpoints | None = None,
     secret: Sequence[int] = (),
 ) -> Result:
-    """Solve a problem whose objective and constraints are means over the rows of private clients.
+    """Solve a problem with differential privacy; its objective and constraints must be means over rows.
 
-    ``secret`` are 32-bit words that determine rows and noise together with the seed, for models that are published.
-    The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new. The answer
-    is evaluated only once, at the end.
+    ``secret`` are 32-bit words that determine sampled rows and noise together with the seed, for models that are
+    published. The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new.
+    The answer is evaluated only once, at the end.
     """
     refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
     counts = count_applicable_rows(problem, clients)
@@ -114,7 +114,7 @@ def solve_privately(
 
 
 def _fill_method(method: Method, oracle: PrivateOracle, settings: RunSettings) -> Method:
-    """Return the method with settings that need no data in place of those that are open."""
+    """Return the method with defaults, which use no rows, in place of settings that are None."""
     filled: dict[str, Any] = {}
     if method.threshold is None and method.slack is None:
         deviations = oracle.report_deviations[:, 1:]
@@ -141,7 +141,7 @@ def make_private_oracle(
     seed: int,
     secret: Sequence[int] = (),
 ) -> PrivateOracle:
-    """Return the clients of a private run; ``counts`` are the rows of f and each g, clients × functions."""
+    """Return the oracle of a private run; ``counts`` has the number of applicable rows, clients × functions."""
     privacy, words = plan.privacy, jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
     if not privacy.public_sizes:
@@ -174,7 +174,7 @@ def make_private_oracle(
 
 
 def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
-    """Return the result of a private run with what each client has spent, and with advice that fits such runs."""
+    """Return the result with its ``PrivacyAccount``, a note on noisy values, and advice that suits private runs."""
     privacy, levels, steps = plan.privacy, plan.levels, oracle.local_steps
     history = result.history.per_client
     assert history is not None
@@ -207,7 +207,7 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
 
 
 def _compare_with_ranges(result: Result, problem: Problem, privacy: RecordPrivacy) -> Result:
-    """Return the result with a diagnostic if a constraint can exceed the clipping on a row."""
+    """Return the result, with a diagnostic if the constraint on a row can exceed the clipping norm."""
     ranges = expand_ranges(problem.constraint_range, result.client_constraint.shape[1])
     largest = max((max(map(abs, endpoints(bounds))) for bounds in ranges if bounds is not None), default=0.0)
     if largest <= privacy.clip_value:

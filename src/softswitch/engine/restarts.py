@@ -1,11 +1,11 @@
-"""Restarts of an automatic run: each begins at the best answer so far, and its step size decays to 0.
+"""Restarts of an auto-tuned run: each begins at the best answer so far, and its step size decays to 0.
 
 After a restart its last iterate, its average and its best iterate by the reports are evaluated on all training data.
-The best of them and of the answer before is where the next restart begins. A restart with a large gain, or the second
-in a row with a gain, is followed by one with twice its step size, one without a gain by one with a third of it. Each
-has √2 times the rounds of the one before. With noisy reports the threshold moves by the error of the reports.
+The next restart begins at the best of them and of the answer before. The step size is doubled after a large gain, or
+after the second gain in a row, and multiplied by 0.3 without a gain. Each restart has √2 times the rounds of the one
+before. With noisy reports the threshold moves by the error of the reports.
 
-A constraint that moves in jumps has many places from which small steps do not lead away, and large ones miss some. The
+Small steps do not leave the plateaus of a constraint that moves in jumps, and large steps miss narrow regions. The
 first restart then has a far larger step size, the second begins at the start too, with the usual one, and the better
 of both continues.
 """
@@ -37,28 +37,29 @@ from softswitch.results.status import Restart
 LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
 """Factors on the step size: after a large gain or two gains, after none, and after a value that was not finite."""
 GAIN, LARGE_GAIN = 1e-3, 0.2
-"""Relative decreases of F, or of G while it is above the tolerance, that count as a gain and as a large one."""
+"""Smallest relative decreases of F, or of the excess of G over the tolerance, that are a gain and a large gain."""
 MAX_DIVERGED = 6
 """Number of diverged restarts in a row that end the run."""
 NO_GAIN, NO_GAIN_OF_START, NO_GAIN_RESTARTS, MIN_RESTARTS = 3e-4, 2e-5, 3, 5
-"""A run may end if its last restarts together gained less than these shares of F and of F at the start."""
+"""A run of at least 5 restarts may end if F decreased by less than the first share of F plus the second share of F at
+the start over the last 3 restarts."""
 MARGIN, NOISE_MARGIN, TAIL = 1e-3, 0.2, 0.1
-"""With noisy reports: the margin below the tolerance, as shares of it and of the reports' error, which is measured over
-this last share of a restart."""
+"""Margin of the threshold with noisy reports, as shares of the tolerance and of the error of the reports. The error is
+measured over the last tenth of a restart."""
 NEAR_STEP = 1 / JUMP_FACTOR
-"""Factor on the step size of a second restart that begins at the start."""
+"""Factor on the step size of the second restart if the constraint moves in jumps."""
 
 
 class Answer(NamedTuple):
-    """An iterate and its values on all training data.
+    """An iterate and its values on all training data, trimmed if the method is robust.
 
     Attributes:
-        params: The iterate.
-        objective: F.
-        constraint: G by the method's criterion.
-        description: Which iterate it is.
-        score: What the method minimises: F, or the mean over clients.
-        values: The values at every client, if they are known.
+        params: Parameters of the iterate.
+        objective: F, the worst client's objective.
+        constraint: G: the largest, mean or pooled constraint, as the method's switch requires.
+        description: Description of the iterate.
+        score: The value that the method minimises: F, or the clients' mean objective.
+        values: The values at every client; None if unknown.
     """
 
     params: Params
@@ -70,7 +71,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, params: Params, description: str, values: Evaluation, method: Method) -> Answer:
-        """Return the answer with these values at the clients."""
+        """Return the answer with parameters, description and values at every client, summarised for a method."""
         level = trimmed_max(values.constraint, method.robust)
         if method.switches_on == "mean":
             level = winsorised_mean(values.constraint, method.robust)
@@ -87,19 +88,19 @@ class Answer(NamedTuple):
         return math.isfinite(self.objective) and math.isfinite(self.constraint)
 
     def rank(self, tolerance: float) -> tuple[float, float]:
-        """Return a sort key: the excess over the tolerance, then the score."""
+        """Return a sort key, the best first: the excess of G over the tolerance, then the score if there is none."""
         excess = max(0.0, self.constraint - tolerance)
         return (excess, self.score if excess == 0 else 0.0)
 
 
 class Restarts:
-    """What restarts have in common, in one process and over Flower.
+    """Base of the restarts of an auto-tuned run, in one process and over Flower.
 
     Attributes:
         method: The method of the current restart.
-        end: The round after its last.
-        averaging_from: The first round that may join its average.
-        past: The finished restarts.
+        end: Index after the last round of the current restart.
+        averaging_from: Index of the first round that may join the average of the current restart.
+        past: The finished restarts, in order.
     """
 
     def __init__(self, choice: Choice, requested: Method) -> None:
@@ -110,37 +111,37 @@ class Restarts:
 
     @property
     def template(self) -> Method:
-        """The method of the first restart, with nothing known about the clients."""
+        """The method of the first restart; it does not depend on the clients' reports."""
         return self._choice.template(self._requested)
 
     @property
     def tolerance(self) -> float:
-        """ε."""
+        """The tolerance ε of the requested method."""
         return float(self._requested.tolerance)
 
     @property
     def done(self) -> int:
-        """Number of rounds of the finished restarts."""
+        """Number of rounds of all finished restarts."""
         return self.past[-1].end if self.past else 0
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the last restarts all ended with a value that was not finite."""
+        """Whether the last ``MAX_DIVERGED`` restarts all diverged."""
         last = self.past[-MAX_DIVERGED:]
         return len(last) == MAX_DIVERGED and all(restart.diverged for restart in last)
 
     def _next_step(self, first: float, average_last: float) -> FallingStep:
-        """Set the momentum and the rounds of the next restart, and return its step size."""
+        """Set the momentum and the rounds of the next restart, and return its step-size schedule from ``first`` on."""
         done, length = self.done, self._choice.next_length(self.done, len(self.past))
         self._momentum = LONG_MOMENTUM if length >= LONG_RESTART and len(self.past) % 2 else MOMENTUM
         self.end, self.averaging_from = done + length, done + first_averaged_round(length, average_last)
         return FallingStep(first=first, rounds=length, begin=done)
 
     def _next_threshold(self, start: float, params: Params, *, above: bool) -> float:
-        """Return λ of the next restart: the tolerance at first, then the last one's, moved.
+        """Return λ of the next restart: the tolerance at first, later the last λ corrected by the error of reports.
 
-        ``start`` is G at the start, and ``above`` says whether λ may be above the tolerance. The margin is for reports
-        and evaluations that differ by rounding. A constraint that moves in jumps meets a tolerance that it equals.
+        ``start`` is G at the start. ``above`` is True if λ may be above the tolerance. A margin covers rounding
+        differences between reports and evaluations. A constraint that moves in jumps needs none.
         """
         tolerance = self.tolerance
         scale = max(abs(tolerance), 0.01 * min(abs(start), 1e6))
@@ -152,7 +153,7 @@ class Restarts:
         return min(moved, tolerance + (room if above else 0.0) - rounding)
 
     def _finish(self, end: int, best: Answer, *, better: bool, diverged: bool, evaluated: int = 0) -> Restart:
-        """Add the current restart to the finished ones."""
+        """Add the current restart, with ``best`` as the best answer so far, to the finished ones and return it."""
         step: Any = self.method.step_size
         restart = Restart(
             begin=self.done,
@@ -177,7 +178,7 @@ class LocalRestarts(Restarts):
 
     Attributes:
         best: The best answer so far.
-        start: The start of the run.
+        start: The initial parameters of the run and their values.
     """
 
     def __init__(self, request: Request, choice: Choice, requested: Method, seed: int) -> None:
@@ -191,12 +192,12 @@ class LocalRestarts(Restarts):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the start is not finite, or no restart stays finite and none found an answer."""
+        """Whether the start is not finite, or the last restarts all diverged and none found a better answer."""
         return not self.start.is_finite or (self.has_diverged and self.best.description == self.start.description)
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds are run, or nothing more is gained."""
+        """Whether the run ends: all rounds are run, progress has stalled, or restarts diverge."""
         choice, done = self._choice, self.done
         if done >= choice.rounds or self.is_hopeless or self.has_diverged:
             return done > 0
@@ -213,11 +214,11 @@ class LocalRestarts(Restarts):
         return self.done < done and (done >= self.end or int(state.diverged_at) >= 0)
 
     def span(self, span: Span) -> Span:
-        """Return the numbers of a chunk within the current restart."""
+        """Return the rounds of a chunk, limited to those of the current restart."""
         return span._replace(last=self.end, averaging_from=self.averaging_from)
 
     def begin(self, after: State | None = None) -> State:
-        """Choose the next restart, and return its first state; ``after`` is that of the one before."""
+        """Choose the settings of the next restart and return its first state; ``after`` is the last one's state."""
         request, choice, done = self._request, self._choice, self.done
         first = self.past[-1].step_size * self._factor if self.past else choice.first_step
         step = self._next_step(first, request.settings.average_last)
@@ -235,7 +236,7 @@ class LocalRestarts(Restarts):
     def close(self, state: State, done: int, history: History) -> State:
         """Evaluate the answers of the current restart, and return the state with the best answer so far.
 
-        ``history`` has the rounds of this restart, ``done`` is the number of rounds of the run.
+        ``history`` has the rounds of this restart, and ``done`` is the number of rounds of the run so far.
         """
         diverged, tolerance = int(state.diverged_at) >= 0, self.tolerance
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
@@ -261,7 +262,7 @@ class LocalRestarts(Restarts):
         return state._replace(params=self.best.params, best=best, diverged_at=jnp.int32(-1))
 
     def _threshold_error(self, last: Answer, history: History) -> float:
-        """Return the change of the threshold that the error of the reports at the end of a restart calls for."""
+        """Return the change of λ that corrects the error of the reported criterion at the end of a restart."""
         tail = history.criterion[-max(3, round(TAIL * len(history))) :]
         bias = float(np.median(tail)) - last.constraint
         margin = MARGIN * abs(self.tolerance) + NOISE_MARGIN * abs(bias)
@@ -269,7 +270,7 @@ class LocalRestarts(Restarts):
         return error if math.isfinite(error) else 0.0
 
     def to_checkpoint(self) -> tuple[Params, str]:
-        """Return the best answer, and the rest as JSON."""
+        """Return the parameters of the best answer, and the remaining state of the restarts as JSON."""
         best = self.best
         values = {
             "past": [restart.to_dict() for restart in self.past],
@@ -280,7 +281,7 @@ class LocalRestarts(Restarts):
         return best.params, json.dumps(values)
 
     def resume(self, params: Params, checkpoint: str) -> None:
-        """Continue from a checkpoint."""
+        """Restore the state that ``to_checkpoint`` returned."""
         values = json.loads(checkpoint)
         self.past = [Restart.from_dict(one) for one in values["past"]]
         self.best = Answer(jax.tree.map(jnp.asarray, params), *values["best"])
@@ -296,11 +297,11 @@ class LocalRestarts(Restarts):
 
     @property
     def _begins_at_start(self) -> bool:
-        """Whether the current restart is the second of a run whose constraint moves in jumps."""
+        """Whether the next restart begins at the start: the second one, if the constraint moves in jumps."""
         return self._choice.jumps and len(self.past) == 1 and self._request.warm_start is None
 
     def _state_at(self, origin: Answer, done: int) -> State:
-        """Return a first state at an answer, with the answer's values in the memory."""
+        """Return the first state of a restart at an answer, with the answer's values in the server's memory."""
         state = (self._later if self.past else self._first)._replace(params=origin.params)
         if "previous" in state.parts:
             state = state.with_part("previous", origin.params)
@@ -314,7 +315,10 @@ class LocalRestarts(Restarts):
 
 
 def next_factor(before: Answer, after: Answer, tolerance: float, *, again: bool = False) -> float:
-    """Return the factor on the next step size; ``again``: the restart before this one had a gain too."""
+    """Return the factor on the step size after a restart that led from one best answer to another.
+
+    ``again`` is True if the restart before had a gain too.
+    """
     if not (before.is_finite and after.is_finite):
         return 1.0
     above, still_above = (max(0.0, answer.constraint - tolerance) for answer in (before, after))
@@ -329,10 +333,10 @@ def next_factor(before: Answer, after: Answer, tolerance: float, *, again: bool 
 def candidates(
     state: State, begin: int, done: int, averaging_from: int, wanted: str, more: str = "", *, frugal: bool = False
 ) -> dict[str, tuple[Params, str]]:
-    """Return the iterates of a restart that may be the answer, by kind, each with a description.
+    """Return the iterates of a restart that may be the answer, by kind ("last", "average", "best"), with descriptions.
 
-    ``wanted`` is the kind that is wanted, or "auto"; ``more`` is added to the description of the average. ``frugal``
-    saves evaluations: the best by noisy reports is omitted unless it is wanted.
+    ``wanted`` is the requested kind, or "auto" for all. ``more`` is added to the description of the average. With
+    ``frugal``, the best by noisy reports is omitted unless it is requested, which saves an evaluation.
     """
     rounds = f"of rounds {begin} to {done - 1}"
     every = {"last": (state.params, f"last iterate {rounds}")}
@@ -349,12 +353,12 @@ def candidates(
 
 
 def numbers_of(method: Method) -> list[Any]:
-    """Return the numbers of a method for a checkpoint."""
+    """Return the numeric settings of a method as a list for JSON."""
     return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(method)]
 
 
 def with_numbers(method: Method, numbers: Sequence[Any]) -> Method:
-    """Return the method with the numbers of a checkpoint."""
+    """Return the method with the numeric settings that ``numbers_of`` returned."""
     leaves, structure = jax.tree.flatten(method)
     pairs = zip(leaves, numbers, strict=True)
     typed = [np.asarray(new, old.dtype) if hasattr(old, "dtype") else type(old)(new) for old, new in pairs]

@@ -38,34 +38,34 @@ from softswitch.results.history import ClientHistory, Record
 from softswitch.support.arrays import delay_until, select, take_clients, weighted_sum
 
 METHOD_STREAM = 3
-"""Folded into a round's key for a method that draws clients."""
+"""Number folded into a round's random key for a method that draws clients."""
 UPDATE_STREAM = 2
-"""Folded into a round's key for the rows of clients that are drawn for the second exchange only."""
+"""Number folded into a round's random key for the rows of clients that are drawn for the second exchange only."""
 
 
 class Evaluated(NamedTuple):
-    """The worst and the mean client on all training and held-out data; NaN in rounds without an evaluation."""
+    """The evaluation of w_k on all data; NaN in rounds without one."""
 
-    full: ClientSummary
-    held_out: ClientSummary | None = None
+    full: ClientSummary  # worst and mean client on all training data
+    held_out: ClientSummary | None = None  # worst and mean client on held-out data; None if there is none
 
 
 class Cost(NamedTuple):
-    """Rows of a round: of the participants, and of their values if that is not the usual number."""
+    """Numbers of rows of a round, for its ``Record``."""
 
-    rows: Any = None
-    values: Any = None
+    rows: Any = None  # rows of the participants; None if the cost of a round does not depend on them
+    values: Any = None  # rows on which f and g were evaluated; None for ``Oracle.cost``
 
 
 class Setup(NamedTuple):
-    """What a run computes, as a compiled program takes it: its numbers are traced.
+    """Clients, method and options of a run, as the argument of compiled programs. Their numbers are traced.
 
     Attributes:
         oracle: The clients; None if they are called outside of the program.
-        method: The method.
-        domain: Θ, or None.
-        memory: How the server remembers reports; None for no memory.
-        weight_cap: The largest weight of a client; None for no cap.
+        method: The method with its settings.
+        domain: Set Θ onto which steps are projected; None for no projection.
+        memory: Settings of the server's memory of reports; None for no memory.
+        weight_cap: Largest weight of a client, in (0, 1]; None for no cap.
     """
 
     oracle: Oracle | None
@@ -76,7 +76,7 @@ class Setup(NamedTuple):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The optional parts of a round that are on."""
+        """The optional parts of a round that the settings use."""
         pool = None if self.oracle is None else self.oracle.pool
         return active_parts(self.method, self.memory, pool, self.weight_cap)
 
@@ -92,10 +92,10 @@ def run_round(
     k: Int[Array, ""],
     draws: Any,
 ) -> tuple[State, Record]:
-    """Run one round of compiled clients: report, decide, update, apply.
+    """Run round k of compiled clients: report, decide, update, apply. Return the next state and the round's record.
 
-    ``places`` assigns the places of a round if the server has a memory. ``evaluate`` evaluates the clients at w_k on
-    all data, in some rounds.
+    ``places`` tells how a server with a memory selects participants; else None. ``evaluate`` is a function of w_k, k
+    and the reports that evaluates all data in some rounds. ``key`` is the random key of the run.
     """
     oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)
@@ -109,7 +109,7 @@ def run_round(
 
 
 def decide(setup: Setup, state: State, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports) -> Round:
-    """Decide between objective and constraint by the reports, and weight the participants."""
+    """Decide by the reports of round k between objective and constraint, and weight the participants ``clients``."""
     method, parts = setup.method, setup.parts
     choose: Decide = method.decide
     trusted, heard = reports, dict(state.parts)
@@ -132,7 +132,7 @@ def apply(
     cost: Cost,
     record_clients: bool,
 ) -> tuple[State, Record]:
-    """Take the server's step w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), account for w_k, and record the round.
+    """Take the server's step w_{k+1} = Π_Θ(w_k − η Σ r_i u_i), and return the next state and the round's record.
 
     A void round, without any objective or without any constraint, changes nothing. A round with a value that is not
     finite marks the run as diverged; the last finite iterate stays.
@@ -184,7 +184,7 @@ def apply(
 def record_round(
     parts: Sequence[Part], played: Round, update: Update, evaluated: Evaluated, cost: Cost, record_clients: bool
 ) -> Record:
-    """Return the record of a round."""
+    """Return the record of a round; ``parts`` add their entries."""
     trusted, reports, decision, clients = played.trusted, played.reports, played.decision, played.clients
     recorded = ClientHistory(clients, reports.objective, reports.constraint, reports.metrics)
     more: dict[str, Any] = {}
@@ -210,7 +210,7 @@ def record_round(
 def select_by_memory(
     state: State, key: Array, k: Int[Array, ""], places: Places, rest: Any
 ) -> tuple[State, Int[Array, " m"]]:
-    """Return the state with the turns of round k, and the participants that the memory selects."""
+    """Return the state with its memory advanced to round k, and the indices of the participants that it selects."""
     memory = update_turns(state.parts["memory"], key, k, places)
     clients = select_clients(memory, clients_in_turn(memory.order, k, places), places, k, rest)
     return state.with_part("memory", memory), clients
@@ -225,7 +225,7 @@ def complete_reports(
     draws: Any,
     reports: Reports,
 ) -> Reports:
-    """Add to the reports what the method and the memory need besides."""
+    """Return the reports with ``stand_for``, ``clients``, ``earlier`` and ``key``, if method or memory need them."""
     method, oracle = setup.method, setup.oracle
     assert oracle is not None
     if places is not None:
@@ -242,7 +242,7 @@ def complete_reports(
 
 
 def count_rows(oracle: Any, draws: Any, reports: Reports) -> Cost:
-    """Return the rows of a round; reports at two iterates count twice."""
+    """Return the numbers of rows of a round; reports at two iterates count twice."""
     rows = oracle.count_rows(draws)
     return Cost(rows, None if reports.earlier is None else 2 * jnp.asarray(oracle.cost(rows)[0], jnp.int32))
 
@@ -250,7 +250,7 @@ def count_rows(oracle: Any, draws: Any, reports: Reports) -> Cost:
 def local_value(method: Method, reports: Reports, decision: Decision) -> Float[Array, ""]:
     """Return the value of the function on which a round descends: Σ r_i (a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε)).
 
-    In a constraint round of a switching method it is measured from λ.
+    λ is subtracted in an infeasible round of a switching method.
     """
     values = reports.local_losses(decision.local_loss)
     value = jnp.dot(decision.weights, values.astype(decision.weights.dtype))
@@ -260,10 +260,10 @@ def local_value(method: Method, reports: Reports, decision: Decision) -> Float[A
 def surviving_weights(
     setup: Setup, state: State, played: Round, reports: Reports, survived: Bool[Array, " m"]
 ) -> Float[Array, " m"]:
-    """Return the weights after some clients that reported did not return an update.
+    """Return the weights of the participants after some that reported did not return an update.
 
-    The method weights the others again by their reports, with the same switch bit. Renormalising their old weights
-    would not do: if the worst client is lost and α is large, all others had weight 0.
+    The method weights the others again by their reports, with the same switch bit. Their old weights cannot be
+    renormalised: if the worst client is lost and α is large, all others had weight 0.
     """
     remaining = reports._replace(mask=reports.mask & survived, bit=played.decision.feasible)
     return decide(setup._replace(memory=None), state, played.k, played.clients, remaining).decision.weights
@@ -271,7 +271,7 @@ def surviving_weights(
 
 @partial(jax.jit, inline=True)
 def summarize(method: Method, objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
-    """Return the worst and the mean client; trimmed if some clients may be Byzantine."""
+    """Return the worst and the mean client's values; trimmed if the method is robust."""
     if method.robust is not None:
         everyone = Reports(objective, constraint, None, jnp.ones(objective.shape, bool))
         objective, constraint = trim(everyone, method.robust)[:2]
@@ -279,7 +279,7 @@ def summarize(method: Method, objective: Float[Array, " n"], constraint: Float[A
 
 
 def evaluate_all(oracle: Any, method: Method, params: Any, reports: Any = None) -> Evaluated:
-    """Summarise the clients on all training and held-out data; ``reports`` are used if they are on all data."""
+    """Summarise the clients at ``params`` on all training and held-out data; reports on all data are reused."""
     held_out = oracle.evaluate_held_out(params)
     is_reported = reports is not None and oracle.reports_full_data
     full = (reports.objective, reports.constraint) if is_reported else oracle.evaluate(params)
@@ -287,20 +287,20 @@ def evaluate_all(oracle: Any, method: Method, params: Any, reports: Any = None) 
 
 
 def is_healthy(reports: Reports) -> Bool[Array, " m"]:
-    """Return whether each client's report is finite, or −∞ for a value that it does not have."""
+    """Return whether each participant's values are finite, or −∞ for a missing value; True if it did not report."""
     objective, constraint = (jnp.isfinite(v) | jnp.isneginf(v) for v in (reports.objective, reports.constraint))
     return ~reports.mask | (objective & constraint.all(axis=1))
 
 
 def is_sound(reports: Reports, decision: Decision) -> Bool[Array, ""]:
-    """Return whether all reports and the criterion are finite."""
+    """Return whether all reports are healthy and the criterion is finite."""
     return is_healthy(reports).all() & jnp.isfinite(decision.criterion)
 
 
 def collect_updates(
     oracle: Oracle, method: Method, state: State, key: Array, draws: Any, kept: Any, played: Round
 ) -> Update:
-    """Return Σ r_i u_i, or another combination of the directions that the method asks for."""
+    """Run the second exchange: return Σ r_i u_i, or the method's combination of the directions u_i."""
     decision, clients, k = played.decision, played.clients, played.k
     if decision.clients is not None:
         clients = decision.clients
@@ -349,7 +349,7 @@ def _update_client_states(
 
 
 def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, domain: Domain | None = None) -> None:
-    """Raise an error if the method needs more than these clients can do, or incompatible options."""
+    """Raise ValueError if the method needs what the oracle does not support, or if options are incompatible."""
     if method.at_clients is not None:
         check_compression(method.at_clients, domain, method.robust)
     name, kind = type(method).__name__, type(oracle).__name__

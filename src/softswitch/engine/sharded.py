@@ -1,6 +1,6 @@
-"""The compiled engine with clients divided over devices: the same programs, on all of them.
+"""The sharded engine: the compiled programs, with clients divided over several devices.
 
-Results are copied to the host once a chunk, so that everything between chunks sees arrays of one device.
+Results are copied to the host after each chunk, so that code between chunks sees arrays of one device.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _run_rounds = partial(jax.jit, static_argnames="program")(run_rounds)  # arrays 
 
 
 class ShardedEngine(CompiledEngine):
-    """Chunks of rounds on several devices."""
+    """The engine of compiled chunks of rounds on several devices."""
 
     overwrites_state = False
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
-        """Run the rounds of a chunk."""
+        """Run the rounds of a chunk on all devices; return state and record on the host."""
         return _to_host(_run_rounds(_release_setup(setup), program, span, key, release(state)))
 
     def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
@@ -40,16 +40,16 @@ class ShardedEngine(CompiledEngine):
         return _to_host(compiled.start(release(params), release(method), oracle, memory))
 
     def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
-        """Return the participants of round k and their reports."""
+        """Return the indices of the participants of round k, and their reports at ``params``."""
         return _to_host(compiled.report(oracle, release(params), key, k))
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the norm of round k's direction with local steps of size 0."""
+        """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
         return _to_host(compiled.direction_norm(_release_setup(setup), key, k, release(state)))
 
 
 def release(tree: Any) -> Any:
-    """Return the tree with uncommitted copies of arrays that are committed to one device."""
+    """Return the tree with uncommitted copies of arrays that are committed to one device, so that JAX may move them."""
     return jax.tree.map(lambda leaf: _copy(leaf) if _is_committed(leaf) else leaf, tree)
 
 

@@ -1,4 +1,4 @@
-"""The step-by-step engine, for clients that do not compute with JAX; the server's part of a round is compiled."""
+"""The stepwise engine, for clients that do not compute with JAX. Only the server's part of a round is compiled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 
 CHUNK_ROUNDS = 10
-"""Number of rounds between two calls of the callbacks."""
+"""Number of rounds of a chunk, after which callbacks are called."""
 
 _decide = jax.jit(decide)
 _apply = partial(jax.jit, static_argnames="record_clients")(apply)
@@ -44,12 +44,12 @@ _round_key = jax.jit(jax.random.fold_in)
 
 
 class StepwiseEngine:
-    """Rounds one by one, for a ``HostOracle``."""
+    """The engine of rounds that run one by one from Python, for a ``HostOracle``."""
 
     overwrites_state = False
 
     def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds between two calls of the callbacks."""
+        """Return the number of rounds of a chunk."""
         return CHUNK_ROUNDS
 
     def start(self, params: Params, method: Method, oracle: Any, memory: Memory | None) -> State:
@@ -58,11 +58,11 @@ class StepwiseEngine:
         return first_state(params, method, parts, oracle.client_count, oracle.constraints, oracle.statistics)
 
     def copy_state(self, state: State) -> State:
-        """Return the state itself: nothing is overwritten."""
+        """Return the state as JAX arrays, without a copy: nothing is overwritten."""
         return jax.tree.map(jnp.asarray, state)
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
-        """Run the rounds of a chunk; none after one that diverged."""
+        """Run the rounds of a chunk; stop after a round that diverged."""
         oracle: Any = setup.oracle
         oracle.load_buffers(state.params, state.parts.get("buffers"))
         state = state._replace(parts={name: part for name, part in state.parts.items() if name != "buffers"})
@@ -79,7 +79,7 @@ class StepwiseEngine:
     def _run_round(
         self, setup: Setup, program: Program, span: Span, key: Array, state: State, k: int
     ) -> tuple[State, Record]:
-        """Run one round: report, decide, update, apply."""
+        """Run round k: report, decide, update, apply. Return the next state and the round's record."""
         oracle: Any = setup.oracle
         method, number, round_key = setup.method, jnp.int32(k), _round_key(key, k)
         server = setup._replace(oracle=None)
@@ -114,12 +114,12 @@ class StepwiseEngine:
         )
 
     def report(self, oracle: Any, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
-        """Return the participants of round k and their reports at some parameters."""
+        """Return the indices of the participants of round k, and their reports at ``params``."""
         draws = oracle.draw(_round_key(key, k))
         return draws.clients, oracle.report(params, draws)[0]
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> float:
-        """Return the norm of round k's direction with local steps of size 0."""
+        """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
         oracle: Any = setup.oracle
         method = setup.method
         oracle.load_buffers(state.params, state.parts.get("buffers"))
@@ -130,18 +130,18 @@ class StepwiseEngine:
         return float(optax.tree.norm(oracle.direction(state.params, draws, kept, decision, method.switches, 0.0)))
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
-        """Return a state and a record of the shapes of a run, by running its first round."""
+        """Return a state and a record with the shapes of a chunk, by running one round."""
         return self.run_chunk(setup, program._replace(length=1), span, key, state)
 
     def identity(
         self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
     ) -> dict[str, str]:
-        """Return what the clients compute and on which data, as text by name."""
+        """Return the digest of the oracle."""
         return oracle.digest()
 
 
 def _evaluate(oracle: HostOracle, method: Method, params: Params, reports: Reports, *, is_due: bool) -> Evaluated:
-    """Summarise the clients on all training and held-out data; NaN if that is not due."""
+    """Summarise the clients at ``params`` on all training and held-out data; NaN unless ``is_due``."""
     if is_due:
         return evaluate_all(oracle, method, params, reports)
     nothing = ClientSummary(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(ClientSummary._fields))

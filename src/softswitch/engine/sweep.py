@@ -1,4 +1,4 @@
-"""sweep(): many methods and seeds, which share compiled programs, and a table of the results."""
+"""Sweeps over methods and seeds, which share compiled programs, and a table of the results."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from softswitch.support.text import format_mean_std, render_text
 AnyMethod = Method | Automatic
 AnyClients = ClientData | StreamedData | TorchData
 Results = tuple[tuple[Result, ...], ...]
-"""A result for every method and, within it, every seed."""
+"""Results by method and, within a method, by seed."""
 THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
     (jax.enable_x64, "jax_enable_x64"),
     (jax.default_device, "jax_default_device"),
     (jax.default_matmul_precision, "jax_default_matmul_precision"),
     (jax.default_prng_impl, "jax_default_prng_impl"),
 )
-"""Settings that JAX keeps per thread and that affect results: each thread of a sweep has those of its caller."""
+"""JAX settings that are local to a thread and affect results. Each thread of a sweep gets those of its caller."""
 COLUMNS: dict[str, Callable[[Result], Any]] = {
     "seed": lambda result: result.seed,
     "worst_objective": lambda result: result.worst_objective,
@@ -71,8 +71,8 @@ class Sweep:
 
     Attributes:
         labels: Label of each method.
-        seeds: The seeds.
-        results: ``results[r][s]`` is method r with seed s.
+        seeds: Seed of each run of a method.
+        results: ``results[r][s]`` is the result of method r with the s-th seed.
     """
 
     labels: tuple[str, ...]
@@ -89,7 +89,7 @@ class Sweep:
 
     @property
     def table(self) -> dict[str, np.ndarray]:
-        """One row per method and seed, with the values of the answer on all training data. Ready for a data frame."""
+        """Columns by name, one entry per method and seed: values of the answer on all training data, and status."""
         rows = [(label, result) for label, results in self for result in results]
         table = {"method": np.asarray([label for label, _ in rows])}
         return table | {name: np.asarray([value(result) for _, result in rows]) for name, value in COLUMNS.items()}
@@ -132,16 +132,16 @@ def sweep(
         problem: Objective, constraint, start and domain, or a ``Federation``; or a list with one for each seed.
         clients: The clients' data as in ``solve``; or a list with one for each seed.
         methods: A list of methods, or a dict from labels to methods: all ``Automatic``, or all with given settings.
-        seeds: Number of seeds (0, 1, 2, ...), or the seeds.
+        seeds: Number of seeds (0, 1, 2, ...), or the seeds. Default: 5.
         rounds: Maximum number of rounds K, as in ``solve``.
-        sampling: Which clients take part in a round, and which rows they use, as in ``solve``.
-        output: Which iterate each result has. Lower bounds are computed by ``solve`` only.
+        sampling: Client sampling and batch sizes, as in ``solve``.
+        output: The iterate that each result has. Lower bounds are computed by ``solve`` only.
         compute: How clients compute; sweeps use the compiled engine on one device.
-        logging: What is recorded and shown. ``held_out`` may be a list with one entry for each seed; callbacks are
-            not called.
-        vectorize: Compute all runs of one class side by side as one program, which fills an accelerator; or one after
-            another on every core, each exactly as ``solve`` would. Default: the first on an accelerator, the second on
-            a CPU, which is faster there.
+        logging: Values to record and the progress bar. ``held_out`` may be a list with one entry for each seed;
+            callbacks are not called.
+        vectorize: True computes all runs of one class of methods as one vectorised program, which fills an accelerator.
+            False computes each run separately, exactly as ``solve`` would, with one thread per core. Default: True on
+            an accelerator, False on a CPU, where it is faster.
     """
     labelled, numbers = _label_methods(methods), _check_seeds(seeds)
     if changed_options(compute, "client_batch_size"):
@@ -182,7 +182,7 @@ def _label_methods(methods: Any) -> dict[str, Method]:
 
 
 def _label(method: Method, methods: Sequence[Method]) -> str:
-    """Return the method's class, and its settings that differ from those of others of its class."""
+    """Return the name of the method's class, with the settings that differ from other methods of the class."""
     same_class = [other for other in methods if type(other) is type(method)]
     varying = [
         f"{field.name}={getattr(method, field.name)!r}"
@@ -210,7 +210,7 @@ def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
 
 
 class _Share(NamedTuple):
-    """The seeds that run on one data set."""
+    """A request for one data set, and the seeds that run on it."""
 
     request: Request
     seeds: tuple[int, ...]
@@ -227,7 +227,7 @@ def _prepare(
     compute: Compute,
     logging: Logging,
 ) -> Request:
-    """Return the request of these methods on one data set."""
+    """Return the request of all methods on one data set."""
     if isinstance(problem, Federation):
         sampling = sampling or Sampling()
     else:
@@ -256,7 +256,7 @@ def _run_all(
 
 
 def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar, threads: int) -> Results:
-    """Run each run alone; XLA computes outside of Python's lock."""
+    """Run each method and seed separately in a pool of threads; XLA computes outside of Python's lock."""
     interrupted = Event()
     runs = [(share, seed) for share in shares for seed in share.seeds]
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
@@ -283,7 +283,7 @@ def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
 
 
 def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar) -> Results:
-    """Run all methods of one structure on one data set as one program."""
+    """Run all methods of the same pytree structure on one data set as one program."""
     groups: dict[Any, list[int]] = {}
     for r, method in enumerate(methods):
         groups.setdefault(jax.tree.structure(method), []).append(r)
@@ -296,7 +296,7 @@ def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
 
 
 def _run_stacked(share: _Share, methods: Sequence[Method], bar: ProgressBar) -> list[tuple[Result, ...]]:
-    """Run methods of one structure with all seeds of a data set; return the results by method, then seed."""
+    """Run methods of the same structure with all seeds of a data set; return the results by method, then seed."""
     request, seeds, runs = *share, len(methods) * len(share.seeds)
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *methods)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])

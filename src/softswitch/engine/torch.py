@@ -1,4 +1,4 @@
-"""The PyTorch engine: a module in place of parameters, and clients with data sets, in one process."""
+"""PyTorch modules in ``solve``: a module instead of parameters, and clients with data sets, in one process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def solve_torch(
     warm_start: Result | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Result:
-    """Solve for a PyTorch module; when it returns, the module holds the answer and is in ``eval`` mode.
+    """Solve for a PyTorch module, and load the answer into the module, in ``eval`` mode; arguments as ``solve_rows``.
 
     Values are computed in ``eval`` mode, gradients in ``train`` mode. Running means of normalisation layers are the
     mean over the clients that took steps; when parameters are evaluated, they are computed from all clients' rows.
@@ -68,13 +68,13 @@ def solve_torch(
 def torch_federation(
     problem: Problem, clients: TorchData, sampling: Sampling | None = None, held_out: Any = None
 ) -> Federation:
-    """Return PyTorch clients as a ``Federation``; the module is used for computations, and is left in any state.
+    """Return PyTorch clients as a ``Federation``. Its computations change the parameters of the module.
 
     Args:
         problem: Functions of ``(module, batch)``; its start is the module.
         clients: Data sets by client.
-        sampling: Which clients take part in a round, and which rows they use. Default: all.
-        held_out: Data sets that are not trained on, by client.
+        sampling: Client sampling, local steps and batch sizes. Default: all clients and all rows.
+        held_out: Data sets that are not trained on, by client. Default: none.
     """
     sampling = sampling or Sampling()
     functions, named = functions_and_rows(problem, clients)
@@ -102,7 +102,7 @@ def torch_federation(
 
 
 def _batches(sampling: Sampling, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:
-    """Return the batch sizes; "auto" depends on the work of all participants in a round."""
+    """Return the batch sizes of reports and updates; "auto" is chosen by the number of parameters and participants."""
     sizes, loaders = [len(one) for one in rows], [one.loader for one in rows if one.loader is not None]
     if loaders:
         if len(loaders) < len(rows):
