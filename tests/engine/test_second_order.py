@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 import softswitch as ss
 from benchmarks.optima.as_clients import as_clients
@@ -15,6 +18,8 @@ from benchmarks.optima.scores import TOLERANCE, relaxed_optimum
 from convex_problems import draw
 from softswitch.methods.sqp import Query
 from softswitch.oracles.derivatives import RowDerivatives, _few_widths
+from softswitch.oracles.torch_derivatives import TorchDerivatives
+from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows
 from softswitch.problem.fairness import demographic_parity
 from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
@@ -320,6 +325,139 @@ def test_rows_out_of_core_resume_to_the_same_bits(tmp_path):
     np.testing.assert_array_equal(result.params, whole.params)
 
 
+def torch_data(clients):
+    names, ends = ("x", "y", "group"), np.cumsum(clients.sizes)
+    columns = [torch.from_numpy(np.array(clients.rows.columns[name])) for name in names]
+    return {
+        name: TensorDataset(*(column[end - size : end] for column in columns))
+        for name, size, end in zip(clients.names, clients.sizes, ends, strict=True)
+    }
+
+
+def torch_entropy(module, batch):
+    """Without the mode of these runs, PyTorch would compute it in float32, because of the labels."""
+    return functional.binary_cross_entropy_with_logits(module(batch[0])[:, 0], batch[1].bool().float())
+
+
+def torch_gap(module, batch):
+    p, first = torch.sigmoid(module(batch[0])[:, 0]), batch[2] == 1
+    if first.all() or not first.any():
+        return torch.full((2,), -torch.inf)
+    return torch.stack([p[first].mean() - p[~first].mean(), p[~first].mean() - p[first].mean()])
+
+
+def linear(*layers):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 1, bias=False), *layers)
+    torch.nn.init.zeros_(module[0].weight)
+    return module
+
+
+def test_pytorch_modules_take_the_same_course():
+    clients, method, module = parity(), ss.SQP(tolerance=0.05), linear()
+    datasets = torch_data(clients)
+    problem = ss.Problem(torch_entropy, torch_gap, module)
+    logging = ss.Logging(held_out=datasets)
+    result = ss.solve(problem, ss.TorchData(datasets), method, logging=logging)
+    start = {"0.weight": jnp.zeros((1, 4))}
+    twin = ss.Problem(
+        lambda w, batch: cross_entropy(w["0.weight"][0], batch),
+        demographic_parity(lambda w, batch: probability(w["0.weight"][0], batch)),
+        start,
+    )
+    check_same_course(result, ss.solve(twin, clients, method))
+    assert not result.diagnostics
+    np.testing.assert_array_equal(module[0].weight.detach(), result.params["0.weight"])
+    np.testing.assert_allclose(result.history.held_out.objective, result.history.full.objective, rtol=1e-5)
+
+
+def test_pytorch_regrets_and_checkpoints(tmp_path):
+    task = ss.with_regret(ss.Problem(torch_entropy, torch_gap, linear()), ss.TorchData(torch_data(parity())))
+    whole = ss.solve(task.problem, task.clients, ss.SQP(tolerance=0.05))
+    np.testing.assert_array_equal(whole.client_optimum, task.client_optimum)
+    assert whole.history.objective[0] == pytest.approx(np.log(2) - task.client_optimum.min())
+    for rounds in (3, None):
+        fresh = dataclasses.replace(task.problem, start=linear())
+        checkpoints = ss.Checkpoints(tmp_path)
+        result = ss.solve(fresh, task.clients, ss.SQP(tolerance=0.05), rounds=rounds, checkpoints=checkpoints)
+    np.testing.assert_array_equal(result.history.objective, whole.history.objective)
+
+
+def torch_client(module, objective=torch_entropy, constraint=torch_gap):
+    """The second client of ``parity`` alone, as a client over a network has it."""
+    functions = ModuleFunctions(module, objective, constraint)
+    return TorchDerivatives(functions, {"one": TorchRows("data", torch_data(parity())[1], "cpu")})
+
+
+def test_derivatives_of_one_pytorch_client_leave_the_module_as_it_is():
+    """A module with frozen parameters, a buffer, gradients, and modes that differ by layer."""
+    layers = torch.nn.Linear(4, 3, bias=False), torch.nn.LayerNorm(3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
+    module = torch.nn.Sequential(*layers)
+    module[3].requires_grad_(requires_grad=False)
+    module.register_buffer("scale", torch.ones(1))
+    module[2].eval()
+    module[0].weight.grad = torch.ones(3, 4)
+    before = [module[0].weight.grad, *(tensor.clone() for tensor in module.state_dict().values())]
+    client = torch_client(module, lambda module, batch: torch_entropy(module, batch) * module.scale)
+    assert client.size == 12 + 6
+    assert client.shape == (1, 2)
+    point, step = np.random.default_rng(0).normal(size=18), 1e-5
+    query = Query(point, np.array([0.7]), np.array([[0.2, 0.1]]))
+
+    def gradient(shift):
+        found = client.reply(query._replace(point=point + shift))
+        return 0.7 * found.objective_gradient[0] + [0.2, 0.1] @ found.constraint_gradient[0]
+
+    differences = [(gradient(step * unit) - gradient(-step * unit)) / (2 * step) for unit in np.eye(18)]
+    np.testing.assert_allclose(client.reply(query).hessian, differences, rtol=1e-6, atol=1e-8)
+    assert client.is_exact
+    assert [part.training for part in module] == [True, True, False, True]
+    for one, other in zip([module[0].weight.grad, *module.state_dict().values()], before, strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
+def test_pytorch_functions_in_half_precision_are_reported():
+    result = ss.solve(
+        ss.Problem(lambda module, batch: module(batch[0]).bfloat16().float().square().mean(), torch_gap, linear()),
+        ss.TorchData(torch_data(parity())),
+        ss.SQP(tolerance=0.05),
+        rounds=3,
+    )
+    assert DiagnosticCode.LIMITED_PRECISION in [one.code for one in result.diagnostics]
+
+
+def torch_distance(module, batch):
+    return torch.cdist(module(batch[0]), batch[1][:, None]).mean()
+
+
+@pytest.mark.parametrize(
+    ("module", "objective", "message"),
+    [
+        (
+            linear(torch.nn.BatchNorm1d(1)),
+            torch_entropy,
+            r"running means of normalisation \(1\) for SQP; use GroupNorm",
+        ),
+        (linear(torch.nn.Dropout(0.5)), torch_entropy, r"dropout \(1\) for SQP; set its p to 0, or use SoftmaxSGM"),
+        (
+            linear(),
+            lambda module, batch: functional.dropout(module(batch[0]), 0.5).mean(),
+            r"must not draw random numbers for SQP; use SoftmaxSGM",
+        ),
+        (
+            linear(),
+            torch_distance,
+            r"must be twice differentiable in float64 by PyTorch for SQP.*use SoftmaxSGM",
+        ),
+        (torch.nn.Linear(4, 126), torch_entropy, r"at most 500 parameters for SQP, but has 630"),
+    ],
+)
+def test_pytorch_modules_that_cannot_be_combined_name_the_alternative(module, objective, message):
+    problem = ss.Problem(objective, torch_gap, module)
+    with pytest.raises((TypeError, ValueError), match=message):
+        ss.solve(problem, ss.TorchData(torch_data(parity())), ss.SQP(tolerance=0.05))
+
+
 def test_other_functions_refuse_it_before_any_work():
     with pytest.raises(ValueError, match="method must not be SQP here: it needs second derivatives"):
         ss.sweep(PARITY, parity(), [ss.SQP(tolerance=0.1)])
@@ -330,7 +468,9 @@ def test_a_warm_start_has_the_shapes_of_the_problem():
     first = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
     again = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05), warm_start=first)
     assert len(again.history) < len(first.history)
-    other = dataclasses.replace(PARITY, start=jnp.zeros(3))
+    other = ss.Problem(
+        lambda w, batch: cross_entropy(w["w"], batch), lambda w, batch: w["w"] @ w["w"], {"w": jnp.zeros(4)}
+    )
     with pytest.raises(
         ValueError, match="warm_start must hold parameters of the problem's structure, shapes and dtypes"
     ):

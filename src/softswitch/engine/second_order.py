@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any, cast
 
 import jax
@@ -17,13 +19,14 @@ from softswitch.certification.optimality import bound_by_weights, prove_infeasib
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import defer_interrupts
+from softswitch.engine.request import check_warm_params
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
 from softswitch.oracles.evaluation import ClientSummary, summarize_clients
-from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreDerivatives
 from softswitch.oracles.sharded import ShardedDerivatives
 from softswitch.problem.domains import Ball, Box
@@ -57,7 +60,8 @@ def check_second_order(
     privacy: Any,
 ) -> None:
     """Raise an error that names the alternative, unless these options can be combined with ``SQP``."""
-    kinds = (ClientData, StreamedData)
+    is_torch = isinstance(problem, Problem) and problem.is_torch
+    kinds = (TorchData,) if is_torch else (ClientData, StreamedData)
     if not isinstance(problem, Problem) or not isinstance(clients, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"clients must be {expected} for SQP, but is {type(clients).__name__}; {INSTEAD}")
@@ -71,7 +75,9 @@ def check_second_order(
         raise ValueError(f"constraint must be smooth for SQP, but the problem has a constraint_surrogate; {INSTEAD}")
     if not isinstance(problem.domain, Ball | Box | None):
         raise ValueError(f"domain must be a Ball, a Box or None for SQP, but is {problem.domain!r}; {INSTEAD}")
-    if (parameters := count_parameters(problem.start)) > MAX_PARAMETERS:
+    weights = problem.start.parameters() if is_torch else ()
+    parameters = sum(w.numel() for w in weights if w.requires_grad) if is_torch else count_parameters(problem.start)
+    if parameters > MAX_PARAMETERS:
         raise ValueError(
             f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}"
         )
@@ -83,6 +89,9 @@ def make_derivatives(
     """Return the clients of ``solve`` as clients that return derivatives; ``pooled``: with one constraint of all."""
     if pooled and not isinstance(problem.constraint, PooledConstraint):
         raise ValueError(f"constraint must be a PooledConstraint with criterion='pooled', but is {problem.constraint}")
+    if isinstance(clients, TorchData):
+        make: Callable[..., DerivativeOracle] = import_module("softswitch.engine.torch").torch_derivatives
+        return make(problem, clients, held_out)
     if held_out is not None:
         checks.check_instance("held_out", held_out, ClientData)
     if isinstance(clients, StreamedData):
@@ -112,7 +121,7 @@ def solve_second_order(
     """
     start, tolerance, domain = oracle.start, method.tolerance, oracle.domain
     if warm_start is not None:
-        start = warm_start.last
+        check_warm_params(start := warm_start.last, oracle.start, domain)
     rounds = DEFAULT_EXCHANGES if rounds is None else rounds
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
     state = sqp.start(method, to_vector(start), len(oracle.names), oracle.shape)
@@ -257,6 +266,7 @@ def _finish(
     evaluation: Evaluation = oracle.evaluate(params)
     status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped)
     start: Evaluation = oracle.evaluate(oracle.start)
+    oracle.load_answer(params)
     return Result(
         params=params,
         last=params,

@@ -14,7 +14,6 @@ from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import (
     RunSettings,
-    check_warm_params,
     request,
     request_of,
     resolve_method,
@@ -27,7 +26,7 @@ from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
 from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.oracles.regret import RegretObjective
+from softswitch.oracles.regret import RegretObjective, client_optimum_of
 from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import count_parameters
@@ -98,12 +97,9 @@ def solve(
     if isinstance(method, SQP):
         check_second_order(problem, clients, sampling, output, compute, logging, privacy)
         RunSettings.from_options(rounds, seconds, Sampling(), output, logging)  # checks them
-        task, rows = cast(Problem, problem), cast(ClientData, clients)
-        if warm_start is not None:
-            check_warm_params(warm_start.last, task.start, task.domain)
-        pooled = method.switches_on == "pooled"
+        task, pooled = cast(Problem, problem), method.switches_on == "pooled"
         result = solve_second_order(
-            make_derivatives(task, rows, compute, pooled=pooled, held_out=logging.held_out),
+            make_derivatives(task, clients, compute, pooled=pooled, held_out=logging.held_out),
             method,
             seed=seed,
             rounds=rounds,
@@ -113,8 +109,7 @@ def solve(
             warm_start=warm_start,
             lower_bound=output.lower_bound is not False,
         )
-        regret = isinstance(task.objective, RegretObjective)
-        return replace(result, client_optimum=rows.client_optimum) if regret else result
+        return replace(result, client_optimum=client_optimum_of(task, clients))
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": warm_start, "privacy": privacy}
     if isinstance(problem, Federation):

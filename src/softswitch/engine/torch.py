@@ -15,6 +15,7 @@ from softswitch.oracles.base import Federation
 from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.torch import TorchOracle
+from softswitch.oracles.torch_derivatives import TorchDerivatives
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
@@ -78,20 +79,12 @@ def torch_federation(
     """
     sampling = sampling or Sampling()
     functions, named = functions_and_rows(problem, clients)
-    rows, device = list(named.values()), next(iter(functions.trained.values())).device
-    held_out_rows: list[TorchRows | None] | None = None
-    if held_out is not None:
-        if unknown := [name for name in held_out if name not in clients.datasets]:
-            raise ValueError(f"held_out must have names of clients, but has {unknown}")
-        held_out_rows = [
-            TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None
-            for name in clients.datasets
-        ]
+    rows = list(named.values())
     participants = sampling.participants(len(rows))
     oracle = TorchOracle(
         functions,
         rows,
-        held_out_rows,
+        _held_out_rows(functions, clients, held_out),
         participants=participants,
         local_steps=sampling.local_steps,
         batches=_batches(sampling, rows, participants, functions),
@@ -99,6 +92,32 @@ def torch_federation(
         client_optimum=clients.client_optimum,
     )
     return Federation(oracle, parameters(functions.module), tuple(clients.datasets), problem.domain)
+
+
+def torch_derivatives(problem: Problem, clients: TorchData, held_out: Any = None) -> TorchDerivatives:
+    """Return PyTorch clients as clients that return derivatives; see ``torch_federation``."""
+    functions, rows = functions_and_rows(problem, clients)
+    return TorchDerivatives(
+        functions,
+        rows,
+        held_out=_held_out_rows(functions, clients, held_out),
+        domain=problem.domain,
+        convex=problem.convex,
+        client_optimum=clients.client_optimum,
+    )
+
+
+def _held_out_rows(functions: ModuleFunctions, clients: TorchData, held_out: Any) -> list[TorchRows | None] | None:
+    """Return each client's held-out rows on the device of the module, None for a client without any."""
+    if held_out is None:
+        return None
+    if unknown := [name for name in held_out if name not in clients.datasets]:
+        raise ValueError(f"held_out must have names of clients, but has {unknown}")
+    device = next(iter(functions.trained.values())).device
+    return [
+        TorchRows(f"held_out[{name!r}]", held_out[name], device) if name in held_out else None
+        for name in clients.datasets
+    ]
 
 
 def _batches(sampling: Sampling, rows: Sequence[TorchRows], participants: int, functions: ModuleFunctions) -> Batches:

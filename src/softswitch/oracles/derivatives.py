@@ -93,6 +93,14 @@ class DerivativeOracle(ABC):
         """
         return None
 
+    def load_answer(self, params: Params) -> None:
+        """Store the answer in a model of the user, if there is one.
+
+        Args:
+            params: Parameters of the structure of ``start``.
+        """
+        return
+
     @abstractmethod
     def digest(self) -> dict[str, str]:
         """Return what the replies depend on, as text by name. Checkpoints with another one are refused."""
@@ -135,6 +143,12 @@ class DerivativeOracle(ABC):
             rows: Number of rows of gradients; a Hessian counts d times.
         """
         return int(self.sizes.sum()), rows
+
+
+def mean_rounding(sizes: np.ndarray, *, is_exact: bool) -> float:
+    """Return the relative rounding error of a mean over a client's rows, in float64 or in float32."""
+    eps = np.finfo(float if is_exact else np.float32).eps
+    return float(eps) * (4 + float(np.sqrt(sizes.max())) / 4)
 
 
 @jax.tree_util.register_static
@@ -211,8 +225,7 @@ class RowDerivatives(DerivativeOracle):
             with jax.enable_x64(True):
                 statistics = jax.ShapeDtypeStruct((self._outputs - 1,), float)
                 self.shape = (1, *jax.eval_shape(self._functions.pieces, statistics).shape)
-        eps = np.finfo(float).eps if self.is_exact else np.finfo(np.float32).eps
-        self.rounding = float(eps) * (4 + float(np.sqrt(clients.sizes.max())) / 4)
+        self.rounding = mean_rounding(clients.sizes, is_exact=self.is_exact)
 
     @cached_property
     def _evaluator(self) -> Any:

@@ -88,14 +88,19 @@ class TorchRows:
 
 def to_device(batch: Any, device: str | torch.device) -> Any:
     """Move the tensors of a batch, in any container, to a device."""
+    return map_batch(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
+
+
+def map_batch(function: Callable[[Any], Any], batch: Any) -> Any:
+    """Apply a function to the tensors of a batch, in any container, and to everything else that is in it."""
     if hasattr(batch, "to"):  # a tensor, a packed sequence, a tokenizer's batch
-        return batch.to(device)
+        return function(batch)
     if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
+        return {key: map_batch(function, value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        parts = [to_device(value, device) for value in batch]
+        parts = [map_batch(function, value) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
+    return function(batch)
 
 
 @contextmanager
