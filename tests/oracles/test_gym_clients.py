@@ -10,8 +10,8 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation
-from softswitch.oracles.gym.oracle import play, side_by_side
-from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights, to_go
+from softswitch.oracles.gym.oracle import make_vector_env, play
+from softswitch.oracles.gym.trpo import Taken, advantage_estimates, discounted_sums, trust_region_step
 from softswitch_experiments.tasks.pendulums import pendulums
 
 SMALL = NumpyNetwork((5, 4))
@@ -99,16 +99,16 @@ def test_a_step_keeps_its_divergence_and_improves():
     old = SMALL.outputs(weights, seen)
     actions = kind.sample(old, generator)
     taken = Taken(seen, actions, -((actions[:, 0] - 1) ** 2))
-    better = better_weights(SMALL, kind, weights, taken, 0.01)
+    better = trust_region_step(SMALL, kind, weights, taken, 0.01)
     new = SMALL.outputs(better, seen)
     assert 0.005 < kind.divergence(old, new).mean() <= 0.01
     assert new[:, 0].mean() > old[:, 0].mean() + 0.05
-    nothing = better_weights(SMALL, kind, weights, taken._replace(advantages=np.zeros(500)), 0.01)
+    nothing = trust_region_step(SMALL, kind, weights, taken._replace(advantages=np.zeros(500)), 0.01)
     assert all(np.array_equal(nothing[name], weights[name]) for name in weights)
 
 
 def test_returns_and_advantages_by_hand():
-    np.testing.assert_allclose(to_go(np.array([[1.0], [2.0], [4.0]]), 0.5)[:, 0], [3.0, 4.0, 4.0])
+    np.testing.assert_allclose(discounted_sums(np.array([[1.0], [2.0], [4.0]]), 0.5)[:, 0], [3.0, 4.0, 4.0])
     generator = np.random.default_rng(4)
     seen = np.repeat(generator.normal(size=(1, 400, 1)), 3, axis=0)
     alive = np.ones((3, 400))
@@ -117,12 +117,12 @@ def test_returns_and_advantages_by_hand():
     found = advantage_estimates(seen, alive, signal, 1.0, 1.0)
     assert np.all(found[2, ::2] == 0)
     # With λ = 1 an advantage is the return less the baseline; the returns are linear in what is seen and time.
-    returns = to_go(signal, 1.0)
+    returns = discounted_sums(signal, 1.0)
     assert np.abs(found[0, 1::2]).mean() < 0.6 * np.abs(returns[0, 1::2]).mean()
 
 
 def test_episodes_end_where_they_end():
-    environments = side_by_side(partial(Target, steps=2), 4)
+    environments = make_vector_env(partial(Target, steps=2), 4)
     weights = SMALL.first_weights(2, 2, True, np.random.default_rng(0))
     kind = Gaussian(np.array([-2.0]), np.array([2.0]))
     played = play(environments, SMALL, kind, weights, 5, 7, None)
@@ -140,13 +140,13 @@ def test_episodes_end_where_they_end():
     with pytest.raises(ValueError, match=r"one number for each of 4 episodes, but gives \(4, 1\)"):
         play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions)
     np.testing.assert_allclose(played.totals(played.rewards, 0.5), played.rewards[0] + 0.5 * played.rewards[1])
-    vector = side_by_side(lambda many: gymnasium.make_vec("CartPole-v1", num_envs=many), 3)
+    vector = make_vector_env(lambda many: gymnasium.make_vec("CartPole-v1", num_envs=many), 3)
     assert vector.num_envs == 3
     with pytest.raises(ValueError, match="function of 3 must make"):
-        side_by_side(lambda many: Target(), 3)
+        make_vector_env(lambda many: Target(), 3)
     at_once = gymnasium.vector.AutoresetMode.SAME_STEP
     with pytest.raises(ValueError, match="SAME_STEP"):
-        side_by_side(lambda many: gymnasium.vector.SyncVectorEnv([Target] * many, autoreset_mode=at_once), 3)
+        make_vector_env(lambda many: gymnasium.vector.SyncVectorEnv([Target] * many, autoreset_mode=at_once), 3)
     with pytest.raises(ValueError, match=r"info\['cost'\]"):
         play(vector, SMALL, Categorical(2), SMALL.first_weights(4, 2, False, np.random.default_rng(0)), 2, 0, None)
 

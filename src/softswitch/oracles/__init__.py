@@ -1,1 +1,1 @@
-"""What clients compute: reports, updates and evaluation."""
+"""Oracles: the computations of clients, which are reports, updates and evaluations."""

@@ -20,17 +20,17 @@ from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import expand_like, weighted_sum
 
-HUGE = 1e6
+HUGE = 1e6  # forged value of a constraint, and factor of a scaled direction
 MARGIN = 1e-3
-"""How far a forged report exceeds the largest honest one."""
+"""Amount by which a forged report exceeds the largest honest one."""
 
 
 class AttackContext(NamedTuple):
-    """What an attacker knows of a round. In the first exchange, weights are zeros and ``feasible`` is True."""
+    """The information of an attacker about a round with m participants."""
 
-    byzantine: Bool[Array, " m"]
-    weights: Float[Array, " m"]
-    feasible: Bool[Array, ""]
+    byzantine: Bool[Array, " m"]  # whether each participant is Byzantine
+    weights: Float[Array, " m"]  # weights of the directions; zeros when reports are forged
+    feasible: Bool[Array, ""]  # switch bit; True when reports are forged
 
     def replace_byzantine(self, honest: Array, forged: Array) -> Array:
         """Return ``forged`` for the Byzantine clients and ``honest`` for all others."""
@@ -46,6 +46,7 @@ def _identity(context: AttackContext, values: Any) -> Any:
 
 
 def _exceed_honest(context: AttackContext, values: Array) -> Array:
+    """Return the largest finite honest value plus ``MARGIN`` for every participant."""
     honest = jnp.where(context.byzantine | ~jnp.isfinite(values), -jnp.inf, values)
     return jnp.zeros_like(values) + honest.max() + MARGIN
 
@@ -59,7 +60,7 @@ def _flip_if_feasible(context: AttackContext, directions: Params) -> Params:
 
 
 def _oppose_honest(context: AttackContext, directions: Params) -> Params:
-    """Return the negative mean direction of the honest clients (inner-product manipulation)."""
+    """Return the negative weighted mean of the honest directions (inner-product manipulation)."""
     weights = jnp.where(context.byzantine, 0, context.weights)
     weights = jnp.where(weights.sum() > 0, weights, ~context.byzantine)
     mean = weighted_sum(directions, weights / jnp.maximum(weights.sum(), 1e-30))
@@ -67,7 +68,7 @@ def _oppose_honest(context: AttackContext, directions: Params) -> Params:
 
 
 def _shift_by_deviations(context: AttackContext, directions: Params) -> Params:
-    """Return a direction 1.5 standard deviations from the honest mean ("a little is enough")."""
+    """Return the honest mean minus 1.5 standard deviations in every entry ("a little is enough")."""
 
     def shift(leaf: Array) -> Array:
         honest = jnp.broadcast_to(~expand_like(context.byzantine, leaf), leaf.shape)
@@ -77,14 +78,14 @@ def _shift_by_deviations(context: AttackContext, directions: Params) -> Params:
 
 
 def _rescale_to_honest(context: AttackContext, directions: Params, forged: Params) -> Params:
-    """Rescale forged directions to the median length of the honest ones."""
+    """Return the forged directions, rescaled to the median norm of the honest ones."""
     median = jnp.nanmedian(jnp.where(context.byzantine, jnp.nan, norms(directions)))
     factor = median / jnp.maximum(norms(forged), 1e-30)
     return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), forged)
 
 
 class Attack(NamedTuple):
-    """How a Byzantine client forges the reported objective, each reported constraint, and the direction."""
+    """Functions that forge the reported objectives, the reports of one constraint, and the directions."""
 
     objective: ForgeReports = _identity
     constraint: ForgeReports = _identity
@@ -106,17 +107,17 @@ ATTACKS = {
         lambda context, part: _rescale_to_honest(context, part, _oppose_honest(context, part)),
     ),
 }
-"""Attacks by name. The last four know the reports and directions of all clients."""
+"""Attacks by name. The last four use the reports and directions of the honest clients."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ByzantineOracle(Oracle):
-    """Clients of which some are Byzantine.
+    """Oracle of clients of which some are Byzantine.
 
     Attributes:
-        honest: The clients without the attack.
-        byzantine: Mask of the Byzantine clients.
+        honest: Oracle of the same clients without the attack.
+        byzantine: Mask of the n clients; True for Byzantine ones.
         attack: Index of the attack in ``ATTACKS``. It is traced: another attack does not recompile.
     """
 
@@ -151,27 +152,27 @@ class ByzantineOracle(Oracle):
     def directions(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Return every u_i, forged by the Byzantine participants."""
+        """Return the direction u_i of every participant, stacked; those of Byzantine participants are forged."""
         honest = self.honest.directions(params, draws, kept, decision, switches, step_size)
         context = AttackContext(self.byzantine[draws.clients], decision.weights, decision.feasible)
         forged = lax.switch(self.attack, [attack.direction for attack in ATTACKS.values()], context, honest)
         return jax.tree.map(context.replace_byzantine, honest, forged)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """Return f_i and g_i as the clients claim them; Byzantine clients forge these as well."""
+        """Return f_i and g_i of every client on all of its data; those of Byzantine clients are forged."""
         return self._forge(self.byzantine, *self.honest.evaluate(params))
 
     def evaluate_honest(self, params: Params) -> Evaluation:
-        """Return the true values of the honest clients.
+        """Return the true f_i and g_i of the honest clients only, in their order.
 
         Args:
-            params: Parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
         honest, evaluation = ~np.asarray(self.byzantine), self.honest.evaluate_params(params)
         return Evaluation(evaluation.objective[honest], evaluation.constraint[honest])
 
     def _forge(self, byzantine: Array, objective: Array, constraint: Array) -> tuple[Array, Array]:
-        """Return reported or evaluated values with forged ones of the Byzantine clients."""
+        """Return (f, g) with the values of the clients where ``byzantine`` is True forged."""
         context = AttackContext(byzantine, jnp.zeros_like(objective), jnp.array(True))
         for_f, for_g = zip(*((attack.objective, attack.constraint) for attack in ATTACKS.values()), strict=True)
         forged_g = jax.vmap(lambda column: lax.switch(self.attack, for_g, context, column), 1, 1)(constraint)
@@ -182,7 +183,7 @@ class ByzantineOracle(Oracle):
 def with_attack(federation: Federation, byzantine: Collection[Any], attack: str) -> Federation:
     """Return the federation with some clients turned Byzantine.
 
-    They forge every report, direction and evaluation, so a result contains their claims.
+    They forge every report, direction and evaluation, so a result contains forged values.
     ``with_attack(...).oracle.evaluate_honest(params)`` returns the true values of the honest clients.
 
     Args:

@@ -19,16 +19,16 @@ from softswitch.problem.domains import Domain, check_domain
 from softswitch.problem.parameters import Params, check_start
 
 STATIC = {"static": True}
-"""Metadata of a dataclass field that is part of the compiled program."""
+"""Metadata of a dataclass field of an oracle that is static: part of the compiled program, not traced."""
 
 
 class Evaluation(NamedTuple):
-    """Values of the clients at some parameters.
+    """Values of the n clients at some parameters.
 
     Attributes:
         objective: f_i on all data of client i; −∞ if it has no objective, NaN if the value is unknown.
-        constraint: g_i, clients × constraints, with the same conventions.
-        pooled: The constraint on the data of all clients together; None unless the constraint is pooled.
+        constraint: g_i, clients × constraints; −∞ and NaN as for the objective.
+        pooled: The constraints on the data of all clients together; None unless the constraint is pooled.
     """
 
     objective: np.ndarray
@@ -37,11 +37,11 @@ class Evaluation(NamedTuple):
 
 
 class Oracle(ABC):
-    """What clients compute: values in the first exchange of a round, update directions in the second.
+    """Base class of a set of clients: they report values in a round, then return update directions.
 
-    An oracle is a pytree: its arrays are traced, everything else is compiled in. Clients that do not compute with JAX
-    are a ``HostOracle``. A subclass must define ``client_count``, ``participants``, ``draw``, ``report``,
-    ``direction`` and ``evaluate``; the remaining members have defaults.
+    An oracle is a pytree: its arrays are traced, everything else is static. Clients that do not compute with JAX are a
+    ``HostOracle``. A subclass must define ``client_count``, ``participants``, ``draw``, ``report``, ``direction`` and
+    ``evaluate``; the remaining members have defaults.
 
     Attributes:
         client_count: Number of clients n.
@@ -52,15 +52,15 @@ class Oracle(ABC):
         has_pooled_constraint: Whether reports contain the additive statistics of a pooled constraint.
         has_surrogate: Whether a differentiable surrogate replaces the constraint in gradients.
         noise_setting: Name of the setting that reduces the noise of reports, for diagnostics.
-        report_batch_size: Number of rows that a client draws for a report; None if it uses all rows, or none.
+        report_batch_size: Number of rows that a client draws for a report; None if it uses all rows or has none.
         total_rows: Number of rows of all clients; None if unknown.
         is_compiled: Whether rounds are compiled with JAX.
-        processes: Number of processes that hold the clients' devices.
-        can_repeat_updates: Whether ``report`` and ``direction`` accept another iterate with the same draws,
-            and local losses may have a ``linear`` part and a ``pull``.
+        processes: Number of JAX processes that hold the clients' devices.
+        can_repeat_updates: Whether ``report`` and ``direction`` accept another iterate with the same draws, and local
+            losses with ``linear`` and ``pull``.
         can_repeat_reports: Whether ``report`` accepts another iterate with the same draws.
-        is_private: Whether every release of data is counted. A run then asks only for its rounds and for one
-            evaluation of its answer.
+        is_private: Whether every release of data counts towards a privacy budget. A run then uses only the reports and
+            directions of its rounds, and one evaluation of its answer.
     """
 
     participants: int
@@ -85,60 +85,60 @@ class Oracle(ABC):
 
     @property
     def supports_client_selection(self) -> bool:
-        """Whether the server can select the participants: whether ``draw_randomness`` is defined."""
+        """Whether the server can select the participants, because ``draw_randomness`` is overridden."""
         return type(self).draw_randomness is not Oracle.draw_randomness
 
     @abstractmethod
     def draw(self, key: Array) -> Any:
-        """Draw all random choices of one round: a pytree with the participants' indices as ``.clients``.
+        """Return all random choices of one round: a pytree with the participants' indices as ``.clients``.
 
         Args:
-            key: Random key of the round.
+            key: JAX random key of the round.
         """
 
     def draw_randomness(self, key: Array) -> Any:
-        """Draw the random numbers of one round before its participants are known.
+        """Return the random numbers of one round, before its participants are known.
 
         Args:
-            key: Random key of the round.
+            key: JAX random key of the round.
         """
         raise ValueError(f"memory needs clients that the server can select, but {type(self).__name__} draws its own")
 
     def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> Any:
-        """Make the random choices of one round for given participants.
+        """Return the random choices of one round for given participants, as ``draw`` does.
 
         Args:
-            clients: Indices of the participants.
-            randomness: The round's ``draw_randomness``.
+            clients: Indices of the m participants.
+            randomness: Result of ``draw_randomness`` for the round.
         """
         raise ValueError(f"memory needs clients that the server can select, but {type(self).__name__} draws its own")
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """Compute a pooled constraint.
+        """Return the pooled constraints from summed statistics; raise ValueError if the constraint is not pooled.
 
         Args:
-            sums: Sum of the clients' additive statistics.
+            sums: Sum of the clients' additive statistics, each times the client's number of rows.
         """
         raise ValueError(f"{type(self).__name__} has no pooled constraint")
 
     @abstractmethod
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
-        """Compute f_i and g_i of the participants, and what they keep for the second exchange (or None).
+        """Return the reports of the participants at w_k, and data that they keep for ``direction`` (or None).
 
         Args:
             params: Current parameters w_k.
-            draws: The round's ``draw``.
+            draws: Result of ``draw`` for the round.
         """
 
     @abstractmethod
     def direction(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute the weighted sum Σ_i r_i u_i of the participants' update directions.
+        """Return the weighted sum Σ_i r_i u_i of the participants' update directions.
 
         Args:
             params: Current parameters w_k.
-            draws: The round's ``draw``.
+            draws: Result of ``draw`` for the round.
             kept: Second result of ``report``.
             decision: Weights and local losses of the participants.
             switches: Whether every local loss is either the objective or a mix of constraints, never both.
@@ -148,13 +148,13 @@ class Oracle(ABC):
     def directions(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute every update direction u_i, stacked along the first axis of each array.
+        """Return every update direction u_i, stacked along the first axis of each array.
 
         The default calls ``direction`` once for each participant.
 
         Args:
             params: Current parameters w_k.
-            draws: The round's ``draw``.
+            draws: Result of ``draw`` for the round.
             kept: Second result of ``report``.
             decision: Local losses of the participants; the weights are ignored.
             switches: Whether every local loss is either the objective or a mix of constraints, never both.
@@ -168,45 +168,45 @@ class Oracle(ABC):
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """Compute f_i and g_i of every client on all of its data. Compiled oracles are traced here.
+        """Return f_i and g_i of every client on all of its data. JAX traces this method if ``is_compiled``.
 
         Args:
-            params: Parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """Compute f_i and g_i on held-out data; None if there is none.
+        """Return f_i and g_i of every client on held-out data, or None if there is none.
 
         Args:
-            params: Parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
         return None
 
     def count_rows(self, draws: Any) -> Int[Array, ""] | None:
-        """Count the rows of the participants; None if the cost of a round does not depend on them.
+        """Return the number of rows of the participants, or None if the cost of a round does not depend on it.
 
         Args:
-            draws: The round's ``draw``.
+            draws: Result of ``draw`` for the round.
         """
         return None
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return the number of rows on which a round evaluates values, and gradients.
+        """Return the number of rows on which a round computes values, and the number for gradients.
 
         Args:
-            row_count: Result of ``count_rows`` for one round or several.
+            row_count: Result of ``count_rows`` for one round, or an array for several.
         """
         return self.participants, self.participants
 
     def without_evaluation(self) -> Oracle:
-        """Return the same clients for rounds without ``evaluate``, so that less has to be compiled."""
+        """Return the same clients for rounds that do not call ``evaluate``, so that less has to be compiled."""
         return self
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client, outside of a compiled program.
+        """Return the values of every client on all of its data as NumPy arrays, outside of a compiled program.
 
         Args:
-            params: Parameters, any tree of floating arrays.
+            params: Parameters, a pytree of floating arrays.
         """
         return Evaluation(*(np.asarray(values) for values in _evaluate(self, params)))
 
@@ -226,9 +226,9 @@ class Federation:
     Attributes:
         oracle: The clients.
         start: Initial parameters w_0, a pytree of floating arrays.
-        names: Labels of the clients.
-        domain: Set Θ onto which every server step is projected: ``Ball``, ``Box``, anything with a ``project``, or
-            None.
+        names: Labels of the clients, in the order of their indices.
+        domain: Set Θ onto which every server step is projected: ``Ball``, ``Box``, or anything with a ``project``.
+            Default: None, no projection.
     """
 
     oracle: Oracle
@@ -249,14 +249,14 @@ class Federation:
 
 
 class HostDraws(NamedTuple):
-    """The participants of one round, and the seed of all other random numbers."""
+    """Random choices of one round: the indices of its participants, and a seed for all other random numbers."""
 
     clients: np.ndarray
     seed: int
 
 
 class HostOracle(Oracle):
-    """Clients that are called once a round from Python, with NumPy arrays, and are never compiled.
+    """Base class of clients that compute with NumPy arrays in Python, and are never compiled.
 
     A subclass must define ``client_count``, ``participants``, ``report``, ``direction``, ``evaluate`` and ``digest``.
 
@@ -270,22 +270,22 @@ class HostOracle(Oracle):
     statistics: int | None = None
 
     def draw(self, key: Array) -> HostDraws:
-        """Draw the participants, as the compiled engine does, and a seed of 63 bits."""
+        """Return the participants, drawn as in the compiled engine, and a seed of 63 bits."""
         clients, words = _draw(key, self.client_count, self.participants)
         return HostDraws(np.asarray(clients), _to_seed(words))
 
     def draw_randomness(self, key: Array) -> int:
-        """Draw the seed of the round."""
+        """Return the seed of the round, an integer of 63 bits."""
         return _to_seed(_draw_words(key))
 
     def draw_for(self, clients: Int[Array, " m"], randomness: int) -> HostDraws:
-        """Combine given participants with the seed of the round."""
+        """Return the draws of given participants with the seed ``randomness``."""
         return HostDraws(np.asarray(clients), randomness)
 
     def directions(
         self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute every u_i, stacked along the first axis: one call of ``direction`` for each participant."""
+        """Return every u_i, stacked along the first axis; calls ``direction`` once for each participant."""
         one_hot: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
         directions = [
             self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
@@ -295,14 +295,14 @@ class HostOracle(Oracle):
 
     @abstractmethod
     def digest(self) -> dict[str, str]:
-        """Return what a run of these clients depends on, as text by name. Checkpoints with another one are refused."""
+        """Return texts by name that identify data, functions and settings; a checkpoint with others is rejected."""
 
     def load_buffers(self, params: Params, buffers: Any) -> None:
-        """Restore the state besides the parameters before a run continues.
+        """Restore the state besides the parameters before a run continues. Default: there is none.
 
         Args:
             params: Parameters to continue with.
-            buffers: Earlier result of ``buffers``; None to recompute it from the data.
+            buffers: Earlier result of ``buffers``; None to recompute the state from the data.
         """
 
     def buffers(self) -> Any:
@@ -310,7 +310,7 @@ class HostOracle(Oracle):
         return None
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client."""
+        """Return the values of every client on all of its data as NumPy arrays."""
         return Evaluation(*(np.asarray(values) for values in self.evaluate(params)))
 
 

@@ -1,4 +1,4 @@
-"""Batch sizes of a client that draws its own rows."""
+"""Batch sizes and row indices of a client that draws its rows itself, with NumPy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:  # clients that compute with NumPy do not need JAX
     from softswitch.oracles.options import BatchSize, ValueBatchSize
 
 MAX_WORK, GRADIENT_COST = 2**26, 3
-"""Rows × parameters of an automatic report batch, and the cost of a gradient relative to a value."""
+"""Maximum of rows × parameters of an automatic report batch, and the cost of a gradient relative to a value."""
 MIN_PARAMETERS, MIN_REPORT_ROWS, MIN_GRADIENT_ROWS = 64, 256, 64
-"""Lower limits for the automatic batch sizes; fewer parameters are counted as ``MIN_PARAMETERS``."""
+"""Smallest number of parameters that is assumed, and smallest automatic batches of a report and of a gradient."""
 
 
 class Batches(NamedTuple):
@@ -27,10 +27,10 @@ class Batches(NamedTuple):
 def choose_batches(
     batch_size: BatchSize, value_batch_size: ValueBatchSize, replace: bool | None, rows: int, parameters: int
 ) -> Batches:
-    """Return the batch sizes of a client with this number of rows, for a model with this number of parameters.
+    """Return the batch sizes of a client with ``rows`` rows, for a model with ``parameters`` parameters.
 
-    "auto" takes all rows if that is cheap. ``replace=True`` draws with replacement in any case; otherwise a client
-    with no more rows than a batch uses each row once.
+    "auto" is all rows if that is cheap, "same" the ``batch_size``. With ``replace=True`` a given size is kept;
+    otherwise a client with no more rows than a batch uses each row once.
     """
     affordable = MAX_WORK // max(MIN_PARAMETERS, parameters)
 
@@ -48,5 +48,5 @@ def choose_batches(
 
 
 def draw_rows(generator: np.random.Generator, rows: int, size: int, replace: bool) -> np.ndarray:
-    """Draw the indices of ``size`` rows."""
+    """Return the indices of ``size`` random rows out of ``rows``, drawn with or without replacement."""
     return generator.integers(rows, size=size) if replace else generator.choice(rows, size=size, replace=False)

@@ -1,4 +1,4 @@
-"""The functions of a problem as clients use them, and their values at every client on all of its rows."""
+"""The functions of a problem as clients compute them, and evaluations of all clients on all of their rows."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from softswitch.support.activations import estimate_activation_bytes
 from softswitch.support.function_equality import ComparableFunction
 
 SLICE_BYTES = 256 * 2**20
-"""Memory for the batches, activations and local iterates of the clients that are computed together."""
+"""Memory in bytes for the batches, activations and local iterates of the clients that are computed together."""
 SLICE_SHARE = 8
-"""On an accelerator a slice may use its memory divided by this number, if that is more than ``SLICE_BYTES``."""
+"""Divisor of an accelerator's memory; the result replaces ``SLICE_BYTES`` if it is larger."""
 CACHE_BYTES = 8 * 2**20
-"""Limit for evaluations of all rows on a CPU: data that fits into its cache is not read from memory twice."""
+"""Memory in bytes for evaluations of all rows on a CPU: data that fits into its cache is not read twice."""
 MAX_WIDTHS = 64
 """Maximum number of client sizes for functions that ignore row weights: each size is compiled separately."""
 FEW_ROWS = 1 << 14
-"""Up to this many rows, padding included, all clients share one width: one program is then faster."""
+"""Number of rows, padding included, up to which all clients share one width: one program is then faster."""
 SliceSize = Callable[[int, int], int]
-"""(number of clients, bytes of each) -> how many are computed together."""
+"""Function (number of clients, bytes of each) -> number of clients that are computed together."""
 Evaluator = Callable[[Params], Evaluation]
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
-"""Local loss of one client, with a random key or None; its ``LocalLoss`` holds that client's row of the mix."""
+"""Local loss of one client: (params, batch, coefficients of the client, random key or None) -> scalar."""
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Objective, constraint and surrogate of a problem. Equal functions compare equal, and are compiled once."""
+    """Objective, constraint and surrogate of a problem, hashable: equal functions compare equal and compile once."""
 
     objective_function: Callable[..., Any]
     constraint_function: Callable[..., Any]
@@ -84,19 +84,19 @@ class Losses:
         return self.surrogate_function is not None
 
     def objective(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, ""]:
-        """Return f."""
+        """Return the objective f on a batch."""
         return call_with_key(self.objective_function, params, batch, key)
 
     def constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
-        """Return g as a vector."""
+        """Return the constraints g on a batch as a vector."""
         return jnp.atleast_1d(call_with_key(self.constraint_function, params, batch, key))
 
     def differentiable_constraints(self, params: Params, batch: Batch, key: Any = None) -> Float[Array, " c"]:
-        """Return the surrogate of g if there is one, else g."""
+        """Return the surrogate of g on a batch if there is one, else g, as a vector."""
         return jnp.atleast_1d(call_with_key(self.surrogate_function or self.constraint_function, params, batch, key))
 
     def values(self, params: Params, batch: Batch) -> Float[Array, " functions"]:
-        """Return f followed by g."""
+        """Return f followed by all g on a batch, as one vector."""
         return jnp.concatenate([self.objective(params, batch)[None], self.constraints(params, batch)])
 
     def statistics(self, params: Params, batch: Batch) -> Array | None:
@@ -106,20 +106,20 @@ class Losses:
         return call_with_key(self.constraint_function.statistics, params, batch, None)
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """Compute a pooled constraint from summed statistics, each times its client's number of rows."""
+        """Return the pooled constraints from the sum of the clients' statistics, each times its number of rows."""
         assert isinstance(self.constraint_function, PooledConstraint)
         return jnp.atleast_1d(self.constraint_function.value(sums))
 
     def objective_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """Return f_i, the local loss of a switching method in feasible rounds."""
+        """Return f_i, the local loss of a switching method in feasible rounds; ``mix`` is not used."""
         return self.objective(params, batch, key)
 
     def constraint_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """Return <b_i, g_i>, or <b_i, s_i> with a surrogate s_i, the local loss in infeasible rounds."""
+        """Return <b_i, g_i>, or <b_i, s_i> with a surrogate s_i: a switching method's loss in infeasible rounds."""
         return jnp.dot(mix.constraint, self.differentiable_constraints(params, batch, key))
 
     def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """Return a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε).
+        """Return the local loss a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε) of a method that does not switch.
 
         With a surrogate s_i it is a·f_i + <b_i, s_i> + c·Σ s_i, the last sum over the constraints with g_i > ε.
         """
@@ -133,7 +133,7 @@ class Losses:
 
 
 def slice_size(clients: int, bytes_per_client: int, cpu_limit: int | None = None) -> int:
-    """Return how many clients are computed together."""
+    """Return the number of clients to compute together, within the memory limit of the backend; at least 1."""
     if jax.default_backend() == "cpu":
         limit = min(SLICE_BYTES, cpu_limit or SLICE_BYTES)
     else:
@@ -143,12 +143,15 @@ def slice_size(clients: int, bytes_per_client: int, cpu_limit: int | None = None
 
 
 def full_data_slice_size(clients: int, bytes_per_client: int) -> int:
-    """Return how many clients are computed together in an evaluation of all rows."""
+    """Return the number of clients to compute together in an evaluation of all rows; at least 1."""
     return slice_size(clients, bytes_per_client, CACHE_BYTES)
 
 
 def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
-    """Apply ``function`` to every client and stack the results; ``clients`` has the client axis first."""
+    """Return the stacked results of ``function`` for every client, with ``size`` clients computed together.
+
+    The first axis of every array of ``clients`` is the clients.
+    """
     if size >= jax.tree.leaves(clients)[0].shape[0]:
         return jax.vmap(function)(clients)
     if size == 1:
@@ -157,7 +160,7 @@ def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
 
 
 def sum_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
-    """Sum ``function(slice)`` over slices of the clients, where each value is already a sum over its slice."""
+    """Return the sum of ``function(part)`` over parts of ``size`` clients; ``function`` sums over its part."""
     count = jax.tree.leaves(clients)[0].shape[0]
     if size >= count:
         return function(clients)
@@ -176,12 +179,12 @@ def sum_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
 
 
 class ClientSummary(NamedTuple):
-    """Worst and mean client. Clients without an objective or a constraint are excluded from its mean."""
+    """The largest and the mean value over clients; one entry per round if there are several."""
 
     objective: Float[Array, "*rounds"]  # F = max_i f_i
     constraint: Float[Array, "*rounds"]  # G = max_i g_i over all constraints
-    mean_objective: Float[Array, "*rounds"]
-    mean_constraint: Float[Array, "*rounds"]  # over clients and constraints
+    mean_objective: Float[Array, "*rounds"]  # over clients that have an objective
+    mean_constraint: Float[Array, "*rounds"]  # over clients and constraints, without missing ones
 
     @classmethod
     def missing(cls) -> ClientSummary:
@@ -190,7 +193,7 @@ class ClientSummary(NamedTuple):
 
 
 def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
-    """Return the worst and the mean of the clients' values."""
+    """Return the largest and the mean of the clients' values; −∞ (missing) is excluded from means."""
 
     def mean(values: Array) -> Array:
         defined = ~jnp.isneginf(values)
@@ -202,19 +205,20 @@ def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Clients grouped by size, so that batches of all rows need little padding."""
+    """Groups of clients of similar size, so that batches of all rows need little padding."""
 
     groups: tuple[Array, ...]  # client indices, one array for each width
     order: Array  # position of each client in the concatenated groups
     widths: tuple[int, ...] = field(metadata=STATIC)  # rows of a batch in each group; padding has weight 0
-    row_bytes: int = field(metadata=STATIC)
+    row_bytes: int = field(metadata=STATIC)  # bytes of one row over all columns
 
     def map_clients(
         self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize = full_data_slice_size
     ) -> Any:
-        """Apply a function to the whole data of every client, in the clients' order.
+        """Return the stacked results of a function of a batch with all rows of a client, in the clients' order.
 
-        If the intermediate results do not fit into memory, fewer clients are computed together.
+        ``dtype`` is that of the row weights. If activations do not fit into memory, fewer clients than ``together``
+        are computed together.
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
@@ -230,14 +234,14 @@ class EvaluationPlan:
         return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
 
     def in_order(self, values: Array) -> Array:
-        """Reorder values from the order of the groups to the clients' order."""
+        """Return values that are in the order of the groups in the clients' order."""
         return values[self.order]
 
 
 def client_values(
     plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses, together: SliceSize = slice_size
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """Return f_i and g_i of every client, for use inside a compiled program."""
+    """Return f_i and g_i of every client on all of its rows, for use inside a compiled program."""
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
@@ -250,26 +254,26 @@ compiled_values = jax.jit(partial(client_values, together=full_data_slice_size),
 
 
 def client_statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, "n s"]:
-    """Return the additive statistics of a pooled constraint for every client."""
+    """Return the additive statistics of a pooled constraint for every client on all of its rows."""
     return plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
 
 
 @partial(jax.jit, static_argnames="losses")
 def pooled_value(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
-    """Return a pooled constraint on the data of all clients together."""
+    """Return the pooled constraints on the data of all clients together."""
     statistics = client_statistics(plan, rows, params, losses)
     return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
 
 
 def evaluate_clients(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
-    """Evaluate parameters at every client on all of its rows."""
+    """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
     objective, constraint = compiled_values(plan, rows, params, losses)
     pooled = np.asarray(pooled_value(plan, rows, params, losses)) if losses.has_pooled_constraint else None
     return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
 
 
 def make_evaluator(problem: Problem, clients: ClientData, params: Params | None = None) -> Evaluator:
-    """Return a function that evaluates parameters on all rows of the clients."""
+    """Return the function ``params -> Evaluation`` on all rows of the clients; ``params`` are for their shapes."""
     losses, plan = Losses.of(problem), plan_evaluation(clients, functions_ignoring_weights(problem, clients, params))
     return lambda params: evaluate_clients(plan, clients.rows, params, losses)
 
@@ -281,7 +285,7 @@ def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Pa
 
 
 def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> EvaluationPlan:
-    """Group the clients by size.
+    """Return the clients grouped by size; raise ValueError if too many sizes would be compiled.
 
     If all functions read the row weights, sizes are rounded up to powers of two and padded with rows of weight 0.
     Otherwise every batch has exactly the rows of its client.

@@ -1,4 +1,4 @@
-"""Clients of the paper: batches of rows, and a LocalSolver of E gradient steps."""
+"""GradientOracle: the paper's clients, which draw batches of rows and take E local gradient steps."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from softswitch.support.activations import estimate_activation_bytes
 from softswitch.support.arrays import take_clients, weighted_sum
 
 FUNCTION_STREAM = 1
-"""Folded into a round's key for functions that take a random key."""
+"""Integer folded into a round's random key for functions that take a key."""
 
 
 class RowDraws(NamedTuple):
     """The random choices of one round. Row indices are empty if a batch is all rows.
 
-    Sharded clients have the location of a batch's random words, uint32, in place of its row indices.
+    Sharded clients have uint32 locations of random words (``Batching.locate_words``) in place of row indices.
     """
 
-    clients: Int[Array, " m"]
-    report_rows: Integer[Array, "m drawn"]
-    update_rows: Integer[Array, "e m drawn_too"]
-    keys: Key[Array, "m e"] | None  # for functions that take a random key
+    clients: Int[Array, " m"]  # indices of the participants
+    report_rows: Integer[Array, "m drawn"]  # rows of the reports
+    update_rows: Integer[Array, "e m drawn_too"]  # rows of each local step
+    keys: Key[Array, "m e"] | None  # random keys of each local step; None if no function takes one
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GradientOracle(Oracle):
-    """Clients that hold rows and take gradient steps on them; see ``make_gradient_oracle``."""
+    """Oracle of clients that hold rows in memory and take gradient steps on them; see ``make_gradient_oracle``."""
 
     rows: Rows
-    evaluation_plan: Any  # None if all rows are never evaluated
+    evaluation_plan: Any  # an ``EvaluationPlan``; None if clients are not evaluated on all rows
     losses: Losses = field(metadata=STATIC)
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
@@ -64,8 +64,8 @@ class GradientOracle(Oracle):
     report_batching: Batching = field(metadata=STATIC)
     update_batching: Batching = field(metadata=STATIC)
     slice_size: int = field(metadata=STATIC)  # number of clients that are computed together
-    held_out: tuple[Any, Rows] | None = None  # evaluation plan and rows
-    by_size: bool = field(default=False, metadata=STATIC)  # clients of similar size are computed together
+    held_out: tuple[Any, Rows] | None = None  # evaluation plan and rows of held-out data
+    by_size: bool = field(default=False, metadata=STATIC)  # whether clients of similar size are computed together
     can_repeat_updates: ClassVar[bool] = True
     can_repeat_reports = True
     has_pooled_constraint = property(attrgetter("losses.has_pooled_constraint"))
@@ -76,7 +76,7 @@ class GradientOracle(Oracle):
     client_count = property(lambda self: int(self.rows.counts.shape[0]))
 
     def draw(self, key: Array) -> RowDraws:
-        """Draw I_k and the rows of its members from one block of random words."""
+        """Return the participants of a round and the rows that they draw."""
         n, m = self.client_count, self.participants
         client_words = client_bit_count(n, m)
         words = jax.random.bits(key, (client_words + self._row_words,), jnp.uint32)
@@ -84,11 +84,11 @@ class GradientOracle(Oracle):
         return self.draw_for(sample_clients(for_clients, n, m), (for_rows, self._keys(key)))
 
     def draw_randomness(self, key: Array) -> tuple[UInt32[Array, " words"], Key[Array, "m e"] | None]:
-        """Draw the random words for rows, and the keys for functions that take one."""
+        """Return the random words for rows, and the keys for functions that take one (or None)."""
         return jax.random.bits(key, (self._row_words,), jnp.uint32), self._keys(key)
 
     def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
-        """Draw the rows of given participants."""
+        """Return the draws of given participants from the result of ``draw_randomness``."""
         words, keys = randomness
         report, update = jnp.split(words, (self.report_batching.bit_count(self.participants, 1),))
         report_rows = self.report_batching.draw(report, self.rows, clients, 1)[0]
@@ -106,11 +106,11 @@ class GradientOracle(Oracle):
         return jax.random.split(jax.random.fold_in(key, FUNCTION_STREAM), (self.participants, self.local_steps))
 
     def pool(self, sums: Float[Array, " s"]) -> Float[Array, " c"]:
-        """Compute a pooled constraint from summed statistics."""
+        """Return the pooled constraints from summed statistics."""
         return self.losses.pool(sums)
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, None]:
-        """Compute f_i(w_k, ξ_i) and g_i(w_k, ξ_i) on a fresh batch of each participant."""
+        """Return f_i and g_i at ``params`` on a fresh batch of each participant; nothing is kept (None)."""
         objective, constraint, statistics = self.report_values(params, draws)
         mask = jnp.ones(objective.shape, bool)
         if statistics is None:
@@ -120,7 +120,7 @@ class GradientOracle(Oracle):
         return Reports(objective, constraint, pooled, mask, sums=sizes[:, None] * statistics), None
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
-        """Compute f_i, g_i and the statistics of a pooled constraint of every participant."""
+        """Return f_i, g_i and the statistics of a pooled constraint (or None) of every participant."""
         dtype = float_dtype(params)
         if self.by_size:
             objective, constraint = client_values(self.evaluation_plan, self.rows, params, self.losses)
@@ -134,29 +134,29 @@ class GradientOracle(Oracle):
         return self.map_participants(one, (draws.clients, draws.report_rows))
 
     def map_participants(self, function: Callable[[Any], Any], participants: Any) -> Any:
-        """Apply ``function`` to every participant and stack the results."""
+        """Return the stacked results of ``function`` for every participant."""
         return map_slices(function, participants, self.slice_size)
 
     def sum_participants(self, function: Callable[[Any], Any], weights: Float[Array, " m"], participants: Any) -> Any:
-        """Sum ``function((weights, participants))``, a weighted sum, over slices of the participants."""
+        """Return the sum of ``function((weights, participants))``, a weighted sum, over slices of participants."""
         return sum_slices(function, (weights, participants), self.slice_size)
 
     def direction(
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute Σ_i r_i u_i: by one backward pass if E = 1, by the local solver otherwise."""
+        """Return Σ_i r_i u_i: by one backward pass if E = 1, otherwise by local steps of each client."""
         return self.update(params, draws, decision, step_size, switches, stack=False)
 
     def directions(
         self, params: Params, draws: Any, kept: None, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute every u_i, stacked along the first axis."""
+        """Return every u_i, stacked along the first axis."""
         return self.update(params, draws, decision, step_size, switches, stack=True)
 
     def update(
         self, params: Params, draws: Any, decision: Decision, step_size: Any, switches: bool, stack: bool
     ) -> Params:
-        """Compute the directions u_i, stacked or as a weighted sum."""
+        """Return the directions u_i: stacked if ``stack``, else as the weighted sum Σ_i r_i u_i."""
         mix = decision.local_loss
 
         def minimise(loss: Loss) -> Params:
@@ -187,7 +187,7 @@ class GradientOracle(Oracle):
         return lax.cond(decision.feasible, lambda: minimise(objective), lambda: minimise(constraint))
 
     def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
-        """Compute the direction for E = 1, all clients and all rows, by size so that little padding is computed."""
+        """Return Σ_i r_i ∇h_i for E = 1, all clients and all rows, computed by client size to avoid padding."""
         plan, total = self.evaluation_plan, jax.tree.map(jnp.zeros_like, params)
         for clients, width in zip(plan.groups, plan.widths, strict=True):
 
@@ -207,7 +207,7 @@ class GradientOracle(Oracle):
     def local_direction(
         self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: tuple[Any, ...]
     ) -> Params:
-        """Run the paper's LocalSolver at one client: E steps of size γ from w_k, each on a fresh batch.
+        """Return u_i of one client by the paper's LocalSolver: E steps of size γ from w_k, each on a fresh batch.
 
         u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients, which avoids cancellation for small γ.
         """
@@ -229,12 +229,12 @@ class GradientOracle(Oracle):
         return jax.tree.map(lambda leaf: leaf / self.local_steps, total)
 
     def count_rows(self, draws: Any) -> Int[Array, ""] | None:
-        """Count the participants' rows if a batch is all of them; else return None."""
+        """Return the number of the participants' rows if a batch has all of them, else None."""
         both_draw = self.report_batching.draws is not None and self.update_batching.draws is not None
         return None if both_draw else self.rows.sizes[draws.clients].sum()
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
+        """Return the rows of a round for values, m·B_ζ, and for gradients, m·E·B_g; all rows are ``row_count``."""
         values, gradients = (
             row_count if batching.draws is None else self.participants * batching.width
             for batching in (self.report_batching, self.update_batching)
@@ -242,28 +242,28 @@ class GradientOracle(Oracle):
         return values, self.local_steps * gradients
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """Compute f_i and g_i of every client on all of its rows."""
+        """Return f_i and g_i of every client on all of its rows."""
         return client_values(self.evaluation_plan, self.rows, params, self.losses)
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
-        """Compute f_i and g_i on held-out rows; None if there are none."""
+        """Return f_i and g_i on held-out rows, or None if there are none."""
         return None if self.held_out is None else client_values(*self.held_out, params, self.losses)
 
     def without_evaluation(self) -> GradientOracle:
-        """Drop the evaluation plan: the program is smaller, and shared by data that differ only in client sizes."""
+        """Return the clients without evaluation plan and held-out rows, which are then not part of the program."""
         return replace(self, evaluation_plan=self.evaluation_plan if self.by_size else None, held_out=None)
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Evaluate parameters on all rows of every client."""
+        """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
         return evaluate_clients(self.evaluation_plan, self.rows, params, self.losses)
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
-        """Return one participant's batch."""
+        """Return the batch of one client from its row indices ``drawn``; the row weights have ``dtype``."""
         return self.rows.take(*batching.batch(self.rows, client, drawn, dtype))
 
 
 def _fused_gradient(loss: Callable[[Params, Any], Array], params: Params, weights: Array, participants: Any) -> Params:
-    """Compute Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w): one backward pass and O(d) memory."""
+    """Return Σ_i r_i ∇h_i(w) = ∇(Σ_i r_i h_i)(w) by one backward pass, with memory for one gradient."""
     return jax.grad(lambda w: jnp.dot(weights, jax.vmap(lambda one: loss(w, one))(participants)))(params)
 
 
@@ -274,7 +274,7 @@ def make_gradient_oracle(
     compute: Compute | None = None,
     held_out: ClientData | None = None,
 ) -> GradientOracle:
-    """Check a problem and its clients, and return their oracle."""
+    """Return the oracle of a problem and its clients; raise if they do not match, or a function is invalid."""
     compute = compute or Compute()
     checks.check_instance("problem", problem, Problem)
     checks.check_instance("clients", clients, ClientData)
@@ -325,13 +325,13 @@ def make_gradient_oracle(
 def make_federation(
     problem: Problem, clients: ClientData, sampling: Sampling | None = None, compute: Compute | None = None
 ) -> Federation:
-    """Return a problem and its clients as ``solve`` combines them, for functions that take a federation.
+    """Return the federation that ``solve`` makes of a problem and its clients, for functions that take one.
 
     Args:
         problem: Objective, constraint, start and domain.
         clients: The clients' rows.
-        sampling: Which clients take part in a round, and which rows they use. Default: all.
-        compute: How they compute.
+        sampling: Sampling of clients and rows. Default: ``Sampling()``, all clients and all rows.
+        compute: Number of clients in parallel and grouping by size; other options are ignored. Default: ``Compute()``.
     """
     oracle = make_gradient_oracle(problem, clients, sampling or Sampling(), compute)
     return Federation(oracle, problem.start, clients.names, problem.domain)
@@ -346,7 +346,7 @@ def _make_batchings(sampling: Sampling, clients: ClientData, replace: bool | Non
 
 
 def check_columns(held_out: ClientData, clients: ClientData) -> None:
-    """Raise ValueError unless the held-out data has the columns of the clients."""
+    """Raise ValueError unless the held-out data has the columns of the clients, with equal shapes and dtypes."""
     given, expected = (
         {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
         for data in (held_out, clients)

@@ -1,4 +1,4 @@
-"""What users give to ``solve`` and its relatives: Sampling, Compute, Logging, Output, and PyTorch data sets."""
+"""Option groups of ``solve`` and similar functions: Sampling, Compute, Logging, Output; and PyTorch data sets."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ ValueBatchSize = int | None | Literal["same", "auto"]
 
 
 def count_participants(participation: float, clients: int) -> int:
-    """Return m, the number of clients in a round: a fraction of all, and at least one."""
+    """Return m, the number of clients in a round: ``participation`` · ``clients``, rounded, at least 1."""
     return max(1, round(participation * clients))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Which clients take part in a round, and which rows they use.
+    """Options for the sampling of clients in a round, and of rows at a client.
 
     ``Sampling()`` means all clients, one local step, all rows. ``Sampling.automatic()`` leaves batch sizes and client
     memory to an automatic run.
 
     Attributes:
-        participation: Fraction m/n of the clients that is drawn for each round, in (0, 1].
-        local_steps: Number of gradient steps E that a client takes in a round.
+        participation: Fraction m/n of the clients that is drawn for each round, in (0, 1]. Default: 1.
+        local_steps: Number of gradient steps E >= 1 that a client takes in a round. Default: 1.
         batch_size: Number of rows B_g that a client draws for a gradient. None: all of its rows. "auto": chosen by an
-            automatic run.
-        value_batch_size: Number of rows B_ζ that a client draws for its report. "same": as ``batch_size``.
+            automatic run. Default: None.
+        value_batch_size: Number of rows B_ζ that a client draws for its report; None: all of its rows. "same": as
+            ``batch_size``. "auto": chosen by an automatic run. Default: "same".
         replace: Draw rows with replacement. Default: with replacement, but a client that has at most ``batch_size``
             rows uses each of them once.
-        memory: How the server remembers earlier reports (``Memory()``), or None for no memory. "auto": no memory for
-            a method with given settings, unless it is robust and only some clients take part.
+        memory: Settings of the server's memory of earlier reports, or None for no memory. "auto": no memory for a
+            method with given settings, unless it is robust and only some clients take part. Default: "auto".
     """
 
     participation: float = 1.0
@@ -67,13 +68,13 @@ class Sampling:
         """Return a sampling whose batch sizes are chosen by an automatic run.
 
         Args:
-            given: Attributes with values of their own, such as ``participation=0.3``.
+            given: Values of other attributes, such as ``participation=0.3``.
         """
         return cls(**{"batch_size": "auto", "value_batch_size": "auto"} | given)
 
     @property
     def is_automatic(self) -> bool:
-        """Whether a batch size is left to an automatic run."""
+        """Whether ``batch_size`` or ``value_batch_size`` is "auto"."""
         return "auto" in (self.batch_size, self.value_batch_size)
 
     def participants(self, clients: int) -> int:
@@ -87,7 +88,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Where and how clients compute.
+    """Options for the engine and the devices on which clients compute.
 
     Attributes:
         engine: "compiled" compiles many rounds into one program. "grid" exchanges Flower messages with every client in
@@ -97,7 +98,7 @@ class Compute:
         client_batch_size: Number of clients that are computed in parallel. Default: as many as fit in 256 MiB, or in
             an eighth of an accelerator's memory.
         group_by_size: Compute clients of similar size together, which avoids padding. It needs clients that use all
-            their rows, and changes results by rounding errors. Default: False; automatic runs decide it themselves.
+            their rows, and changes results by rounding errors. Default: False; automatic runs may set it.
     """
 
     engine: str = "compiled"
@@ -113,16 +114,16 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class Logging:
-    """What is recorded and shown during a run.
+    """Options for callbacks, progress display, evaluations during a run, and the recorded history.
 
     Attributes:
         callbacks: Functions that are called with a ``Chunk`` after every chunk of rounds. One that returns a true value
-            stops the run.
+            stops the run. Default: none.
         progress: Show a progress bar. Default: only on a terminal.
         eval_every: Number of rounds between evaluations of F and G on all rows of all clients; 0 for none. Default: up
-            to 20 evaluations, and never so many that they cost more than the training.
-        held_out: Rows that are not trained on, evaluated in the same rounds into ``history.held_out``.
-        record_clients: Keep what every participant reported in every round.
+            to 20 evaluations, fewer if they would cost more than the training.
+        held_out: Rows that are not trained on, evaluated in the same rounds into ``history.held_out``. Default: none.
+        record_clients: Record the report of every participant in every round, in ``history.clients``. Default: False.
     """
 
     callbacks: Sequence[Callable[..., Any]] = ()
@@ -138,12 +139,12 @@ class Logging:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Which iterate a run returns, and what is computed about it afterwards.
+    """Options for the iterate that a run returns, and for the lower bound on the optimum.
 
     Attributes:
         iterate: "average" of the feasible iterates, as published; "last"; or "best", the feasible iterate with the
             smallest reported worst objective. "auto": the average for a method with given settings; an automatic run
-            returns the best of the three on all training rows.
+            returns the best of the three on all training rows. Default: "auto".
         average_last: Average only over the feasible rounds of this last fraction of the rounds, in (0, 1]. Default: 1
             as published; automatic runs use 0.5 of each restart.
         lower_bound: Compute a lower bound on the best possible objective, for ``result.gap``. Default: in automatic
@@ -167,11 +168,11 @@ class TorchData:
     The clients share the module, and compute one after another in this process.
 
     Attributes:
-        datasets: For each client a ``Dataset``; or a ``DataLoader``, whose own batches are used then.
+        datasets: By client name a ``Dataset`` with a length, or a ``DataLoader``, whose batches are then used.
         optimizer: Optimizer of the local steps, ``(parameters, lr=γ) -> optimizer``, such as ``torch.optim.Adam``,
             created for every client and round. Default: plain gradient steps.
         device: Device to compute on, such as "cuda". Default: the device of the module.
-        client_optimum: f_i* of each client in a problem of regrets; set by ``with_regret``.
+        client_optimum: Minimal objective f_i* of each client, set by ``with_regret``. Default: None, no regrets.
     """
 
     datasets: Mapping[Any, Dataset | DataLoader]
@@ -187,7 +188,7 @@ class TorchData:
 
     @property
     def names(self) -> tuple[Any, ...]:
-        """The names of the clients."""
+        """Names of the clients, the keys of ``datasets``."""
         return tuple(self.datasets)
 
     def __len__(self) -> int:
@@ -195,19 +196,19 @@ class TorchData:
 
 
 def changed_options(given: Any, *allowed: str) -> list[str]:
-    """Return the names of the options in a group that differ from their defaults, except the allowed ones."""
+    """Return the names of the attributes of ``given`` that differ from their defaults, without ``allowed``."""
     changed = [field.name for field in fields(given) if getattr(given, field.name) != field.default]
     return [name for name in changed if name not in allowed]
 
 
 GROUPS: dict[str, type[Any]] = {"sampling": Sampling, "output": Output, "compute": Compute, "logging": Logging}
-ALIASES = {"answer": "iterate"}
+ALIASES = {"answer": "iterate"}  # names of options in settings files, and in the groups
 
 
 def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:
-    """Return options that are given one by one, as in a settings file, in the groups that ``solve`` takes.
+    """Return the arguments of ``solve`` for single options, as in a settings file: option groups, and other arguments.
 
-    Other arguments of ``solve`` are passed on. With ``automatic``, batch sizes that are not given are left to the run.
+    With ``automatic``, batch sizes that are not given are "auto".
     """
     grouped: dict[str, Any] = {}
     options = {ALIASES.get(name, name): value for name, value in options.items()}

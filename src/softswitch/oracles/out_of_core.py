@@ -1,4 +1,4 @@
-"""Clients whose rows lie outside of memory: rows are read as they are drawn, ahead of the rounds."""
+"""OutOfCoreOracle: clients whose rows are read from disk when they are drawn, ahead of the rounds."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 INDEX_ROWS = 1 << 18
-"""Number of row indices that are computed at a time."""
+"""Maximum number of row indices that an evaluation computes at a time."""
 _statistics = jax.jit(evaluation.client_statistics, static_argnames="losses")
 
 
 def make_store(data: StreamedData, rows: int) -> dict[str, np.ndarray]:
-    """Allocate columns for this number of rows, after the memory of deleted arrays is released."""
+    """Return NumPy columns of zeros for ``rows`` rows, after the memory of deleted JAX arrays is released."""
     jax.device_put(np.zeros(()))  # JAX releases host memory of deleted arrays at the next transfer
     return data.store(rows)
 
 
 def put_store(store: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Hand the columns over to JAX."""
+    """Return the columns as JAX arrays, which may share their memory."""
     return {key: jax.device_put(column, may_alias=True) for key, column in store.items()}
 
 
 class BlockEvaluator:
-    """Evaluates all clients in blocks of clients, each with at most half the buffer of rows."""
+    """Evaluator of all clients in blocks of clients, whose rows take at most half of ``data.buffer_bytes``."""
 
     def __init__(self, problem: Problem, data: StreamedData, start: Params) -> None:
         self._data, self._losses, self._half = data, Losses.of(problem), data.buffer_bytes // 2
@@ -66,7 +66,7 @@ class BlockEvaluator:
             )
 
     def evaluate(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client."""
+        """Return f_i, g_i and pooled constraints of every client on its evaluation rows."""
         data, losses = self._data, self._losses
         parts: list[list[np.ndarray]] = []  # f, g and the statistics of a pooled constraint
         blocks = list(self._blocks())
@@ -87,7 +87,7 @@ class BlockEvaluator:
         return Evaluation(objective, constraint, np.asarray(_pool(sizes, jnp.asarray(statistics[0]), losses)))
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield clients that are evaluated together, and the number of rows of each."""
+        """Yield the indices of clients that are evaluated together, and the padded number of rows of each."""
         for group, width in zip(self._plan.groups, self._plan.widths, strict=True):
             client_bytes = width * self._data.row_bytes
             together = evaluation.full_data_slice_size(len(group), client_bytes)
@@ -146,12 +146,14 @@ class OutOfCoreDerivatives(RowDerivatives):
 
 
 def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """Return f_i (one entry a client) and g_i (clients × constraints) on all rows of the clients.
+    """Return f_i (one entry per client) and g_i (clients × constraints) on all rows of the clients.
+
+    A value is −∞ if a client has no row for it.
 
     Args:
         problem: Objective and constraint.
         clients: Training or held-out data. With ``StreamedData(max_evaluation_rows=...)`` only these rows are used.
-        params: Parameters, any tree of floating arrays.
+        params: Parameters, a pytree of floating arrays.
     """
     checks.check_instance("problem", problem, Problem)
     params = check_params("params", params)
@@ -166,26 +168,25 @@ MAX_ROUNDS = 250
 
 
 class RoundRows(NamedTuple):
-    """The rows of some rounds on the device, and the draws of the rounds, with indices into these rows."""
+    """Rows of some rounds on the device, and the draws of these rounds with indices into the rows."""
 
     rows: Rows
     draws: RowDraws
 
 
 class PendingRows(NamedTuple):
-    """Rows that are being read: for which run (its key as bytes), from which round on, and for how many rounds."""
+    """Rows that are being read in the background."""
 
-    run: bytes
-    first: int
-    rounds: int
+    run: bytes  # random key of the run
+    first: int  # first round that the rows are for
+    rounds: int  # number of rounds
     rows: Future[RoundRows]
 
 
 class RowFeed:
-    """Reads the rows that rounds draw.
+    """Reader of the rows that rounds draw, for up to ``rounds`` rounds at a time.
 
     The rows of two groups of rounds, one computed and one being read, take at most ``data.buffer_bytes`` together.
-    Rows are read together for at most ``rounds`` rounds.
     """
 
     def __init__(self, data: StreamedData, drawing: GradientOracle) -> None:
@@ -211,7 +212,7 @@ class RowFeed:
         self._on_device: tuple[np.ndarray, Rows] | None = None  # all rows of some participants
 
     def submit(self, draws: RowDraws, count: int) -> Future[RoundRows]:
-        """Call ``read`` in the background."""
+        """Call ``read(draws, count)`` in the background thread."""
         x64, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
 
         def call() -> RoundRows:
@@ -221,7 +222,7 @@ class RowFeed:
         return self._thread.submit(call)
 
     def read(self, draws: RowDraws, count: int) -> RoundRows:
-        """Read the rows of the first ``count`` rounds of ``draws``; the rows of further rounds are zeros.
+        """Return the rows of the first ``count`` rounds of ``draws``; the rows of further rounds are zeros.
 
         All rows of the participants that use all of them come first, then the drawn rows.
         """
@@ -258,9 +259,9 @@ class RowFeed:
 
 
 class OutOfCoreOracle(Oracle):
-    """Clients that hold rows outside of memory and take gradient steps on them.
+    """Oracle of clients that take gradient steps on rows that need not fit in memory.
 
-    ``drawing`` are the clients without their rows; it draws, and holds all settings. ``feed`` reads the rows.
+    ``drawing`` is an oracle without rows, which draws row numbers and holds all settings. ``feed`` reads the rows.
     """
 
     is_compiled: ClassVar[bool] = False
@@ -301,18 +302,18 @@ class OutOfCoreOracle(Oracle):
             self._held_out = make_evaluator(problem, held_out)
 
     def with_rows(self, read: RoundRows) -> GradientOracle:
-        """Return the clients with the rows of some rounds instead of all rows."""
+        """Return an oracle in memory with the rows of some rounds, for their draws."""
         return replace(self.drawing, rows=read.rows)
 
     def report(self, params: Params, draws: RowDraws) -> tuple[Reports, Any]:
-        """Compute f_i and g_i on the drawn rows."""
+        """Return f_i and g_i of the participants on the drawn rows, which are read first."""
         oracle, draws = self._read_round(draws)
         return oracle.report(params, draws)
 
     def direction(
         self, params: Params, draws: RowDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Compute Σ_i r_i u_i on the drawn rows."""
+        """Return Σ_i r_i u_i on the drawn rows, which are read first."""
         oracle, draws = self._read_round(draws)
         return oracle.direction(params, draws, kept, decision, switches, step_size)
 
@@ -321,13 +322,13 @@ class OutOfCoreOracle(Oracle):
         return self.with_rows(read), jax.tree.map(lambda part: part[0], read.draws)
 
     def evaluate(self, params: Params) -> tuple[Any, Any]:
-        """Compute f_i and g_i of every client on its evaluation rows."""
+        """Return f_i and g_i of every client on its evaluation rows."""
         return self._evaluator(params)[:2]
 
     def evaluate_held_out(self, params: Params) -> tuple[Any, Any] | None:
-        """Compute f_i and g_i on held-out rows; None if there are none."""
+        """Return f_i and g_i on held-out rows, or None if there are none."""
         return None if self._held_out is None else self._held_out(params)[:2]
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client."""
+        """Return f_i, g_i and pooled constraints of every client on its evaluation rows."""
         return self._evaluator(params)

@@ -1,4 +1,4 @@
-"""Regrets f_i − f_i* as objectives, where f_i* is the client optimum.
+"""Regrets f_i − f_i* as objectives, where f_i* is the client optimum: the minimum of f_i for client i alone.
 
 f_i* is a constant of a client, so gradients and constraints stay the same. It is stored as one more column of the
 client's rows.
@@ -23,12 +23,12 @@ from softswitch.support import checks
 
 @dataclass(frozen=True)
 class RegretObjective:
-    """The objective f minus the client optimum f*, which is the same in all rows of a batch."""
+    """The objective function f minus the client optimum f*, a column with the same value in all rows of a client."""
 
     objective: Callable[..., Any]
 
     def __call__(self, params: Params, batch: Batch) -> Any:
-        """Return f − f*."""
+        """Return f − f* on a batch."""
         return self.objective(params, batch) - batch[CLIENT_OPTIMUM][0]
 
 
@@ -37,23 +37,23 @@ class RandomRegretObjective(RegretObjective):
     """``RegretObjective`` for an objective that takes a random key."""
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
-        """Return f − f*."""
+        """Return f − f* on a batch."""
         return self.objective(params, batch, key=key) - batch[CLIENT_OPTIMUM][0]
 
 
 def client_optimum_of(problem: Problem, clients: Any) -> np.ndarray | None:
-    """Return f_i* of a problem of regrets, in the order of the clients; None for any other problem."""
+    """Return f_i* in the clients' order if the objectives of the problem are regrets, else None."""
     has_optimum = isinstance(clients, TorchData) or isinstance(problem.objective, RegretObjective)
     return clients.client_optimum if has_optimum else None
 
 
 class RegretTask(NamedTuple):
-    """A problem whose objective is the regret.
+    """A problem whose objectives are regrets, with its clients.
 
     Attributes:
         problem: The problem with objective f_i − f_i*.
         clients: The clients' data with f_i* in a column.
-        client_optimum: f_i* in the clients' order.
+        client_optimum: f_i* in the clients' order; −∞ for a client without an objective.
     """
 
     problem: Problem
@@ -61,7 +61,7 @@ class RegretTask(NamedTuple):
     client_optimum: np.ndarray
 
     def transform(self, data: ClientData) -> ClientData:
-        """Return other rows of the same clients with f_i* in a column."""
+        """Return other rows of the same clients with f_i* in a column; raise ValueError for an unknown client."""
         checks.check_instance("held_out", data, ClientData)
         optima = dict(zip(self.clients.names, self.client_optimum, strict=True))
         for name in data.names:
@@ -100,7 +100,10 @@ def _with_client_optimum(clients: ClientData, optimum: np.ndarray, problem: Prob
 
 
 def check_optimum(optimum: Any, names: tuple[Any, ...]) -> np.ndarray:
-    """Return the given f_i* in the clients' order, or raise; −∞ is accepted for a client without an objective."""
+    """Return f_i* in the clients' order, from numbers in this order or a dict by name; else raise ValueError.
+
+    −∞ is accepted for a client without an objective.
+    """
     if isinstance(optimum, Mapping) and set(optimum) == set(names):
         optimum = [optimum[name] for name in names]
     try:

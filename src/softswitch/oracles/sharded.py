@@ -1,7 +1,7 @@
-"""Clients of the paper, sharded over devices.
+"""ShardedOracle: a ``GradientOracle`` whose clients are sharded over devices.
 
-Each device holds the rows of its clients. In both exchanges of a round, devices add up arrays that are zero for
-clients elsewhere. The server's part of a round is computed on every device.
+Each device holds the rows of its clients. For reports and for directions, devices add up arrays that are zero for
+clients on other devices. The server's part of a round is computed on every device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from softswitch.support import checks, processes
 from softswitch.support.arrays import is_random_key
 
 AXIS = "clients"
-"""Name of the mesh axis."""
+"""Name of the mesh axis over which clients are sharded."""
 SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
@@ -41,10 +41,10 @@ SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 class DeviceEvaluationPlan(EvaluationPlan):
     """Evaluation plan of one device. Groups are padded with the dummy client n, which is dropped."""
 
-    client_count: int = field(default=0, metadata=STATIC)
+    client_count: int = field(default=0, metadata=STATIC)  # number of clients n on all devices
 
     def in_order(self, values: Array) -> Array:
-        """Put values of the device's clients into the order of all clients, with zeros for clients elsewhere."""
+        """Return values of the device's clients in the order of all n clients, with zeros for the rest."""
         result = jnp.zeros((self.client_count, *values.shape[1:]), values.dtype)
         return result.at[jnp.concatenate(self.groups)].set(values, mode="drop")
 
@@ -52,13 +52,13 @@ class DeviceEvaluationPlan(EvaluationPlan):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DeviceOracle(GradientOracle):
-    """The clients of one device, by their global indices. Index n is a dummy client."""
+    """Oracle of the clients of one device, by their global indices. Index n is a dummy client."""
 
     is_local: Bool[Array, " n"] = field(kw_only=True)  # mask of the clients on this device
     members: Int[Array, " own"] = field(kw_only=True)  # their indices in ascending order, padded with n
 
     def map_participants(self, function: Callable[[Any], Any], participants: Any) -> Any:
-        """Apply ``function`` to the device's participants and stack the results, with zeros for all others."""
+        """Return the stacked results of ``function`` for the device's participants, with zeros for all others."""
         m = self.participants
 
         def compute(positions: Array, valid: Array) -> Any:
@@ -70,7 +70,7 @@ class DeviceOracle(GradientOracle):
         return self._fold(participants[0], compute, put, lambda shape: (m, *shape[1:]))
 
     def sum_participants(self, function: Callable[[Any], Any], weights: Float[Array, " m"], participants: Any) -> Any:
-        """Sum over the device's participants."""
+        """Return the sum of ``function((weights, participants))`` over the device's participants."""
 
         def compute(positions: Array, valid: Array) -> Any:
             return function((jnp.where(valid, weights[positions], 0), _take(participants, positions)))
@@ -78,7 +78,7 @@ class DeviceOracle(GradientOracle):
         return self._fold(participants[0], compute, lambda total, part, **_: total + part, lambda shape: shape)
 
     def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
-        """Compute the device's part of the fused gradient; the dummy client has weight 0."""
+        """Return the device's part of Σ_i r_i ∇h_i for E = 1; the dummy client has weight 0."""
         own, weights = jax.tree.map(
             lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf[:1])]), (decision.local_loss.own, decision.weights)
         )
@@ -88,23 +88,23 @@ class DeviceOracle(GradientOracle):
     def local_direction(
         self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: tuple[Any, ...]
     ) -> Params:
-        """Run the LocalSolver at one client. The rows of all local steps are drawn together."""
+        """Return u_i of one client after E local steps, whose rows are all drawn first."""
         client, drawn, *rest = participant
         rows = jax.vmap(partial(self._draw_rows, self.update_batching, client))(drawn)
         return super().local_direction(loss, params, mix, step_size, (client, rows, *rest))
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
-        """Return one participant's batch."""
+        """Return the batch of one client from its row indices or locations of random words."""
         return super().batch(batching, client, self._draw_rows(batching, client, drawn), dtype)
 
     def _draw_rows(self, batching: Batching, client: Array, drawn: Array) -> Int[Array, " drawn"]:
-        """Draw the rows of a batch if ``drawn`` locates its random words; row indices are unchanged."""
+        """Return the row indices of a batch, drawn first if ``drawn`` is the location of its random words."""
         return batching.draw_located(drawn, self.rows, client) if drawn.dtype == jnp.uint32 else drawn
 
     def _fold(self, clients: Int[Array, " m"], compute: Any, combine: Callable[..., Array], result_shape: Any) -> Any:
-        """Combine ``compute(positions, valid)`` over slices of the device's participants, starting with zeros.
+        """Return ``compute(positions, valid)``, combined over slices of the device's participants, from zeros on.
 
-        With full participation the number of slices is static. Otherwise each device loops over as many as it needs.
+        With full participation the number of slices is static. Otherwise each device loops over those that it needs.
         """
         size, m, n = self.slice_size, self.participants, self.is_local.shape[0]
         if m == n:
@@ -136,14 +136,14 @@ def _take(participants: Any, positions: Int[Array, " s"]) -> Any:
 
 
 def static_settings(oracle: GradientOracle) -> dict[str, Any]:
-    """Return the settings of an oracle that are not arrays."""
+    """Return the static fields of an oracle by name."""
     return {entry.name: getattr(oracle, entry.name) for entry in fields(GradientOracle) if entry.metadata}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ShardedOracle(GradientOracle):
-    """Clients sharded over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
+    """Oracle of clients sharded over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
 
     The columns of ``rows``, the members and the dummies are sharded; offsets count from a device's first row. Every
     device has all held-out rows.
@@ -152,11 +152,11 @@ class ShardedOracle(GradientOracle):
     owner: Int[Array, " n"] = field(kw_only=True)  # device index of each client
     members: Int[Array, " places"] = field(kw_only=True)  # clients of each device, padded with n
     dummy: tuple[Array, Array] = field(kw_only=True)  # offsets and counts of each device's dummy client
-    mesh: Mesh = field(kw_only=True, metadata=STATIC)
+    mesh: Mesh = field(kw_only=True, metadata=STATIC)  # one-dimensional mesh of the devices
     processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
 
     def draw(self, key: Array) -> RowDraws:
-        """Draw I_k. Each device draws the rows of its own participants when it needs them."""
+        """Return the participants of a round. Each device draws the rows of its participants when it needs them."""
         n, m = self.client_count, self.participants
         client_words = client_bit_count(n, m)
         if not can_index_words(key, client_words + self._row_words):
@@ -165,11 +165,11 @@ class ShardedOracle(GradientOracle):
         return self._locate_rows(clients, key, client_words, self._keys(key))
 
     def draw_randomness(self, key: Array) -> tuple[Array, Key[Array, "m e"] | None]:
-        """Return the key for rows, or their random words, and the keys for functions that take one."""
+        """Return the key for rows, or their random words, and the keys for functions that take one (or None)."""
         return (key, self._keys(key)) if can_index_words(key, self._row_words) else super().draw_randomness(key)
 
     def draw_for(self, clients: Int[Array, " m"], randomness: tuple[Array, Array | None]) -> RowDraws:
-        """Draw a round for given participants."""
+        """Return the draws of given participants from the result of ``draw_randomness``."""
         source, keys = randomness
         if not is_random_key(source):
             return super().draw_for(clients, randomness)
@@ -184,13 +184,13 @@ class ShardedOracle(GradientOracle):
         return RowDraws(clients, report, update, keys)
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
-        """Compute f_i, g_i and statistics of every participant."""
+        """Return f_i, g_i and the statistics of a pooled constraint (or None) of every participant."""
         return self._sum_devices(DeviceOracle.report_values, params, draws)
 
     def update(
         self, params: Params, draws: Any, decision: Decision, step_size: Any, switches: bool, stack: bool
     ) -> Params:
-        """Compute the directions u_i, stacked or as a weighted sum, as sums over devices."""
+        """Return the directions u_i: stacked if ``stack``, else as the weighted sum Σ_i r_i u_i."""
 
         def on_device(oracle: DeviceOracle, params: Params, draws: Any, decision: Decision, step_size: Any) -> Params:
             return oracle.update(params, draws, decision, step_size, switches, stack)
@@ -198,15 +198,15 @@ class ShardedOracle(GradientOracle):
         return self._sum_devices(on_device, params, draws, decision, step_size)
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-        """Compute f_i and g_i of every client on all of its rows."""
+        """Return f_i and g_i of every client on all of its rows."""
         return self._sum_devices(DeviceOracle.evaluate, params)
 
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Evaluate parameters on all rows of every client."""
+        """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
         return jax.tree.map(np.asarray, Evaluation(*_evaluate(self, params)))
 
     def _sum_devices(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Sum ``function(device_oracle, *arguments)`` over the devices. They communicate only at the end."""
+        """Return the sum of ``function(device_oracle, *arguments)`` over the devices, which then communicate once."""
         plan, rows = self.evaluation_plan, self.rows
         sharded = (rows.columns, () if plan is None else plan.groups, self.members, self.dummy)
         replicated = ((rows.offsets, rows.counts), self.owner)
@@ -239,11 +239,11 @@ def _evaluate(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Arra
 
 
 SLICES = 16
-"""Average number of slices of a device with partial participation; the last slice may be mostly empty."""
+"""Average number of slices per device with partial participation, so that a partly empty last slice costs little."""
 
 
 class Placement(NamedTuple):
-    """Clients assigned to devices."""
+    """An assignment of the n clients to devices."""
 
     owner: np.ndarray  # device index of each client
     offsets: np.ndarray  # first row of each client's stratum among its device's rows; clients × strata
@@ -251,17 +251,17 @@ class Placement(NamedTuple):
     capacity: int  # number of rows of the device with the most rows
 
     def device_rows(self, device: int, first_rows: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the rows of a device's clients as indices into all rows, given each client's first row and size."""
+        """Return the indices of a device's rows among all rows, given each client's first row and number of rows."""
         own = np.flatnonzero(self.owner == device)
         shift = np.repeat(first_rows[own].astype(np.int64) - self.offsets[own, 0], sizes[own])
         return shift + np.arange(len(shift))
 
 
 def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
-    """Assign clients to devices, given the number of rows of each client and stratum.
+    """Return an assignment of clients to devices, given their numbers of rows, clients × strata.
 
-    Clients are assigned in turns, the largest first, so that clients of similar size are spread over all devices.
-    Clients of equal size are assigned in contiguous blocks.
+    Clients are assigned in turns, the largest first, so that clients of similar size are spread over all devices. If
+    all clients have the same size, they are assigned in contiguous blocks.
     """
     sizes = stratum_sizes.sum(axis=1)
     n = len(sizes)
@@ -281,7 +281,7 @@ def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
 
 
 def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.ndarray:
-    """Return some clients as devices × clients, padded with n, with at least one column."""
+    """Return the given client indices by device, as an array of devices × clients, padded with n."""
     groups = [clients[owner[clients] == device] for device in range(devices)]
     padded = np.full((devices, max(1, *map(len, groups))), len(owner), np.int32)
     for row, group in zip(padded, groups, strict=True):
@@ -290,7 +290,7 @@ def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.
 
 
 def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
-    """Return the given devices; raise if they cannot be used for this number of clients."""
+    """Return the JAX devices for "all", a number or a sequence; raise if ``clients`` clients cannot use them."""
     available, count = jax.devices(), jax.process_count()
     if isinstance(devices, str):
         checks.check_choice("devices", devices, ("all",))
@@ -319,8 +319,8 @@ def shard_oracle(
 ) -> ShardedOracle:
     """Return the same clients sharded over devices.
 
-    A device computes ``client_batch_size`` clients together; if None, as many as memory allows, and with partial
-    participation so few that the work is balanced.
+    A device computes ``client_batch_size`` clients together. None: as many as memory allows; with partial
+    participation fewer, so that the work of the devices is balanced.
     """
     chosen = check_devices(devices, len(clients))
     mesh = Mesh(np.array(chosen), (AXIS,))
@@ -403,7 +403,7 @@ def _slice_size(oracle: GradientOracle, n: int, placement: Placement, client_bat
 
 
 def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh: Mesh) -> tuple[Any, Any]:
-    """Put rows and their evaluation plan on the devices, and find rows for each device's dummy client."""
+    """Return the evaluation plan and the rows on the devices, and the offsets and counts of the dummy clients."""
     devices, n, capacity = len(placement.members), len(data), placement.capacity
     first_rows = np.cumsum(data.sizes) - data.sizes
     device_rows = cache(partial(placement.device_rows, first_rows=first_rows, sizes=data.sizes))
@@ -437,5 +437,5 @@ def _put(array: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
 
 
 def _put_parts(part: Callable[[Any], np.ndarray], shape: tuple[int, ...], mesh: Mesh, spec: PartitionSpec) -> jax.Array:
-    """Make a sharded array; each process computes only the parts of its own devices."""
+    """Return a global array from ``part(index)``; each process computes only the parts of its own devices."""
     return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), part)

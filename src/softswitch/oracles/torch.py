@@ -1,4 +1,4 @@
-"""Clients with PyTorch data and a shared module, in one process."""
+"""TorchOracle: clients with PyTorch data and a shared module, in one process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFuncti
 from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2
-"""Random streams: rows of reports, rows of gradients, and layers such as dropout."""
+"""Numbers of the random streams: rows of reports, rows of gradients, and layers such as dropout."""
 Arrays = Mapping[str, Any]
 
 
 class TorchOracle(HostOracle):
-    """Clients that hold data sets and take gradient steps of one module, one client after another.
+    """Oracle of clients that hold PyTorch data sets and take gradient steps of one module, one after another.
 
     ``held_out`` has None for a client without held-out rows. With ``replace=None`` rows are drawn with replacement,
     but a client with no more rows than a batch uses each row once. ``client_optimum`` is f_i* if objectives are
@@ -59,21 +59,21 @@ class TorchOracle(HostOracle):
 
     @property
     def evaluation_row_count(self) -> int:
-        """Number of rows of an evaluation, held-out rows included."""
+        """Number of rows of all clients that an evaluation uses, held-out rows included."""
         return sum(len(rows) for rows in (*self._clients, *(self._held_out or ())) if rows is not None)
 
     def load_buffers(self, params: Arrays, buffers: Any) -> None:
-        """Restore batch-norm statistics, or recompute them at these parameters."""
+        """Restore batch-norm statistics, or recompute them at ``params`` if ``buffers`` is None."""
         if self._statistics:
             self.functions.load(params)
             self._recompute_statistics() if buffers is None else self._statistics.write(buffers)
 
     def buffers(self) -> dict[str, np.ndarray] | None:
-        """Return the batch-norm statistics; None without such layers."""
+        """Return the batch-norm statistics by name, or None without such layers."""
         return self._statistics.read() if self._statistics else None
 
     def report(self, params: Arrays, draws: HostDraws) -> tuple[Reports, None]:
-        """Compute f_i and g_i on a batch of each participant."""
+        """Return f_i and g_i on a batch of each participant; nothing is kept (None)."""
         self.functions.load(params)
         reported: list[Any] = []
         for client in draws.clients:
@@ -87,7 +87,7 @@ class TorchOracle(HostOracle):
     def direction(
         self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
-        """Compute Σ_i r_i u_i; clients of weight 0 are skipped."""
+        """Return Σ_i r_i u_i; clients of weight 0 are skipped."""
         total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
         weights: Any = decision.weights
         places = [place for place, weight in enumerate(weights) if weight != 0]
@@ -99,7 +99,7 @@ class TorchOracle(HostOracle):
     def directions(
         self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
-        """Compute every u_i, stacked along the first axis."""
+        """Return every u_i, stacked along the first axis."""
         places = range(len(draws.clients))
         directions = [
             {name: part.cpu().numpy().copy() for name, part in direction.items()}
@@ -110,7 +110,7 @@ class TorchOracle(HostOracle):
     def _directions(
         self, places: Sequence[int], params: Arrays, draws: HostDraws, decision: Decision, step_size: float
     ) -> Iterator[tuple[int, Mapping[str, torch.Tensor]]]:
-        """Yield the directions of some participants, and average their batch-norm statistics afterwards."""
+        """Yield (place, direction) of some participants; then set the mean of their batch-norm statistics."""
         before, after = self._statistics.read(), []
         for place in places:
             client = draws.clients[place]
@@ -124,35 +124,35 @@ class TorchOracle(HostOracle):
             self._statistics.write_mean(after)
 
     def evaluate(self, params: Arrays) -> tuple[Any, Any]:
-        """Compute f_i and g_i of every client on all of its rows."""
+        """Return f_i and g_i of every client on all of its rows."""
         with self._at(params):
             return self._values(self._clients)
 
     def evaluate_held_out(self, params: Arrays) -> tuple[Any, Any] | None:
-        """Compute f_i and g_i on held-out rows, −∞ for a client without any; None if there are none."""
+        """Return f_i and g_i on held-out rows, −∞ for a client without any; None if no client has any."""
         if self._held_out is None:
             return None
         with self._at(params):
             return self._values(self._held_out)
 
     def load_answer(self, params: Arrays) -> None:
-        """Load these parameters and their batch-norm statistics into the module, and set ``eval`` mode."""
+        """Load ``params`` and recomputed batch-norm statistics into the module, and set ``eval`` mode."""
         self.load_buffers(params, None)
         self.functions.load(params)
         self.functions.module.eval()
 
     def count_rows(self, draws: HostDraws) -> Any:
-        """Count the participants' rows if a batch is all of them; else return None."""
+        """Return the number of the participants' rows if a batch has all of them, else None."""
         counts = [len(self._clients[client]) for client in draws.clients]
         return np.asarray(sum(counts)) if None in self._batches else None
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return m·B_ζ values and m·E·B_g gradients; a batch of all rows counts its rows."""
+        """Return the rows of a round for values, m·B_ζ, and for gradients, m·E·B_g; all rows are ``row_count``."""
         values, gradients = (row_count if size is None else self.participants * size for size in self._batches)
         return values, self.local_steps * gradients
 
     def digest(self) -> dict[str, str]:
-        """Return digests of the functions and of the data."""
+        """Return texts by name that identify functions, data and settings."""
         functions, module = self.functions, self.functions.module
         kinds = sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__)
         changed = {*functions.trained, *self._statistics.read()}
@@ -182,7 +182,7 @@ class TorchOracle(HostOracle):
 
     @contextmanager
     def _at(self, params: Arrays) -> Iterator[None]:
-        """Load parameters and their statistics within the context; restore the round's statistics afterwards."""
+        """Load parameters and their statistics for the ``with`` block; restore the round's statistics afterwards."""
         before = self._statistics.read()
         self.functions.load(params)
         try:

@@ -1,4 +1,4 @@
-"""PyTorch at one client: its rows, the values of a module's functions, E local steps, and batch-norm statistics."""
+"""PyTorch at one client: its rows, values and local steps of a module, and batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ Function = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizer = Callable[..., torch.optim.Optimizer]
 Weights = dict[str, torch.Tensor]
 ROWS_IN_DIGEST = 64
-"""Number of evenly spaced rows in the digest of a Dataset that does not consist of tensors."""
+"""Maximum number of evenly spaced rows in the digest of a Dataset that does not consist of tensors."""
 STATISTICS_SEED = 0x5EED
-"""Seed for layers that draw random numbers while batch-norm statistics are recomputed."""
+"""Random seed for layers that draw random numbers while batch-norm statistics are recomputed."""
 
 
 class TorchRows:
-    """A ``Dataset`` with a length, or a ``DataLoader`` with its own batches; ``argument`` names it in errors."""
+    """Rows of a client: a ``Dataset`` with a length, or a ``DataLoader`` with its own batches.
+
+    ``argument`` is the name of the data in errors. Batches are moved to ``device``.
+    """
 
     def __init__(self, argument: str, data: Dataset | DataLoader, device: str | torch.device) -> None:
         self.argument, self._device = argument, device
@@ -43,7 +46,7 @@ class TorchRows:
         return len(self._rows)  # type: ignore[arg-type]
 
     def take(self, indices: np.ndarray, seed: tuple[int, ...] = (0,)) -> Any:
-        """Return these rows as one batch; the seed determines the random numbers that a Dataset draws."""
+        """Return the rows ``indices`` as one batch; ``seed`` is for random numbers that a Dataset draws."""
         if isinstance(self._rows, TensorDataset):
             return to_device(self._rows[torch.from_numpy(indices)], self._device)
         with seeded(seed):
@@ -59,7 +62,10 @@ class TorchRows:
         return batch
 
     def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Generator[Any]:
-        """Yield batches of ``size`` rows (None: all rows) without end; close the generator after use."""
+        """Yield batches of ``size`` random rows (None: all rows) without end; close the generator after use.
+
+        A ``DataLoader`` yields its own batches, again from the beginning at its end.
+        """
         if self.loader is not None:
             with seeded(seed, self.loader.generator):
                 while True:
@@ -77,7 +83,7 @@ class TorchRows:
                 yield self.take(draw_rows(generator, len(self), size, replace), (*seed, i))
 
     def digest(self) -> str:
-        """Return a digest of all rows if they are tensors, else of some rows."""
+        """Return a SHA-256 digest of all rows if they are tensors, else of up to ``ROWS_IN_DIGEST`` rows."""
         some = np.unique(np.linspace(0, len(self) - 1, ROWS_IN_DIGEST).astype(int))
         batch = self._rows.tensors if isinstance(self._rows, TensorDataset) else self.take(some)
         parts: list[Any] = [type(self._rows).__name__, len(self), batch]
@@ -87,12 +93,12 @@ class TorchRows:
 
 
 def to_device(batch: Any, device: str | torch.device) -> Any:
-    """Move the tensors of a batch, in any container, to a device."""
+    """Return a batch with its tensors, in nested dicts, lists and tuples, on a device."""
     return map_batch(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
 
 
 def map_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Apply a function to the tensors of a batch, in any container, and to everything else that is in it."""
+    """Return a batch with ``function`` applied to every leaf of its nested dicts, lists and tuples."""
     if hasattr(batch, "to"):  # a tensor, a packed sequence, a tokenizer's batch
         return function(batch)
     if isinstance(batch, Mapping):
@@ -105,7 +111,7 @@ def map_batch(function: Callable[[Any], Any], batch: Any) -> Any:
 
 @contextmanager
 def seeded(seed: tuple[int, ...], extra: torch.Generator | None = None) -> Iterator[None]:
-    """Seed PyTorch's generators, and a user's, within the context; restore their states afterwards."""
+    """Seed PyTorch's generators, and ``extra``, for the ``with`` block; restore their states afterwards."""
     generators = [torch.default_generator, *([] if extra is None else [extra])]
     if torch.cuda.is_initialized():
         generators.extend(torch.cuda.default_generators)
@@ -121,7 +127,7 @@ def seeded(seed: tuple[int, ...], extra: torch.Generator | None = None) -> Itera
 
 
 class ModuleFunctions:
-    """Objective and constraint of a module. Values are computed in ``eval`` mode, gradients in ``train`` mode.
+    """Objective, constraint and surrogate of a module, with values in ``eval`` and gradients in ``train`` mode.
 
     Functions take ``(module, batch)``; the optimizer of local steps is ``(parameters, lr=γ) -> optimizer``, by default
     plain gradient steps. Parameters that require a gradient are trained.
@@ -155,11 +161,11 @@ class ModuleFunctions:
 
     @property
     def trained(self) -> dict[str, torch.nn.Parameter]:
-        """Trained parameters by name."""
+        """Parameters of the module that require a gradient, by name."""
         return {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
 
     def constraints(self, batch: Any) -> int:
-        """Return the number of constraints; raise if the surrogate has another number."""
+        """Return the number of constraints on a batch; raise ValueError if the surrogate has another number."""
         number = len(self.values(batch)) - 1
         if self.surrogate is not None:
             with torch.no_grad():
@@ -167,7 +173,7 @@ class ModuleFunctions:
         return number
 
     def load(self, params: Mapping[str, Any]) -> None:
-        """Copy parameters into the module."""
+        """Copy trained parameters by name into the module; raise ValueError if the names differ."""
         weights = self.trained
         if set(weights) != set(params):
             raise ValueError(f"the server's parameters are {sorted(params)}, the module's are {sorted(weights)}")
@@ -176,7 +182,7 @@ class ModuleFunctions:
                 weight.copy_(torch.from_numpy(np.array(params[name])))
 
     def values(self, batch: Any) -> np.ndarray:
-        """Return f followed by g, computed without gradients."""
+        """Return f followed by all g on a batch as float64, computed in ``eval`` mode without gradients."""
         self.module.eval()
         with torch.no_grad():
             values = self.objective(self.module, batch), self.constraint(self.module, batch)
@@ -188,7 +194,7 @@ class ModuleFunctions:
         return np.concatenate([objective, constraint])
 
     def objective_slope(self, batch: Any) -> tuple[float, dict[str, np.ndarray]]:
-        """Return f and its gradient by name, both in ``eval`` mode."""
+        """Return f and its gradient by parameter name on a batch, both in ``eval`` mode."""
         self.module.eval()
         weights = self.trained
         value = torch.as_tensor(self.objective(self.module, batch)).reshape(())
@@ -201,9 +207,10 @@ class ModuleFunctions:
         }
 
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
-        """Return u_i after E steps of size γ from the module's parameters, which are left undefined.
+        """Return u_i = (w_k − w_{k,E})/(γE) after E steps of size γ from the module's parameters w_k.
 
-        With plain steps it is the mean of the gradients, which avoids the cancellation of (w_k − w_{k,E})/(γE).
+        With plain steps it is computed as the mean of the gradients, which avoids cancellation. The parameters of the
+        module are undefined afterwards.
         """
         weights = self.trained
         self.module.train()
@@ -237,7 +244,7 @@ class ModuleFunctions:
         return total if local_steps == 1 else {name: part / local_steps for name, part in total.items()}
 
     def _backward(self, batch: Any, loss: LocalLoss) -> None:
-        """Differentiate a·f + <b, g> + c·Σ max(0, g − ε) without terms of weight 0, with the surrogate instead of g."""
+        """Add the gradient of a·f + <b, g> + c·Σ max(0, g − ε), with the surrogate for g, to every ``grad``."""
         parts: list[torch.Tensor] = []
         if loss.objective:
             parts.append(float(loss.objective) * torch.as_tensor(self.objective(self.module, batch)))
@@ -263,7 +270,7 @@ class ModuleFunctions:
         return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))
 
     def pass_forward(self, batches: Iterable[Any]) -> None:
-        """Compute both functions in ``train`` mode, for their effect on batch-norm statistics."""
+        """Compute both functions in ``train`` mode on all batches, to update batch-norm statistics."""
         self.module.train()
         with torch.no_grad(), seeded((STATISTICS_SEED,)):
             for batch in batches:
@@ -272,7 +279,7 @@ class ModuleFunctions:
 
 
 def parameters(module: torch.nn.Module) -> dict[str, np.ndarray]:
-    """Return the trained parameters of a module by name.
+    """Return the parameters of a module that require a gradient, as NumPy copies by name.
 
     Args:
         module: A PyTorch module.
@@ -281,7 +288,7 @@ def parameters(module: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 class BatchNormStatistics:
-    """Running means and variances of a module's normalisation layers; empty if there are none.
+    """Running means and variances of a module's normalisation layers; False as a bool if there are none.
 
     Clients start a round with the server's statistics, and the server takes the mean of the participants' statistics
     after their local steps. For an evaluation they are recomputed from the rows of all clients.
@@ -299,7 +306,7 @@ class BatchNormStatistics:
         return bool(self._layers)
 
     def check_batches(self, rows: TorchRows, batch_size: int | None, client: str | None = None) -> None:
-        """Raise if a module with batch normalisation gets a batch of one row; ``client`` names it in the error."""
+        """Raise ValueError if batch normalisation would get a batch of one row; ``client`` names it in the error."""
         layers = [name for name, layer in self._functions.module.named_modules() if isinstance(layer, _BatchNorm)]
         loader = rows.loader
         rest = 0 if loader is None or loader.drop_last else len(rows) % (loader.batch_size or len(rows))
@@ -311,17 +318,17 @@ class BatchNormStatistics:
             )
 
     def read(self) -> dict[str, np.ndarray]:
-        """Return the statistics by name."""
+        """Return copies of the statistics by buffer name."""
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._buffers().items()}
 
     def write(self, numbers: Mapping[str, Any]) -> None:
-        """Copy statistics into the layers."""
+        """Copy statistics, as ``read`` returns them, into the layers."""
         with torch.no_grad():
             for name, tensor in self._buffers().items():
                 tensor.copy_(torch.from_numpy(np.array(numbers[name])))
 
     def write_mean(self, statistics: list[dict[str, np.ndarray]]) -> None:
-        """Copy the mean of several clients' statistics into the layers, rounded for counts."""
+        """Copy the mean of several clients' statistics into the layers; counts are rounded."""
         means = {}
         for name, tensor in self._buffers().items():
             mean = np.mean([numbers[name] for numbers in statistics], axis=0)

@@ -1,4 +1,4 @@
-"""The paper's theorems as functions, and further results of its analysis."""
+"""Functions for the paper's theorems and for further results of its analysis, loaded on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""estimate_constants(): the theorems' constants, measured on pilot batches."""
+"""Estimates of the theorems' constants from pilot batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def estimate_constants(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Constants:
-    """Estimate D, L, σ_g, σ_ζ and σ as the largest over points of Θ, clients and functions.
+    """Estimate the constants D, L, σ_g, σ_ζ and σ as the largest over points of Θ, clients and functions.
 
     L is the largest gradient norm of f and g on all rows. σ_ζ and σ_g are the deviations of values and gradients on
     pilot batches, times √batch_size, by the theorems' definition E exp(x²/σ²) <= 2. σ is the scale of the gaps to the
@@ -46,13 +46,13 @@ def estimate_constants(
     less than single rows of a skewed distribution. The theorems hold for the true constants.
 
     Args:
-        problem: Objective, constraint and start.
+        problem: Objective, constraint and start. It must not have a ``constraint_surrogate``.
         clients: The clients' rows.
         domain: Θ, a ``Ball`` or ``Box``. Default: the problem's.
-        points: Number of points besides the start.
-        pilots: Number of batches per point and client.
-        batch_size: Rows per pilot batch.
-        seed: Seed of points and batches.
+        points: Number of points of Θ besides the start, at least 1. Default: 16.
+        pilots: Number of batches per point and client, at least 2. Default: 64.
+        batch_size: Number of rows of a pilot batch. Default: 32.
+        seed: Random seed of points and batches. Default: 0.
     """
     checks.check_instance("clients", clients, ClientData)
     theta = problem.domain if domain is None else domain
@@ -95,12 +95,12 @@ def estimate_constants(
 
 
 def _largest_norm(deviations: np.ndarray) -> float:
-    """Return the largest norm over clients and functions, the first and the last axis."""
+    """Return the largest sub-Gaussian norm over clients (the first axis) and functions (the last axis)."""
     return max(subgaussian_norm(column) for client in deviations for column in client.T)
 
 
 def subgaussian_norm(deviations: Any) -> float:
-    """Return the smallest σ with mean(exp(x²/σ²)) <= 2 over the given deviations x."""
+    """Return the sub-Gaussian norm of a sample x: the smallest σ with mean(exp(x²/σ²)) <= 2; 0 if x is 0."""
     squares = np.asarray(deviations, dtype=float) ** 2
     largest = squares.max()
     if largest == 0:
@@ -117,7 +117,7 @@ def subgaussian_norm(deviations: Any) -> float:
 
 
 def _points(theta: Ball | Box, start: Params, points: int, generator: np.random.Generator) -> list[Params]:
-    """Return points of Θ: uniform in a box; in a ball random directions with evenly spaced norms."""
+    """Return random points of Θ: uniform in a box; in a ball random directions with evenly spaced norms."""
     flat, rebuild = ravel_pytree(start)
     trees = []
     for i in range(points):
@@ -134,7 +134,10 @@ def _points(theta: Ball | Box, start: Params, points: int, generator: np.random.
 def _scatter(
     rows: Rows, clients: Any, params: Params, key: Any, losses: Losses, how: Batching, whole: Batching, pilots: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return gradient norms on all rows, and deviations of pilot values and gradients; the first axis is the client."""
+    """Return gradient norms on all rows, and absolute deviations of pilot values and gradients from those.
+
+    The first axis is the clients, the last one the functions f and g.
+    """
 
     def measure(batch: Any) -> tuple[jax.Array, jax.Array]:
         gradients = jax.tree.leaves(jax.jacrev(losses.values)(params, batch))

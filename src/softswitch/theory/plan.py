@@ -1,4 +1,4 @@
-"""plan(): rounds, batches, step sizes and α for a target accuracy, by the theorems."""
+"""Plans of runs by the theorems: rounds, batch sizes, step sizes and α for a target accuracy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softswitch.theory import theorems
 from softswitch.theory.theorems import Bound, Constants, Setting, bound
 
 MAX_ROUNDS = MAX_ROWS = 10**15  # largest number of rounds, and of rows per report, that is considered
-DEFAULT_SWITCH_SHARE = 0.05
+DEFAULT_SWITCH_SHARE = 0.05  # default of ``switch_share``, the smallest fraction of feasible rounds
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Plan:
 
     Attributes:
         constants: Assumed constants of the problem.
-        setting: n, m, K, E, B_g, B_ζ, δ.
+        setting: Numbers of clients, rounds, local steps and rows, and δ.
         bound: The theorem's errors, step sizes and smallest α.
-        switch_share: Smallest share κ of feasible rounds for which the constraint's bound holds.
-        target_epsilon: The requested ε.
+        switch_share: Smallest fraction κ of feasible rounds for which the constraint's bound holds, in (0, 1].
+        target_epsilon: The requested ε, in units of f and g.
         met: Whether the bound is at most the requested ε.
         smallest_epsilon: Smallest ε for any number of rows, within the allowed rounds and at this participation.
-        advice: The dominant error and the cheapest way to lower it, or the reason why the target cannot be met.
-        warnings: Values of E or B_g with which the optimization error loses its rate DL/√K.
+        advice: Text with the dominant error and the cheapest way to lower it, or why the target cannot be met.
+        warnings: Texts about values of E or B_g with which the optimization error loses its rate DL/√K.
     """
 
     constants: Constants
@@ -48,16 +48,16 @@ class Plan:
 
     @property
     def constraint_bound(self) -> float:
-        """The upper bound on G(w̄) if κ is at least ``switch_share``."""
+        """Upper bound on G(w̄), in units of g, if κ is at least ``switch_share``."""
         return theorems.constraint_bound(self.constants, self.setting, self.switch_share)
 
     @property
     def samples(self) -> int:
-        """Number of rows evaluated."""
+        """Number of rows that the run evaluates, K·m·(B_ζ + E·B_g)."""
         return self.setting.samples
 
     def solve_options(self) -> dict[str, Any]:
-        """Return rounds and sampling: ``solve(problem, clients, method, **plan.solve_options())``."""
+        """Return ``rounds`` and ``sampling`` for ``solve(problem, clients, method, **plan.solve_options())``."""
         sampling = Sampling(
             local_steps=self.setting.local_steps,
             participation=self.setting.participants / self.setting.clients,
@@ -67,19 +67,19 @@ class Plan:
         return {"rounds": self.setting.rounds, "sampling": sampling}
 
     def method_settings(self) -> dict[str, Any]:
-        """Return the settings of the method, for ``SoftmaxSGM(**plan.method_settings())``."""
+        """Return α, step sizes, tolerance and slack for ``SoftmaxSGM(**plan.method_settings())``."""
         settings = {name: getattr(self.bound, name) for name in ("alpha", "step_size", "local_step_size")}
         return settings | {"tolerance": self.bound.epsilon, "slack": 1.0}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, for JSON."""
+        """Return the fields and the derived bounds as a dict of JSON values."""
         errors = {name: getattr(self.bound, name) for name in ("epsilon", "threshold", "dominant")}
         plan = asdict(self) | {"samples": self.samples}
         plan["bound"] |= errors | {"constraint_bound": self.constraint_bound}
         return plan
 
     def table(self) -> Table:
-        """Return the plan as a table for the terminal."""
+        """Return the plan as a ``rich`` table."""
         table = Table("quantity", "symbol", "value", title=f"Plan by Theorem {self.bound.theorem}")
         setting, bound = self.setting, self.bound
         for row in (
@@ -121,21 +121,22 @@ def plan(
 ) -> Plan:
     """Plan a run that reaches ε with probability 1 − δ, and evaluates as few rows as possible.
 
-    With partial participation, Theorem 3's bound on the constraint depends on κ, the share of feasible rounds, which is
-    known only after the run: G(w̄) <= ε + 4σ ln(1/(2κ))/(|ln(1−r)|n). A target is met if it bounds both F(w̄) − F* and,
-    for every κ >= ``switch_share``, G(w̄).
+    With partial participation, Theorem 3's bound on the constraint depends on κ, the fraction of feasible rounds, which
+    is known only after the run: G(w̄) <= ε + 4σ ln(1/(2κ))/(|ln(1−r)|n). A target is met if it bounds both F(w̄) − F*
+    and, for every κ >= ``switch_share``, G(w̄).
 
     Args:
         constants: Constants of the problem; ``estimate_constants`` measures them.
-        clients: n.
-        epsilon: Target accuracy. The plan is the K and B_ζ with the fewest rows whose bound is at most ε.
-        participation: m/n.
-        local_steps: E.
-        batch_size: B_g.
-        delta: δ.
-        rounds: Maximum number of rounds.
-        switch_share: Smallest κ to allow for. It does not matter with full participation. Under Slater's condition
-            ``min_switch_share`` bounds κ from below.
+        clients: Number of clients n.
+        epsilon: Target accuracy ε > 0, in units of f and g. The plan is the K and B_ζ with the fewest rows whose bound
+            is at most ε.
+        participation: Fraction m/n of the clients in a round, in (0, 1]. Default: 1.
+        local_steps: Number of local steps E. Default: 1.
+        batch_size: Number of rows B_g of a gradient. Default: 32.
+        delta: Failure probability δ, in (0, 1). Default: 0.05.
+        rounds: Maximum number of rounds. Default: 10¹⁵.
+        switch_share: Smallest κ to allow for, in (0, 1]. It does not matter with full participation. Under Slater's
+            condition ``min_switch_share`` bounds κ from below. Default: 0.05.
 
     Returns:
         The plan. If the target cannot be met, ``met`` is False, ``advice`` gives the reason, and the settings are those
@@ -153,7 +154,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plans for given n, m, E, B_g and δ, with at most ``limit`` rounds of which at least ``share`` are feasible."""
+    """Planner for given n, m, E, B_g and δ, with at most ``limit`` rounds of which a fraction ``share`` is feasible."""
 
     constants: Constants
     template: Setting
@@ -161,7 +162,7 @@ class _Planner:
     share: float
 
     def plan(self, target: float) -> Plan:
-        """Return the plan for a target; if it cannot be met, for 1.1 times the smallest ε."""
+        """Return the plan for ε = ``target``; if it cannot be met, for 1.1 times the smallest ε."""
         constants, share = self.constants, self.share
         excess = _constraint_excess(constants, self.template, share)
         smallest = _smallest_error(constants, self.template, self.limit) + excess
@@ -176,7 +177,7 @@ class _Planner:
         return Plan(constants, setting, promised, share, target, cheapest is not None, smallest, advice, warnings)
 
     def _explain_errors(self, setting: Setting, promised: Bound) -> str:
-        """Name the dominant error and the cheapest way to lower it, and the constraint's bound."""
+        """Return advice: the dominant error, the cheapest way to lower it, and the constraint's bound."""
         part = getattr(promised, promised.dominant) / promised.epsilon
         advice = f"The {promised.dominant} error dominates ({part:.0%} of ε = {promised.epsilon:.4g})."
         advice += _find_remedy(self.constants, setting)
@@ -196,7 +197,7 @@ class _Planner:
             return bound(constants, setting).epsilon <= target
 
         def with_rounds(rounds: int) -> Setting | None:
-            """Return the setting with the smallest sufficient B_ζ."""
+            """Return the setting with the smallest B_ζ that meets the target, or None."""
             setting = replace(template, rounds=rounds)
             errors = bound(constants, setting)
             remaining = target - errors.optimization - errors.sampling
@@ -224,7 +225,7 @@ class _Planner:
         return best if enough is None else with_rounds(enough) or best
 
     def _explain_failure(self, setting: Setting, target: float, smallest: float) -> str:
-        """Explain why a target cannot be met, and what would meet it."""
+        """Return advice: why the target cannot be met, and what would meet it."""
         constants, limit, n, switch_share = self.constants, self.limit, setting.clients, self.share
 
         def sampling_error(participants: int) -> float:
@@ -256,12 +257,12 @@ def _smallest_error(constants: Constants, template: Setting, limit: int) -> floa
 
 
 def _constraint_excess(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """Return how far the constraint's bound lies above ε at the smallest κ, for any rounds and batches."""
+    """Return the constraint's bound at the smallest κ minus ε, or 0; rounds and batches do not matter."""
     return max(0.0, theorems.constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
 
 
 def _find_remedy(constants: Constants, setting: Setting) -> str:
-    """Describe the change that lowers the dominant error most per additional row; "" if there is none."""
+    """Return a sentence with the change that lowers the dominant error most per additional row; "" if there is none."""
     now = bound(constants, setting)
     more = min(setting.clients, 2 * setting.participants)
     changes = {

@@ -19,12 +19,12 @@ class Constants:
     """Constants of a problem that the theorems take as known.
 
     Attributes:
-        diameter: D, the diameter of the domain Θ.
-        lipschitz: L, the Lipschitz constant of every f_i and g_i on Θ.
-        gradient_noise: σ_g, the sub-Gaussian norm of one row's gradient around its client's mean.
-        value_noise: σ_ζ, the sub-Gaussian norm of one row's value of f or g.
-        heterogeneity: σ, the scale of the clients' gaps to the worst client, by ``heterogeneity(values)``. It matters
-            with partial participation only.
+        diameter: D > 0, the diameter of the domain Θ.
+        lipschitz: L > 0, the Lipschitz constant of every f_i and g_i on Θ.
+        gradient_noise: σ_g >= 0, the sub-Gaussian norm of one row's gradient around its client's mean. Default: 0.
+        value_noise: σ_ζ >= 0, the sub-Gaussian norm of one row's value of f or g around its client's mean. Default: 0.
+        heterogeneity: σ >= 0, the scale of the clients' gaps to the worst client, by ``heterogeneity(values)``. It
+            matters with partial participation only. Default: 0.
     """
 
     diameter: float
@@ -45,13 +45,13 @@ class Setting:
     """Settings of a run to which the theorems apply, with one constraint per client.
 
     Attributes:
-        clients: n.
-        participants: m <= n.
-        rounds: K.
-        local_steps: E.
-        batch_size: B_g.
-        value_batch_size: B_ζ.
-        delta: δ in (0, 1); the bounds hold with probability at least 1 − δ.
+        clients: Number of clients n.
+        participants: Number of clients m <= n in a round.
+        rounds: Number of rounds K.
+        local_steps: Number of local steps E. Default: 1.
+        batch_size: Number of rows B_g of a gradient. Default: 32.
+        value_batch_size: Number of rows B_ζ of a report. Default: 32.
+        delta: δ in (0, 1); the bounds hold with probability at least 1 − δ. Default: 0.05.
     """
 
     clients: int
@@ -82,12 +82,12 @@ class Bound:
 
     Attributes:
         theorem: Number of the theorem: 1, 2 or 3.
-        optimization: ε', the error of finitely many rounds.
+        optimization: ε', the error of finitely many rounds, in units of f and g like the other errors.
         estimation: Error of values estimated on batches.
         sampling: Error of partial participation.
-        step_size: η.
-        local_step_size: γ.
-        alpha: Smallest α that the theorem allows.
+        step_size: Step size η of the server.
+        local_step_size: Step size γ of the clients.
+        alpha: Smallest softmax sharpness α that the theorem allows, per unit of f and g.
     """
 
     theorem: int
@@ -100,17 +100,17 @@ class Bound:
 
     @property
     def epsilon(self) -> float:
-        """ε, the sum of the three errors."""
+        """Total error ε: the sum of the three errors."""
         return self.optimization + self.estimation + self.sampling
 
     @property
     def threshold(self) -> float:
-        """λ = ε/2."""
+        """Threshold λ = ε/2 of the switch, for which the theorem holds."""
         return self.epsilon / 2
 
     @property
     def dominant(self) -> str:
-        """The name of the largest of the three errors."""
+        """Name of the largest error: "optimization", "estimation" or "sampling"."""
         return max(("optimization", "estimation", "sampling"), key=lambda name: float(getattr(self, name)))
 
 
@@ -127,7 +127,7 @@ def bound(constants: Constants, setting: Setting) -> Bound:
 
 
 def theorem_1(constants: Constants, setting: Setting) -> Bound:
-    """Return the bound for full participation and one local step.
+    """Return the bound of Theorem 1, for full participation and one local step.
 
     η = γ = D/(2L√K);  ε' = (2DL/√K)·[1 + σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))],  σ̄² = σ_g²/(B_g L²);
     estimation 4σ_ζ√(2 ln(12Kn/δ)/B_ζ);  α >= 2 ln(n)/ε'.
@@ -140,7 +140,7 @@ def theorem_1(constants: Constants, setting: Setting) -> Bound:
 
 
 def theorem_2(constants: Constants, setting: Setting) -> Bound:
-    """Return the bound for full participation and E >= 1 local steps.
+    """Return the bound of Theorem 2, for full participation and E >= 1 local steps.
 
     η = D/(L√(8K)), γ = η/E;  ε' = (DL/√(K/32))·[1 + 2σ̄²(3 + 8 ln(8/δ)/K) + σ̄√(8 ln(8/δ))(1 + E/√(6K))],
     σ̄² = σ_g²/(B_g L² E);  estimation and α as in Theorem 1.
@@ -153,7 +153,7 @@ def theorem_2(constants: Constants, setting: Setting) -> Bound:
 
 
 def theorem_3(constants: Constants, setting: Setting) -> Bound:
-    """Return the bound for partial participation, r = m/n.
+    """Return the bound of Theorem 3, for partial participation with r = m/n.
 
     As Theorem 2, with estimation 4σ_ζ√(2 ln(24Km/δ)/B_ζ), sampling 4σ ln(32/δ)/(|ln(1−r)|n) (0 at r = 1) and
     α >= 2 ln(m)/ε'. The paper's proof gives smaller constants than its statement; this is the statement.
@@ -170,7 +170,7 @@ def theorem_3(constants: Constants, setting: Setting) -> Bound:
 
 
 def _bound(theorem: int, constants: Constants, setting: Setting, events: int, sampling: float, reporting: int) -> Bound:
-    """Return a bound by the number of estimated values, the sampling error and the number of reporting clients."""
+    """Return the bound of a theorem, given ``events`` (for the union bound) and the number of reporting clients."""
     D, L, K = constants.diameter, constants.lipschitz, setting.rounds  # noqa: N806
     E = 1 if theorem == 1 else setting.local_steps  # noqa: N806
     noise = constants.gradient_noise / (L * math.sqrt(setting.batch_size * E))
@@ -186,7 +186,7 @@ def _bound(theorem: int, constants: Constants, setting: Setting, events: int, sa
 
 
 def _sampling_unit(constants: Constants, setting: Setting) -> float:
-    """Return σ/(|ln(1−r)|n); 0 at r = 1."""
+    """Return σ/(|ln(1−r)|n), the unit of sampling errors; 0 at r = 1."""
     n, m = setting.clients, setting.participants
     if m == n:
         return 0.0
@@ -194,7 +194,7 @@ def _sampling_unit(constants: Constants, setting: Setting) -> float:
 
 
 def constraint_bound(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """Return the upper bound on G(w̄), given the share κ of feasible rounds.
+    """Return the upper bound on G(w̄), in units of g, given the fraction κ of feasible rounds.
 
     It is ε with full participation. With partial participation it is ε + 4σ ln(1/(2κ))/(|ln(1−r)|n) by the theorem's
     statement, with 2σ for 4σ by its proof. For κ > ½ the logarithm is negative, and the larger of the two holds.
@@ -202,7 +202,7 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
     Args:
         constants: Constants of the problem.
         setting: Settings of the run.
-        switch_share: κ, the share of feasible rounds, in (0, 1].
+        switch_share: κ, the fraction of feasible rounds, in (0, 1].
     """
     kappa = checks.check_real("switch_share", switch_share, above=0, maximum=1)
     beyond = _sampling_unit(constants, setting) * math.log(1 / (2 * kappa))
@@ -210,7 +210,7 @@ def constraint_bound(constants: Constants, setting: Setting, switch_share: float
 
 
 def min_switch_share(constants: Constants, setting: Setting, slater: float) -> float:
-    """Return a lower bound on the share κ of feasible rounds under Slater's condition: some w in Θ has G(w) <= −ν.
+    """Return a lower bound on the fraction κ of feasible rounds if some w in Θ has G(w) <= −ν (Slater's condition).
 
     κ >= max{1/K, ν/(ν + DL + ε)}, from 1/κ <= 1 + (F(w) − F(w̄) + ε)/ν and F(w) − F(w̄) <= DL. It holds with
     probability 1 − δ if w is the optimum, as in the paper, and together with the theorem's bound with probability
@@ -219,7 +219,7 @@ def min_switch_share(constants: Constants, setting: Setting, slater: float) -> f
     Args:
         constants: Constants of the problem.
         setting: Settings of the run.
-        slater: ν, the margin by which some w meets all constraints; 0 if unknown, which gives 1/K.
+        slater: ν >= 0, the margin by which some w meets all constraints, in units of g; 0 if unknown, giving 1/K.
     """
     nu = checks.check_real("slater", slater, minimum=0)
     epsilon = bound(constants, setting).epsilon
@@ -227,7 +227,9 @@ def min_switch_share(constants: Constants, setting: Setting, slater: float) -> f
 
 
 def effective_variance(constants: Constants, setting: Setting) -> float:
-    """Return σ̄² = σ_g²/(B_g·E·L²). ε' keeps its rate DL/√K if it is at most about 1, that is, if B_g·E >= (σ_g/L)².
+    """Return the relative gradient variance σ̄² = σ_g²/(B_g·E·L²).
+
+    ε' keeps its rate DL/√K if σ̄² is at most about 1, that is, if B_g·E >= (σ_g/L)².
 
     Args:
         constants: Constants of the problem.
@@ -247,23 +249,25 @@ def min_gradient_rows(constants: Constants) -> int:
 
 
 def max_local_steps(rounds: int) -> int:
-    """Return √K, rounded down. With at most about √K local steps ε' keeps its rate: it contains E as 1 + E/√(6K).
+    """Return the number of local steps up to which ε' keeps its rate: √K, rounded down.
+
+    ε' contains E as the factor 1 + E/√(6K).
 
     Args:
-        rounds: K.
+        rounds: Number of rounds K.
     """
     return math.isqrt(checks.check_integer("rounds", rounds, minimum=1))
 
 
 def general_threshold(error: float, threshold: float, switch_share: float) -> tuple[float, float]:
-    """Return bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2.
+    """Return upper bounds on F(w̄) − F* and on G(w̄) for any threshold λ >= Δ/2 of the switch.
 
     F(w̄) − F* <= (Δ/2 + λ) − (λ − Δ/2)/κ  and  G(w̄) <= Δ/2 + λ.
 
     Args:
-        error: Δ, the sum of the three errors.
+        error: Δ >= 0, the sum of the three errors (``Bound.epsilon``).
         threshold: λ, at least Δ/2.
-        switch_share: κ, the share of feasible rounds, in (0, 1].
+        switch_share: κ, the fraction of feasible rounds, in (0, 1].
     """
     error = checks.check_real("error", error, minimum=0)
     threshold = checks.check_real("threshold", threshold, minimum=error / 2)
@@ -278,10 +282,10 @@ def sampling_error(
     """Return the sampling error if client gaps are dominated by σZ: σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}).
 
     Args:
-        heterogeneity: σ.
-        setting: n, m, K and δ.
-        gap: Distribution of Z; see ``GAPS``.
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta.
+        heterogeneity: Scale σ >= 0 of the clients' gaps to the worst client, in units of f and g.
+        setting: Settings of the run; n, m, K and δ are used.
+        gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, () for the others.
     """
     scale, shape = checks.check_real("heterogeneity", heterogeneity, minimum=0), check_gap_shape(gap, shape)
     r = setting.participants / setting.clients
@@ -292,15 +296,15 @@ def sampling_error(
 
 
 def tail_bound(clients: int, participants: int, below: float) -> float:
-    """Return a bound on P(max over all clients − max over a random m-subset >= t).
+    """Return an upper bound on the probability P(max over all n clients − max over a random subset of m >= t).
 
     It is exp(−n|ln(1−r)|·P(U < t)) if P(U < t) <= 1 − r, otherwise 0, where U dominates the gap of a random client to
     the worst.
 
     Args:
-        clients: n.
-        participants: m, the size of the subset.
-        below: P(U < t).
+        clients: Number of clients n.
+        participants: Size m of the subset.
+        below: Probability P(U < t).
     """
     checks.check_integer("clients", clients, minimum=1)
     checks.check_integer("participants", participants, minimum=1)
@@ -323,9 +327,9 @@ class AlphaWindow:
     """Useful values of α for a step size in the paper's example of two clients, f_1 = w and f_2 = −w.
 
     Attributes:
-        adaptive_from: ln(2)/(2η). Below it, weights are too uniform to find the worst client.
-        smooth_to: 1/η. Above it, iterates oscillate.
-        stable_to: 2/η. Above it, iterates converge to a limit cycle of two points.
+        adaptive_from: α = ln(2)/(2η). Below it, weights are too uniform to find the worst client.
+        smooth_to: α = 1/η. Above it, iterates oscillate.
+        stable_to: α = 2/η. Above it, iterates converge to a limit cycle of two points.
     """
 
     adaptive_from: float
@@ -334,25 +338,25 @@ class AlphaWindow:
 
 
 def alpha_window(step_size: float) -> AlphaWindow:
-    """Return the window 0.35 <= αη <= 1, and αη = 2, at which limit cycles begin.
+    """Return the useful values of α for a step size: 0.35 <= αη <= 1, and αη = 2, above which limit cycles begin.
 
     Args:
-        step_size: η, for losses with slope 1.
+        step_size: η > 0, for losses with slope 1.
     """
     eta = checks.check_real("step_size", step_size, above=0)
     return AlphaWindow(math.log(2) / (2 * eta), 1 / eta, 2 / eta)
 
 
 def limit_cycle(alpha: float, step_size: float) -> float:
-    """Return the amplitude of the limit cycle of the two-client example.
+    """Return the amplitude of the limit cycle of the paper's two-client example (see ``AlphaWindow``).
 
     It is ηp with p > 0 the root of tanh(αηp) = 2p if αη > 2, otherwise 0. The amplitude is at most half a step, and
     ±ηp is the only attracting pair of points. For large αη the attraction is below rounding. A run then alternates
     between the first two points w and w − η on either side, up to a whole step away from the optimum.
 
     Args:
-        alpha: α, per unit of the loss.
-        step_size: η, for losses with slope 1.
+        alpha: α >= 0, per unit of the loss.
+        step_size: η > 0, for losses with slope 1.
     """
     eta = checks.check_real("step_size", step_size, above=0)
     product = checks.check_real("alpha", alpha, minimum=0) * eta

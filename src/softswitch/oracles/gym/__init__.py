@@ -1,4 +1,4 @@
-"""Safe reinforcement learning with Gymnasium (``pip install 'softswitch[rl]'``): each client is an environment."""
+"""Safe reinforcement learning with Gymnasium environments as clients (``pip install 'softswitch[rl]'``)."""
 
 from softswitch.oracles.gym.oracle import make_gym_federation
 from softswitch.oracles.gym.policy import Categorical, Gaussian, NumpyNetwork

@@ -1,4 +1,4 @@
-"""Gymnasium environments as clients: they report return and cost of episodes, and improve a policy by TRPO."""
+"""GymOracle: Gymnasium environments as clients, which report return and cost of episodes, and take TRPO steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Federation, HostDraws, HostOracle
 from softswitch.oracles.gym.policy import ActionDistribution, Gaussian, NumpyNetwork, Weights, distribution_for
-from softswitch.oracles.gym.trpo import Taken, advantage_estimates, better_weights
+from softswitch.oracles.gym.trpo import Taken, advantage_estimates, trust_region_step
 from softswitch.oracles.options import count_participants
 from softswitch.support import checks
 from softswitch.support.tracing import function_digest
@@ -23,37 +23,37 @@ from softswitch.support.tracing import function_digest
 Environment = str | Callable[[], gymnasium.Env] | Callable[[int], VectorEnv]
 """A Gymnasium id; a function that makes an environment; or one that makes a vector environment of a given size."""
 CostFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(observations, environment actions, next observations) -> costs, one row for each episode."""
+"""Function (observations, environment actions, next observations) -> costs, with one row for each episode."""
 EVALUATION_SEED = 20_240
-"""Seed of all evaluations, so that policies are compared on the same random numbers."""
+"""Random seed of all evaluations, so that policies are compared on the same random numbers."""
 
 
 class Played(NamedTuple):
-    """Episodes with axes horizon × episodes (× components); zeros after the end of an episode, where alive is 0."""
+    """Played episodes. Arrays are 0 after the end of an episode."""
 
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
-    costs: np.ndarray
-    alive: np.ndarray
+    observations: np.ndarray  # horizon × episodes × components
+    actions: np.ndarray  # horizon × episodes, with a third axis for continuous actions
+    rewards: np.ndarray  # horizon × episodes
+    costs: np.ndarray  # horizon × episodes
+    alive: np.ndarray  # horizon × episodes; 1 until the end of an episode
 
     def totals(self, per_step: np.ndarray, discount: float = 1.0) -> np.ndarray:
-        """Return Σ γᵗ x_t of each episode."""
+        """Return Σ_t γᵗ x_t for each episode, where x is ``per_step`` and γ the discount."""
         return np.asarray((discount ** np.arange(len(per_step)))[:, None] * per_step).sum(axis=0)
 
 
-def side_by_side(environment: Environment, many: int) -> VectorEnv:
-    """Return a vector environment with this many copies."""
+def make_vector_env(environment: Environment, count: int) -> VectorEnv:
+    """Return a vector environment with ``count`` copies; raise ValueError if the function makes another one."""
     if isinstance(environment, str):
-        return gymnasium.make_vec(environment, num_envs=many)
+        return gymnasium.make_vec(environment, num_envs=count)
     required = [p for p in inspect.signature(environment).parameters.values() if p.default is p.empty]
     if not any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in required):
-        return SyncVectorEnv([environment] * many)  # type: ignore[list-item]
-    made: Any = environment(many)  # type: ignore[call-arg]
+        return SyncVectorEnv([environment] * count)  # type: ignore[list-item]
+    made: Any = environment(count)  # type: ignore[call-arg]
     if getattr(made, "metadata", {}).get("autoreset_mode") == AutoresetMode.SAME_STEP:
         raise ValueError("a vector environment must use AutoresetMode.NEXT_STEP or DISABLED, but uses SAME_STEP")
-    if not isinstance(made, VectorEnv) or made.num_envs != many:
-        raise ValueError(f"an environment's function of {many} must make a VectorEnv of that size, but makes {made!r}")
+    if not isinstance(made, VectorEnv) or made.num_envs != count:
+        raise ValueError(f"an environment's function of {count} must make a VectorEnv of that size, but makes {made!r}")
     return made
 
 
@@ -89,7 +89,7 @@ def play(
 
 
 def check_cost(name: str, info: Mapping[str, Any]) -> Any:
-    """Return the costs of a step, or raise."""
+    """Return ``info["cost"]`` of a step; raise ValueError if it is missing. ``name`` is for the error."""
     if "cost" not in info:
         raise ValueError(f"{name} must return info['cost'], or cost= must be given, but a step has {sorted(info)}")
     return info["cost"]
@@ -97,7 +97,7 @@ def check_cost(name: str, info: Mapping[str, Any]) -> Any:
 
 @dataclass(eq=False, kw_only=True)
 class GymOracle(HostOracle):
-    """Clients with an environment and a cost budget each; the attributes are arguments of ``make_gym_federation``.
+    """Oracle of clients with an environment and a cost budget each; attributes as for ``make_gym_federation``.
 
     f_i = −E[Σ γᵗ reward] and g_i = E[Σ γᵗ cost] − d_i. A client plays episodes, reports their means, and takes its
     first TRPO step on some of them; each further local step plays new episodes. u_i = w_k − w_{k,E}: with a step size
@@ -129,7 +129,7 @@ class GymOracle(HostOracle):
         weakref.finalize(self, _close_all, self._made)
 
     def report(self, params: Weights, draws: HostDraws) -> tuple[Reports, list[Played]]:
-        """Play episodes and report f_i and g_i, with undiscounted return and cost as metrics."""
+        """Play episodes and return the reports, with undiscounted return and cost as metrics, and the episodes."""
         weights, episodes = _as_floats(params), self.gradient_episodes + self.estimation_episodes
         played = [self._play(client, episodes, weights, (draws.seed, int(client), 0)) for client in draws.clients]
         measured = [self._measure(one, client) for one, client in zip(played, draws.clients, strict=True)]
@@ -141,7 +141,7 @@ class GymOracle(HostOracle):
     def direction(
         self, params: Weights, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
-        """Compute Σ_i r_i (w_k − w_{k,E}), where local steps minimise the method's mix of f_i and g_i."""
+        """Return Σ_i r_i (w_k − w_{k,E}) after E TRPO steps of each client on its local loss of f_i and g_i."""
         loss: Any = decision.local_loss
         begin = _as_floats(params)
         total = {name: np.zeros_like(value) for name, value in begin.items()}
@@ -163,7 +163,7 @@ class GymOracle(HostOracle):
         return {name: value.astype(np.asarray(params[name]).dtype) for name, value in total.items()}
 
     def evaluate(self, params: Weights) -> tuple[Any, Any]:
-        """Estimate f_i and g_i of every client over many episodes, with the same seed each time."""
+        """Return estimates of f_i and g_i of every client from ``evaluation_episodes`` episodes with a fixed seed."""
         weights, measured = _as_floats(params), []
         for client in range(self.client_count):
             played = self._play(client, self.evaluation_episodes, weights, (EVALUATION_SEED, client))
@@ -173,13 +173,13 @@ class GymOracle(HostOracle):
         return values[:, 0], values[:, 1:2]
 
     def cost(self, row_count: None) -> tuple[int, int]:
-        """Return environment steps for reports and for local steps, every episode counted in full."""
+        """Return the environment steps of a round for reports and for local steps, all episodes in full length."""
         steps = self.participants * self.horizon
         reported = steps * (self.gradient_episodes + self.estimation_episodes)
         return reported, steps * self.gradient_episodes * self.local_steps
 
     def digest(self) -> dict[str, str]:
-        """Return the settings, and digests of the environments and cost functions."""
+        """Return texts by name that identify the settings, environments and cost functions."""
         settings = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del settings["evaluation_episodes"]
         return {name: str(value) for name, value in settings.items() if isinstance(value, int | float)} | {
@@ -191,7 +191,7 @@ class GymOracle(HostOracle):
     def _play(self, client: Any, episodes: int, weights: Weights, seed: tuple[int, ...]) -> Played:
         key = (int(client), episodes)
         if key not in self._made:
-            self._made[key] = side_by_side(self.environments[int(client)], episodes)
+            self._made[key] = make_vector_env(self.environments[int(client)], episodes)
         number = int(np.random.default_rng(seed).integers(2**62))
         policy = (self.network, self.distribution, weights)
         played = play(self._made[key], *policy, self.horizon, number, self.cost_function)
@@ -202,10 +202,10 @@ class GymOracle(HostOracle):
         better = advantage_estimates(episodes.observations, episodes.alive, signal, self.discount, self.trace)
         alive = episodes.alive > 0
         taken = Taken(episodes.observations[alive], episodes.actions[alive], better[alive])
-        return better_weights(self.network, self.distribution, policy, taken, self.kl_limit)
+        return trust_region_step(self.network, self.distribution, policy, taken, self.kl_limit)
 
     def _measure(self, played: Played, client: Any) -> tuple[float, float, float, float]:
-        """Return f_i, g_i, and the undiscounted return and cost."""
+        """Return f_i, g_i, and the undiscounted return and cost, as means over episodes."""
         gain, cost = (float(played.totals(part).mean()) for part in (played.rewards, played.costs))
         discounted = [float(played.totals(part, self.discount).mean()) for part in (played.rewards, played.costs)]
         spent = discounted[1] if self.discounted_cost else cost
@@ -240,29 +240,30 @@ def make_gym_federation(
     kl_limit: float = 0.01,
     seed: int = 0,
 ) -> Federation:
-    """Return clients with an environment and a cost budget each, which share one policy.
+    """Return a federation of clients with an environment and a cost budget each, which share one policy.
 
     With a step size of 1, the server moves to the weighted mean of the clients' policies after their TRPO steps.
 
     Args:
         environments: Environment of each client by name: a Gymnasium id, a function that makes one environment, or a
             function of a number that makes a vector environment of this size.
-        budgets: d_i, the mean cost that an episode may have; one number, or one by name.
-        cost: ``(observations, actions, next observations) -> costs``, arrays with one row an episode, actions as the
+        budgets: d_i, the mean cost that an episode may have; one number for all clients, or one by name.
+        cost: ``(observations, actions, next observations) -> costs``, arrays with one row per episode, actions as the
             environment takes them. Default: ``info["cost"]``.
-        network: The policy network. Default: two hidden layers of 32.
-        horizon: Maximum number of steps of an episode.
-        gradient_episodes: Number of episodes for a local step.
-        estimation_episodes: Number of additional episodes for estimates of return and cost.
-        evaluation_episodes: Number of episodes of each client in an evaluation.
-        local_steps: Number of TRPO steps E of a client in a round.
-        participation: Fraction m/n of the clients that is drawn for each round.
-        discount: γ of returns and advantages.
-        trace: λ of the advantage estimates, from 0 (baseline only) to 1 (returns only).
-        discounted_cost: Whether budgets are for the discounted cost instead of the plain sum over an episode.
-        reward_scale: Factor of all rewards, so that returns of different tasks have similar sizes.
-        kl_limit: Maximum mean KL divergence of a local step.
-        seed: Seed of the initial weights.
+        network: The policy network. Default: two hidden layers of width 32.
+        horizon: Maximum number of steps of an episode. Default: 200.
+        gradient_episodes: Number of episodes for a local step. Default: 20.
+        estimation_episodes: Number of additional episodes for estimates of return and cost. Default: 10.
+        evaluation_episodes: Number of episodes of each client in an evaluation. Default: 50.
+        local_steps: Number of TRPO steps E of a client in a round. Default: 1.
+        participation: Fraction m/n of the clients that is drawn for each round, in (0, 1]. Default: 1.
+        discount: γ of returns and advantages, in (0, 1]. Default: 0.99.
+        trace: λ of the advantage estimates, from 0 (baseline only) to 1 (returns only). Default: 0.97.
+        discounted_cost: Whether budgets are for the discounted cost instead of the plain sum over an episode. Default:
+            False.
+        reward_scale: Factor > 0 of all rewards, so that returns of different tasks have similar sizes. Default: 1.
+        kl_limit: Maximum mean KL divergence of a local step, in nats. Default: 0.01.
+        seed: Random seed of the initial weights. Default: 0.
     """
     if not isinstance(environments, Mapping) or not environments:
         raise ValueError(f"environments must be a mapping with at least one entry, but is {environments!r}")
@@ -272,7 +273,7 @@ def make_gym_federation(
     for name, environment in environments.items():
         if not isinstance(environment, str) and not callable(environment):
             raise TypeError(f"environments[{name!r}] must be an id or a function, but is {environment!r}")
-        one = side_by_side(environment, 1)
+        one = make_vector_env(environment, 1)
         spaces.append((int(np.prod(one.single_observation_space.shape or (0,))), one.single_action_space))
         if cost is None:
             one.reset(seed=0)

@@ -15,27 +15,27 @@ from scipy.special import log_softmax
 
 from softswitch.support import checks
 
-Weights = dict[str, np.ndarray]
-LOG_DEVIATION = "log_deviation"
-FIRST_LOG_DEVIATION = -0.5
+Weights = dict[str, np.ndarray]  # of a policy network, by name
+LOG_DEVIATION = "log_deviation"  # name of the weights that are logarithms of standard deviations
+FIRST_LOG_DEVIATION = -0.5  # their initial value
 LAST_LAYER = 0.1
 """Factor of the initial weights of the last layer, which makes initial actions nearly independent of observations."""
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """Discrete actions, which the environment numbers from ``first`` on; the outputs of the network are logits."""
+    """Categorical distribution of discrete actions; the outputs of the network are logits."""
 
-    actions: int
-    first: int = 0
+    actions: int  # number of actions
+    first: int = 0  # number of the first action in the environment
     outputs = property(attrgetter("actions"))
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Draw one action for each row: the largest logit plus Gumbel noise."""
+        """Return one random action for each row, from 0: the largest logit plus Gumbel noise."""
         return np.argmax(outputs + generator.gumbel(size=outputs.shape), axis=1)
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Convert actions to those of the environment."""
+        """Return the actions as the environment numbers them, from ``first``."""
         return actions + self.first
 
     def log_density(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -52,52 +52,52 @@ class Categorical:
         return (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
 
     def fisher(self, outputs: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """Multiply the Fisher matrix of the outputs by a change of them, row by row: (diag p − p pᵀ) v."""
+        """Return the Fisher matrix of the outputs times a change v of them, row by row: (diag p − p pᵀ) v."""
         p = np.exp(log_softmax(outputs, axis=1))
         return p * (change - (p * change).sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Continuous actions, clipped at the limits of the environment.
+    """Independent normal distributions of continuous actions, clipped at the limits of the environment.
 
     The outputs of the network are the means, followed by the logarithms of the standard deviations.
     """
 
-    low: np.ndarray
-    high: np.ndarray
+    low: np.ndarray  # smallest action of each component
+    high: np.ndarray  # largest action of each component
     outputs = property(lambda self: 2 * len(self.low))
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Draw mean + deviation · noise for each row, not clipped."""
+        """Return one random action for each row, mean + deviation · noise, not clipped."""
         mean, log_deviation = np.split(outputs, 2, axis=1)
         return mean + np.exp(log_deviation) * generator.standard_normal(mean.shape)
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Scale [−1, 1] to the limits of the environment and clip."""
+        """Return the actions with [−1, 1] scaled to the limits of the environment, and clipped."""
         middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
         return np.clip(middle + half * actions, self.low, self.high).astype(np.float32)
 
     def log_density(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the sum of the log densities of the components."""
+        """Return log π(a|s) for each row: the sum of the log densities of the components."""
         mean, log_deviation = np.split(outputs, 2, axis=1)
         off = (actions - mean) / np.exp(log_deviation)
         return -(0.5 * off**2 + log_deviation + 0.5 * math.log(2 * math.pi)).sum(axis=1)
 
     def score(self, outputs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return (a − μ)/σ² and ((a − μ)/σ)² − 1."""
+        """Return the gradient of ``log_density`` with respect to the outputs: (a − μ)/σ² and ((a − μ)/σ)² − 1."""
         mean, log_deviation = np.split(outputs, 2, axis=1)
         off = (actions - mean) / np.exp(log_deviation)
         return np.concatenate([off / np.exp(log_deviation), off**2 - 1], axis=1)
 
     def divergence(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return Σ log σ' − log σ + (σ² + (μ − μ')²)/(2σ'²) − 1/2."""
+        """Return KL(old ‖ new) for each row: Σ log σ' − log σ + (σ² + (μ − μ')²)/(2σ'²) − 1/2."""
         (mean, log_deviation), (other, log_other) = np.split(old, 2, axis=1), np.split(new, 2, axis=1)
         ratio = (np.exp(2 * log_deviation) + (mean - other) ** 2) / (2 * np.exp(2 * log_other))
         return (log_other - log_deviation + ratio - 0.5).sum(axis=1)
 
     def fisher(self, outputs: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """Multiply by 1/σ² for means and by 2 for log deviations."""
+        """Return the Fisher matrix times a change: the change times 1/σ² for means, and times 2 for log deviations."""
         _, log_deviation = np.split(outputs, 2, axis=1)
         of_mean, of_deviation = np.split(change, 2, axis=1)
         return np.concatenate([of_mean * np.exp(-2 * log_deviation), 2 * of_deviation], axis=1)
@@ -107,7 +107,7 @@ ActionDistribution = Categorical | Gaussian
 
 
 def distribution_for(space: Any) -> ActionDistribution:
-    """Return the distribution for an action space; raise if it is not supported."""
+    """Return the action distribution for a Gymnasium action space; raise ValueError if it is not supported."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
@@ -116,20 +116,20 @@ def distribution_for(space: Any) -> ActionDistribution:
 
 
 class Slopes(NamedTuple):
-    """Products with the Jacobian J of a network's outputs with respect to its weights: J·v and Jᵀ·u."""
+    """Products with the Jacobian J of a network's outputs with respect to its weights."""
 
-    times: Callable[[Weights], np.ndarray]
-    transposed: Callable[[np.ndarray], Weights]
+    times: Callable[[Weights], np.ndarray]  # v -> J·v
+    transposed: Callable[[np.ndarray], Weights]  # u -> Jᵀ·u
 
 
 @dataclass(frozen=True)
 class NumpyNetwork:
-    """Fully connected layers with tanh; log deviations of continuous actions are separate weights.
+    """Policy network of fully connected layers with tanh; log deviations of continuous actions are separate weights.
 
-    A subclass with its own ``first_weights``, ``outputs`` and ``slopes`` is another policy network.
+    A subclass that overrides ``first_weights``, ``outputs`` and ``slopes`` is another policy network.
 
     Attributes:
-        hidden: Widths of the hidden layers.
+        hidden: Widths of the hidden layers. Default: (32, 32).
     """
 
     hidden: Sequence[int] = (32, 32)
@@ -139,9 +139,9 @@ class NumpyNetwork:
             checks.check_integer("hidden", width, minimum=1)
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
-        """Return normal weights of variance 1/inputs, smaller in the last layer, and zero biases.
+        """Return initial weights: normal of variance 1/inputs, smaller in the last layer, and zero biases.
 
-        With ``spread`` the second half of the outputs are log deviations.
+        ``observed`` is the size of an observation. With ``spread`` the second half of the outputs are log deviations.
         """
         last = outputs // 2 if spread else outputs
         weights: Weights = {}
@@ -152,11 +152,11 @@ class NumpyNetwork:
         return weights | ({LOG_DEVIATION: np.full(last, FIRST_LOG_DEVIATION, np.float32)} if spread else {})
 
     def outputs(self, weights: Weights, observations: np.ndarray) -> np.ndarray:
-        """Return one row of outputs for each observation."""
+        """Return the outputs for each row of observations, which are the parameters of the action distribution."""
         return self._forward(weights, observations)[0]
 
     def slopes(self, weights: Weights, observations: np.ndarray) -> tuple[np.ndarray, Slopes]:
-        """Return the network's outputs for the observations, and their Jacobian with respect to the weights."""
+        """Return the outputs for the observations, and products with their Jacobian with respect to the weights."""
         outputs, inputs = self._forward(weights, observations)
 
         def times(change: Weights) -> np.ndarray:

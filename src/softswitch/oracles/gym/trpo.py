@@ -1,4 +1,4 @@
-"""TRPO: generalised advantage estimates and a trust-region step."""
+"""Trust region policy optimization (TRPO): generalised advantage estimates and a trust-region step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from softswitch.oracles.gym.policy import ActionDistribution, NumpyNetwork, Weights
 
-RIDGE = 1e-2
-MOST_FOR_PRODUCTS = 12
-"""Maximum number of observed components for which the baseline uses products of all pairs."""
+RIDGE = 1e-2  # regularisation of the baseline
+MAX_PRODUCT_INPUTS = 12
+"""Maximum number of components of an observation for which the baseline uses products of all pairs."""
 ITERATIONS, DAMPING = 10, 1e-3
-"""Iterations of conjugate gradients, and damping of the Fisher matrix."""
+"""Maximum number of conjugate gradient iterations, and damping added to the Fisher matrix."""
 SHORTEN, ATTEMPTS = 0.8, 10
 """Backtracking factor and maximum number of attempts of the line search."""
 
 
-def to_go(per_step: np.ndarray, discount: float) -> np.ndarray:
+def discounted_sums(per_step: np.ndarray, discount: float) -> np.ndarray:
     """Return Σ_{s>=t} γ^(s−t) x_s for every step t; time is the first axis."""
     return np.asarray(lfilter([1.0], [1.0, -discount], per_step[::-1], axis=0))[::-1]
 
@@ -28,16 +28,17 @@ def to_go(per_step: np.ndarray, discount: float) -> np.ndarray:
 def advantage_estimates(
     observations: np.ndarray, alive: np.ndarray, signal: np.ndarray, discount: float, trace: float
 ) -> np.ndarray:
-    """Return generalised advantage estimates A_t = Σ_s (γλ)^(s−t) δ_s with δ_t = signal_t + γ V_{t+1} − V_t.
+    """Return generalised advantage estimates A_t = Σ_{s>=t} (γλ)^(s−t) δ_s with δ_t = signal_t + γ V_{t+1} − V_t.
 
-    V is a ridge regression on this batch of episodes, and 0 after the end of an episode. λ is the trace.
+    V is a ridge regression on this batch of episodes, and 0 after the end of an episode. γ is the ``discount`` and λ
+    the ``trace``. Arrays are steps × episodes, ``observations`` also × components.
     """
     features = _features(observations, alive)
     flat = features.reshape(-1, features.shape[-1])
     gram = flat.T @ flat + RIDGE * (1 + alive.sum() / 1000) * np.eye(flat.shape[1])
-    value = features @ np.linalg.solve(gram, flat.T @ to_go(signal, discount).reshape(-1))
+    value = features @ np.linalg.solve(gram, flat.T @ discounted_sums(signal, discount).reshape(-1))
     after = np.concatenate([value[1:], np.zeros_like(value[:1])])
-    return to_go((signal + discount * after - value) * alive, discount * trace) * alive
+    return discounted_sums((signal + discount * after - value) * alive, discount * trace) * alive
 
 
 def _features(observations: np.ndarray, alive: np.ndarray) -> np.ndarray:
@@ -46,26 +47,27 @@ def _features(observations: np.ndarray, alive: np.ndarray) -> np.ndarray:
     played = observations[alive > 0]
     scaled = np.clip((observations - played.mean(axis=0)) / (played.std(axis=0) + 1e-6), -4, 4)
     time = np.broadcast_to((np.arange(steps) / steps)[:, None, None], (steps, episodes, 1))
-    first, second = np.triu_indices(numbers) if numbers <= MOST_FOR_PRODUCTS else (slice(None), slice(None))
+    first, second = np.triu_indices(numbers) if numbers <= MAX_PRODUCT_INPUTS else (slice(None), slice(None))
     products = scaled[..., first] * scaled[..., second]
     parts = [scaled, products, time ** np.arange(4), time * scaled, time * scaled**2]
     return np.concatenate(parts, axis=-1) * alive[..., None]
 
 
 class Taken(NamedTuple):
-    """Observations, actions and advantages of the played steps."""
+    """Observations, actions and advantages of all played steps, one row per step."""
 
     observations: np.ndarray
     actions: np.ndarray
     advantages: np.ndarray
 
 
-def better_weights(
+def trust_region_step(
     network: NumpyNetwork, distribution: ActionDistribution, weights: Weights, taken: Taken, kl_limit: float
 ) -> Weights:
-    """Return the weights after a natural gradient step within the limit on the mean KL divergence.
+    """Return the weights after a natural gradient step with a mean KL divergence of at most ``kl_limit``.
 
-    The surrogate improves and the limit holds exactly. If no step length achieves both, the weights stay the same.
+    The step improves the surrogate, the mean of π_new/π_old times the advantage. If no step length achieves both, the
+    weights are unchanged.
     """
     here = {name: np.asarray(value, float) for name, value in weights.items()}
     rows = len(taken.actions)
