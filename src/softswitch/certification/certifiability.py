@@ -167,7 +167,10 @@ def forecast_candidate(
     levels: ErrorLevels,
     ranges: Sequence[Range | None],
 ) -> CandidateForecast:
-    """Forecast a model's certification on a calibration split whose numbers of rows are given by client name."""
+    """Forecast a model's certification from its values on the validation and training rows.
+
+    ``calibration_sizes`` has the number of calibration rows by client name.
+    """
     probability = 1.0
     sources = [
         (weight, rows, {str(name): i for i, name in enumerate(rows.data.names)})
@@ -232,7 +235,7 @@ class _Moments(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[tuple[float, np.ndarray]], bounds: Range | None) -> _Moments:
-        """Combine parts of (weight of a row, rows). With a known range the variance is positive even for equal rows."""
+        """Combine pairs (weight, rows). With a known range, the variance is positive even if all rows are equal."""
         count = sum(len(rows) for _, rows in parts)
         if not count:
             return cls(0, 0.0, math.nan, math.nan)
@@ -246,7 +249,7 @@ class _Moments(NamedTuple):
 
 
 def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bounds: Range) -> float:
-    """Return the probability that ``new_rows`` rows certify a rate: their error count is beta-binomial (Jeffreys)."""
+    """Return the probability that ``new_rows`` rows certify a rate, by a beta-binomial count with Jeffreys' prior."""
     low, high = endpoints(bounds)
     bound = (levels.tolerance - low) / (high - low)
     limit = max(0, int(bound * new_rows)) + 1

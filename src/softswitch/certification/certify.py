@@ -144,7 +144,7 @@ def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]
 
 
 def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
-    """Return whether Hochberg's procedure at level ``error`` rejects each hypothesis; never one without a p-value."""
+    """Return whether Hochberg's procedure at level ``error`` rejects each hypothesis; False for a p-value of None."""
     known = sorted(p for p in p_values if p is not None)
     rejected = [p for k, p in enumerate(known, 1) if p <= error / (len(known) - k + 1)]
     largest = rejected[-1] if rejected else -math.inf

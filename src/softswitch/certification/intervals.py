@@ -54,7 +54,7 @@ class MeanDifference:
         self._p_value = p_values[0][:, None] * p_values[1][None, :]
 
     def upper(self, error: float) -> float:
-        """Return the upper confidence limit, at most 1, with error probability ``error``."""
+        """Return the upper confidence limit of the difference, at most 1, with error probability ``error``."""
         plausible = self._p_value > _product_quantile(error)
         return float(min(1.0, self._difference[plausible].max())) if plausible.any() else self.estimate
 
@@ -66,7 +66,7 @@ class MeanDifference:
 
 
 def _grid(side: UpperBound, smallest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the upper end of each cell of a grid of means, relative to the estimate, and its largest p-value."""
+    """Divide the range from the estimate to 1 into cells; return their distances from the estimate and p-values."""
     starts = np.linspace(side.estimate, max(side.upper(smallest / 4), side.estimate), GRID_SIZE)
     stops = np.concatenate([starts, [1.0]]) - side.estimate
     return stops, np.concatenate([[1.0, 1.0], side.p_values(starts[1:])])
@@ -78,7 +78,7 @@ def _product_quantile(error: float) -> float:
 
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
-    """Return a confidence interval for the mean of a row's value; without its range ``bounds``, by Student's t."""
+    """Return the confidence interval of the mean of a row's value; by Student's t, approximate, without ``bounds``."""
     estimate, deviation, size = float(rows.mean()), _deviation(rows), len(rows)
     if bounds is None:  # Student's t; infinite if all rows are equal
         if size < 2 or not deviation > 0:
@@ -158,7 +158,7 @@ def _deviation(rows: np.ndarray) -> float:
 
 
 def resampled_interval(resampled: np.ndarray, value: float, size: int, levels: ErrorLevels) -> Interval:
-    """Return a normal interval with the bootstrap's standard error; infinite if it is 0 or over 1% are not finite."""
+    """Return a normal interval with the bootstrap standard error; infinite if it is 0 or over 1% of values are not."""
     finite = resampled[np.isfinite(resampled)]
     error = float(finite.std(ddof=1)) if len(finite) >= 0.99 * len(resampled) else 0.0
     if not error > 0:

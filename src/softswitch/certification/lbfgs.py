@@ -16,7 +16,7 @@ ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 def lbfgs(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None, **options: float) -> Any:
-    """Run SciPy's L-BFGS-B and return its ``OptimizeResult``; ``box`` has the lower and upper limit of all entries."""
+    """Run SciPy's L-BFGS-B and return its ``OptimizeResult``; ``box`` is the range of all entries, or None."""
     bounds, options = None if box is None else [box] * len(start), {"maxcor": 20, **options}
     return optimize.minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 

@@ -1,7 +1,6 @@
 """Upper confidence limits of rates and of bounded means: the parameter at which the p-value is the error probability.
 
-**Rates** (Clopper and Pearson, 1934). With k events in n rows, P(Bin(n, θ) <= k) is a p-value of "the rate is at least
-θ".
+**Rates** (Clopper and Pearson, 1934). With k events in n rows, P(Bin(n, θ) <= k) is a p-value of a rate of at least θ.
 
 **Means by betting** (Waudby-Smith and Ramdas, 2023). A test of "the mean of values in [0, 1] is at least m" starts with
 a capital of 1. Before each value x_t it chooses a bet λ_t < 1/(1 − m) from the earlier values, and multiplies the
@@ -43,7 +42,7 @@ class BinomialRate:
         return binomial_cdf(self.count, self.rows, means)
 
     def upper(self, error: float) -> float:
-        """Return the upper confidence limit with error probability ``error``."""
+        """Return the upper confidence limit of the rate with error probability ``error``."""
         return clopper_pearson_upper(self.count, self.rows, error)
 
 
@@ -119,7 +118,7 @@ class BettingMean:
         return np.exp(-np.concatenate(parts))
 
     def upper(self, error: float) -> float:
-        """Return the upper confidence limit with error probability ``error``."""
+        """Return the upper confidence limit of the mean with error probability ``error``."""
 
         def excess(mean: float) -> float:
             return self.log_capital(mean) - math.log(1 / error)

@@ -62,7 +62,10 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
 
 
 def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, binary: bool) -> float:
-    """Return the upper limit of the mean of values in [0, 1] from their noisy sum; ``binary``: all are 0 or 1."""
+    """Return the upper confidence limit of the mean of ``rows`` values in [0, 1] from their noisy sum ``total``.
+
+    ``noise`` is the standard deviation of the noise. ``binary`` is True if all values are 0 or 1.
+    """
     total = max(total - float(ndtri(error / 2)) * noise, 0.0)
     if total >= rows:
         return 1.0
@@ -94,7 +97,7 @@ class CertificateNoise(NamedTuple):
 
 
 def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
-    """Return the noise with which one certificate spends the whole budget of the held-out rows."""
+    """Return the given noise, or that with which one certificate spends the whole budget of the held-out rows."""
     if not privacy.public_sizes:
         raise ValueError(
             "public_sizes must be True, but is False: a certificate depends on the number of held-out rows"

@@ -23,7 +23,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to average over.")] = 5,
     rounds: Annotated[int, typer.Option(min=10, help="Number of rounds.")] = 1000,
 ) -> None:
-    """Compare methods on breast cancer at the worst client, and certify a model on new data."""
+    """Compare methods on the breast cancer data by their worst client, and certify a model on new data."""
     from softswitch_experiments.tasks import demo as demonstration
 
     found = demonstration.run_demo(seeds, rounds)
@@ -40,7 +40,7 @@ def play(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of training and of the episodes.")] = 100,
     out: Annotated[Path, typer.Option(help="Folder for the pictures and the policy.")] = Path("play"),
 ) -> None:
-    """Show a policy for carts on three planets: an animated GIF of an episode on each."""
+    """Train or load a policy that balances carts on three planets, and write an animated GIF of an episode on each."""
     try:
         from softswitch_experiments.tasks.safe_rl.show import show  # Gymnasium draws, and is an extra
     except ImportError as error:
@@ -148,7 +148,7 @@ def bench(
 ) -> None:
     """Compare all methods on the same tasks, with the same tuning, evaluated on new seeds.
 
-    If it is interrupted, the same command keeps finished cells and runs the remaining ones.
+    If it is interrupted, the same command keeps finished results and computes the remaining ones.
     """
     import jax
 

@@ -21,41 +21,30 @@ from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
 
-WORK = 2**35
-"""Work limit of a run, in rows × parameters; a gradient counts three times. It is less than a minute on two cores."""
-MIN_PARAMETERS = 64
-"""A row costs at least as much as in a model with this number of parameters."""
-NETWORK_PARAMETERS, NETWORK_DISCOUNT = 512, 6
-"""Models with more parameters are networks, with more rounds on fewer rows. Their cost per parameter is divided by the
-discount, because they are computed on many rows at once."""
-MIN_ROUNDS, MIN_NETWORK_ROUNDS, MAX_ROUNDS = 300, 1500, 20_000
-MIN_ROWS, MAX_ROWS = (256, 1024), (2048, 8192)
-"""Smallest and largest batch sizes of a gradient and of a report, unless they are all rows."""
-RANDOM_ACCESS = 2.5
-"""Cost of a random row access relative to a sequential one."""
-RESTARTS, LAYERED_RESTARTS, GROWTH, MAX_RESTARTS = 40, 8, math.sqrt(2), 20
-"""The first restart takes one 40th of the rounds (one 8th for models with layers), and each later one √2 times more. If
-evaluations are expensive, there are at most 20 restarts."""
-MIN_RESTART_ROUNDS, MIN_NOISY_RESTART_ROUNDS = 40, 75
-"""Minimum number of rounds of a restart, with reports on all rows and on sampled rows."""
-EVALUATION_SHARE, MIN_RESTARTS, ANSWERS = 0.05, 2, 2
-"""Evaluations of answers take at most this share of the work, if necessary with fewer restarts. Each restart has two
-answers, its last iterate and its average; the best by its reports is a third one if that is cheap."""
-FIRST_LENGTH, MIN_FIRST_STEP, MAX_FIRST_STEP = 2.5, 0.01, 0.1
-"""Distance that a parameter can move in the first restart, and limits of the first step size, both relative to the
-largest initial parameter (at least 1)."""
-JUMP_FACTOR = 8.0
-"""Factor on the first step size if the constraint moves in jumps, as rates do."""
-SHARPNESS, JUMP_SHARPNESS = 0.3, 10.0
-"""α in units of the change from round to round, and its value for constraints that move in jumps. Their changes are as
-large as the differences between clients, so that a small α would give weight to clients that meet the bound."""
-MOMENTUM, LONG_MOMENTUM, LONG_RESTART = 0.9, 0.99, 1000
-"""Momentum of the server optimizer; every second restart with at least 1000 rounds has the larger one."""
-SMOOTHING = 0.8
-"""Weight β of the earlier reports in a client's remembered report, if reports are noisy."""
+WORK = 2**35  # work limit of a run in rows × parameters; a gradient counts three times. About a minute on two cores
+MIN_PARAMETERS = 64  # a row costs at least as much as in a model with this number of parameters
+NETWORK_PARAMETERS = 512  # models with more parameters are networks, with more rounds on fewer rows
+NETWORK_DISCOUNT = 6  # divisor of the cost per parameter of a network, which is computed on many rows at once
+MIN_ROUNDS, MIN_NETWORK_ROUNDS, MAX_ROUNDS = 300, 1500, 20_000  # limits of the chosen number of rounds
+MIN_ROWS, MAX_ROWS = (256, 1024), (2048, 8192)  # limits of the batch sizes (gradient, report), unless they are all rows
+RANDOM_ACCESS = 2.5  # cost of a random row access relative to a sequential one
+RESTARTS, LAYERED_RESTARTS = 40, 8  # rounds of a run per round of its first restart; the second for models with layers
+GROWTH = math.sqrt(2)  # ratio of the numbers of rounds of consecutive restarts
+MIN_RESTART_ROUNDS = 40  # minimum number of rounds of the first restart, with reports on all rows
+MIN_NOISY_RESTART_ROUNDS = 75  # minimum number of rounds of the first restart, with reports on sampled rows
+EVALUATION_SHARE = 0.05  # largest share of the work for evaluations of answers, if necessary with fewer restarts
+MIN_RESTARTS, MAX_RESTARTS = 2, 20  # limits of the number of restarts if evaluations are expensive
+ANSWERS = 2  # evaluated iterates of a restart: the last and the average; and the best by its reports, if that is cheap
+FIRST_LENGTH = 2.5  # distance that a parameter can move in the first restart, relative to max(1, largest initial value)
+MIN_FIRST_STEP, MAX_FIRST_STEP = 0.01, 0.1  # limits of the first step size, relative to max(1, largest initial value)
+JUMP_FACTOR = 8.0  # factor on the first step size if the constraint moves in jumps, as rates do
+SHARPNESS = 0.3  # softmax sharpness α, in units of the inverse change of the worst client's value in a round
+JUMP_SHARPNESS = 10.0  # softmax sharpness α of constraints that move in jumps, as large as the clients' differences
+MOMENTUM = 0.9  # momentum of the server optimizer
+LONG_MOMENTUM, LONG_RESTART = 0.99, 1000  # momentum of every second restart with at least this number of rounds
+SMOOTHING = 0.8  # weight β of earlier reports in a client's remembered report, if reports are noisy
 TOO_MANY_ROWS = 2**62  # number of rows that stands for more than fit into memory
-FEDERATION_ROUNDS = 2000
-"""Default number of rounds of an auto-tuned run of a ``Federation``: the cost of a round is not known."""
+FEDERATION_ROUNDS = 2000  # default number of rounds for a ``Federation``, whose cost of a round is not known
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Variant(NamedTuple):
         return f"trained for {bound}{norm}"
 
     def problem(self, problem: Problem, first: Result) -> Problem:
-        """Return the problem to solve: it starts at the first model, projected onto a ball of the variant's norm."""
+        """Return the problem that starts at the first model and, for a finite norm, has a ball as its domain."""
         if self.norm == math.inf:
             return replace(problem, start=first.params)
         ball = Ball(self.norm * norm_of(first.params))
@@ -110,7 +110,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class CandidateGenerator:
-    """Derivation of candidates from runs, and forecasts of their certification."""
+    """Generator of candidate models from runs, with forecasts of their certification."""
 
     problem: Problem
     training: ClientData  # rows of the training split, or a sample
@@ -122,7 +122,7 @@ class CandidateGenerator:
     move: Move | None  # None if scores cannot be scaled and shifted
 
     def forecast(self, params: Params) -> CandidateForecast:
-        """Forecast the certification of a model."""
+        """Forecast the certification of a model from its values on the training and validation rows."""
         validation, training = (
             EvaluatedRows(data, RowValues(self.problem, data, params, kinds=self.kinds))
             for data in (self.validation, self.training)
@@ -168,7 +168,7 @@ def best_of(candidates: list[Candidate]) -> Candidate:
 
 
 def _distinct(models: list[Params | None]) -> list[Params]:
-    """Return the models without duplicates, None and models that are not finite."""
+    """Return the models that are not None and finite, without duplicates."""
     kept: list[Params] = []
     for params in models:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]

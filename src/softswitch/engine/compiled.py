@@ -23,12 +23,9 @@ from softswitch.results.history import Record
 from softswitch.support.arrays import fingerprint
 from softswitch.support.tracing import program_digest
 
-CHUNK_ROUNDS = 250
-"""Maximum number of rounds in a chunk."""
-CHUNK_WORDS = 2**21
-"""Maximum number of 32-bit random words drawn at once on a CPU. Beyond its cache, each costs three times as much."""
-FAST_CHUNK_WORDS = 2**28
-"""Maximum number of 32-bit random words drawn at once on an accelerator."""
+CHUNK_ROUNDS = 250  # maximum number of rounds in a chunk
+CHUNK_WORDS = 2**21  # maximum number of 32-bit random words drawn at once on a CPU, which fit into its cache
+FAST_CHUNK_WORDS = 2**28  # maximum number of 32-bit random words drawn at once on an accelerator
 
 
 class Span(NamedTuple):
@@ -98,7 +95,7 @@ class Engine(Protocol):
 def run_rounds(
     setup: Setup, program: Program, span: Span, key: Array, state: State, drawn: Any = None
 ) -> tuple[State, Record]:
-    """Run up to ``program.length`` rounds from ``span.first`` on, but none from ``span.last`` on.
+    """Run up to ``program.length`` rounds from ``span.first`` to before ``span.last``; return the state and the record.
 
     The random numbers of round k depend on the run's key and k. Those of all rounds are drawn at once if they are few,
     which is far cheaper. ``drawn`` has the draws of all rounds if they were made before, to read their rows.

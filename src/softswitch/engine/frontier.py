@@ -144,11 +144,11 @@ class _Trained(NamedTuple):
 
 
 class _Test(NamedTuple):
-    """The test of a model for a bound, and its certificate."""
+    """The outcome of a test on the calibration split."""
 
-    bound: float
+    bound: float  # bound that was tested
     model: Candidate
-    certificate: Certificate
+    certificate: Certificate  # certificate of the model for the bound
 
     @property
     def passed(self) -> bool:

@@ -155,7 +155,7 @@ def _history_since(request: Request, records: Sequence[Record], done: int, first
 
 
 class _RunCheckpoints:
-    """Saving and restoring of a run in this process, including its restarts."""
+    """Checkpoints of a run in this process, including the state of its restarts."""
 
     def __init__(
         self, request: Request, method: Method, restarts: LocalRestarts | None, seed: int, checkpoints: Checkpoints

@@ -114,7 +114,7 @@ class OutOfCoreEngine(CompiledEngine):
 
 
 class _Reader:
-    """Reading ahead of the rows of one stretch at a time."""
+    """A prefetcher of the rows of one stretch of rounds at a time."""
 
     def __init__(self, oracle: OutOfCoreOracle, program: Program, length: int, key: Array) -> None:
         self._oracle, self._key, self._length = oracle, key, length

@@ -34,10 +34,8 @@ from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
 
-ROUNDS = 100
-"""Default number of rounds of a private run. More rounds need more noise in each."""
-FIRST_LENGTH = 2.0
-"""Default step size of round 0 times the clipping norm of a row's gradient. The step size decays to 0."""
+ROUNDS = 100  # default number of rounds of a private run; more rounds need more noise in each
+FIRST_LENGTH = 2.0  # default step size of round 0, times the clipping norm of a row's gradient; it decays to 0
 MARGIN = 0.5
 """Distance of λ below the tolerance, in standard deviations of the noise that smoothing leaves in the reports.
 The maximum of noisy values is biased upwards, so that a larger margin is not needed."""
@@ -49,13 +47,12 @@ UNKNOWN_BENEFIT = Diagnostic(
     "counting it",
     "Tune rounds and step size on public data, and scale features to the range of most values",
 )
-COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient", "public_sizes")
-"""Attributes of ``RecordPrivacy`` that are copied to the ``PrivacyAccount``."""
+COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient", "public_sizes")  # from the privacy settings
 NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
 class PrivatePlan(NamedTuple):
-    """The settings of a private run, without defaults that are open."""
+    """The settings of a private run, with all defaults filled in."""
 
     privacy: RecordPrivacy
     levels: NoiseLevels  # noise multipliers that spend the budget

@@ -34,20 +34,20 @@ from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.history import History
 from softswitch.results.status import Restart
 
-LARGER, SMALLER, MUCH_SMALLER = 2.0, 0.3, 0.1
-"""Factors on the step size: after a large gain or two gains, after none, and after a value that was not finite."""
-GAIN, LARGE_GAIN = 1e-3, 0.2
-"""Smallest relative decreases of F, or of the excess of G over the tolerance, that are a gain and a large gain."""
-MAX_DIVERGED = 6
-"""Number of diverged restarts in a row that end the run."""
-NO_GAIN, NO_GAIN_OF_START, NO_GAIN_RESTARTS, MIN_RESTARTS = 3e-4, 2e-5, 3, 5
-"""A run of at least 5 restarts may end if F decreased by less than the first share of F plus the second share of F at
-the start over the last 3 restarts."""
-MARGIN, NOISE_MARGIN, TAIL = 1e-3, 0.2, 0.1
-"""Margin of the threshold with noisy reports, as shares of the tolerance and of the error of the reports. The error is
-measured over the last tenth of a restart."""
-NEAR_STEP = 1 / JUMP_FACTOR
-"""Factor on the step size of the second restart if the constraint moves in jumps."""
+LARGER = 2.0  # factor on the step size after a large gain, or after two gains in a row
+SMALLER = 0.3  # factor on the step size after a restart without a gain
+MUCH_SMALLER = 0.1  # factor on the step size after a restart that diverged
+GAIN, LARGE_GAIN = 1e-3, 0.2  # smallest relative decrease of F, or of the excess of G, that is a gain, and a large gain
+MAX_DIVERGED = 6  # number of diverged restarts in a row that end the run
+MIN_RESTARTS = 5  # smallest number of restarts after which a run may end early
+NO_GAIN, NO_GAIN_OF_START = (
+    3e-4,
+    2e-5,
+)  # progress stalls if F decreases by less than these shares of F and initial F
+NO_GAIN_RESTARTS = 3  # number of restarts over which this decrease is measured
+MARGIN, NOISE_MARGIN = 1e-3, 0.2  # margin of λ with noisy reports, as shares of the tolerance and of the reports' error
+TAIL = 0.1  # last share of a restart's rounds over which the error of the reports is measured
+NEAR_STEP = 1 / JUMP_FACTOR  # factor on the step size of the second restart if the constraint moves in jumps
 
 
 class Answer(NamedTuple):

@@ -37,10 +37,8 @@ from softswitch.problem.domains import Domain
 from softswitch.results.history import ClientHistory, Record
 from softswitch.support.arrays import delay_until, select, take_clients, weighted_sum
 
-METHOD_STREAM = 3
-"""Number folded into a round's random key for a method that draws clients."""
-UPDATE_STREAM = 2
-"""Number folded into a round's random key for the rows of clients that are drawn for the second exchange only."""
+METHOD_STREAM = 3  # number folded into a round's random key for a method that draws clients
+UPDATE_STREAM = 2  # number folded into a round's random key for rows of clients of the second exchange only
 
 
 class Evaluated(NamedTuple):
@@ -94,8 +92,8 @@ def run_round(
 ) -> tuple[State, Record]:
     """Run round k of compiled clients: report, decide, update, apply. Return the next state and the round's record.
 
-    ``places`` tells how a server with a memory selects participants; else None. ``evaluate`` is a function of w_k, k
-    and the reports that evaluates all data in some rounds. ``key`` is the random key of the run.
+    ``places`` has the numbers of participants that a server with a memory selects by each rule; None without a memory.
+    ``evaluate`` is called with w_k, k and the reports, and evaluates all data in some rounds. ``key`` is the run's.
     """
     oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)

@@ -136,7 +136,7 @@ class StepwiseEngine:
     def identity(
         self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
     ) -> dict[str, str]:
-        """Return the digest of the oracle."""
+        """Return ``oracle.digest()``, which identifies the clients' data and computations."""
         return oracle.digest()
 
 

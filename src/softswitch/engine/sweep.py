@@ -283,7 +283,7 @@ def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
 
 
 def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar) -> Results:
-    """Run all methods of the same pytree structure on one data set as one program."""
+    """Run the methods as one program for each pytree structure and data set; return the results by method and seed."""
     groups: dict[Any, list[int]] = {}
     for r, method in enumerate(methods):
         groups.setdefault(jax.tree.structure(method), []).append(r)

@@ -113,7 +113,7 @@ class Baseline(JsonRecord):
 
     @classmethod
     def of(cls, name: str, evaluation: Evaluation, method: Method, params: Params | None = None) -> Baseline:
-        """Summarise a model's values at every client, by the tolerance and the trimming of a method."""
+        """Summarise a model's values at every client; ``method`` has the tolerance and the number of trimmed ones."""
         worst = evaluation.constraint.max(axis=1)
         feasible = trimmed_max(evaluation.constraint, method.robust) <= method.tolerance
         if evaluation.pooled is not None and method.switches_on == "pooled":
@@ -131,7 +131,7 @@ class Baseline(JsonRecord):
 
 
 def tabulate_baselines(answer: Baseline, others: Sequence[Baseline], clients: int) -> list[str]:
-    """Return a plain-text table of an answer and its baselines, line by line; ``clients`` is their number."""
+    """Return a plain-text table of an answer and its baselines, line by line; ``clients`` is the number of clients."""
     rows = [["", "F", "mean", "G", "clients violating"]]
     for model in (answer, *others):
         numbers = map(format_number, (model.objective, model.mean_objective, model.constraint))
@@ -148,9 +148,9 @@ def find_baseline(name: str, baselines: Sequence[Baseline]) -> Baseline | None:
 def compare_with_trivial(
     answer: Baseline, baselines: Sequence[Baseline], costs: Sequence[float] | None = None
 ) -> list[Diagnostic]:
-    """Return a diagnostic for the start and the constant prediction, if feasible and no worse than the answer.
+    """Return a diagnostic for each of the start and the constant prediction that is feasible and as good as the answer.
 
-    ``costs`` are the error rates of the answer and of the constant, which are then compared instead of F.
+    ``costs`` are error rates of the answer and of the constant to compare. Default: their F.
     """
     longer = "Run longer, or omit step_size to have it chosen automatically"
     further = "; if that does not help, raise the tolerance, or check that the features predict the label"

@@ -273,10 +273,7 @@ def is_certified(certificate: Certificate | None) -> bool:
 
 
 def describe_certification(certificate: Certificate | None) -> str:
-    """Describe the outcome of certification: the result, the failing clients and advice.
-
-    ``certificate`` is None if the run was stopped or diverged.
-    """
+    """Describe the outcome of certification, the failing clients and what to do; None if training did not complete."""
     if certificate is None:
         return "Not certified: training did not complete."
     count, confidence = len(certificate.clients), f"{100 * certificate.confidence:.4g}% confidence"

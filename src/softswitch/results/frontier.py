@@ -128,7 +128,7 @@ class Frontier:
         return min((point.bound for point in self.certified), default=None)
 
     def format_bound(self, bound: float) -> str:
-        """Return a bound as text; a rate of 0.05 is written 5%."""
+        """Return a bound as text with 4 significant digits, in percent if ``shares``."""
         return f"{100 * bound:.4g}%" if self.shares else f"{bound:.4g}"
 
     @property

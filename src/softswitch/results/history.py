@@ -148,7 +148,7 @@ class History:
 
     @property
     def void(self) -> np.ndarray:
-        """Whether no participant had an objective, or none a constraint, in each round (bool). The step is omitted."""
+        """Mask of shape (K,) of the rounds in which no participant had an objective, or none a constraint."""
         return np.isneginf(self.objective) | np.isneginf(self.constraint)
 
     @property
@@ -162,7 +162,7 @@ class History:
 
     @property
     def feasible_rounds(self) -> int:
-        """|S|, the number of feasible rounds."""
+        """Number of feasible rounds."""
         return int(np.sum(self.feasible))
 
     @property

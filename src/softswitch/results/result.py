@@ -105,7 +105,7 @@ class Result:
 
     @property
     def client_loss(self) -> np.ndarray:
-        """f_i of ``params`` on all training data of client i, shape (n,), also if the run minimised regrets."""
+        """Objective f_i of ``params`` on all training data of client i, shape (n,), also if regrets were minimised."""
         if self.client_optimum is None:
             return self.client_objective
         return self.client_objective + np.where(np.isneginf(self.client_optimum), 0.0, self.client_optimum)
@@ -135,7 +135,7 @@ class Result:
 
     @property
     def as_baseline(self) -> Baseline:
-        """The answer as a ``Baseline``, for a table with the others."""
+        """The answer summarised as a ``Baseline``, for comparison with ``baselines``."""
         evaluation = Evaluation(self.client_objective, self.client_constraint, self.pooled_constraint)
         return Baseline.of("the answer", evaluation, self.method)
 
@@ -181,7 +181,7 @@ class Result:
 def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Result:
     """Select the answer of a finished run, evaluate it at all clients, and diagnose the run.
 
-    ``clients`` is an ``Oracle``, or has what ``diagnose`` needs and ``evaluate_params``. For ``scatter`` see there.
+    ``clients`` and ``scatter`` are as in ``diagnose``; ``clients`` also has ``evaluate_params``.
     """
     params, selected = run_status.select_answer(end)
     evaluation = clients.evaluate_params(params)

@@ -176,8 +176,8 @@ class RunEnd:
 def select_answer(end: RunEnd) -> tuple[Params, str]:
     """Return the answer's parameters and description.
 
-    If the requested iterate does not exist, it is the best feasible iterate, the one with the smallest criterion, or
-    the last, whichever exists first.
+    If the requested iterate does not exist, the answer is the first that exists of the best feasible iterate, the
+    iterate with the smallest criterion, and the last iterate.
     """
     state, history, first = end.state, end.history, end.averaging_from
     if end.restarts:

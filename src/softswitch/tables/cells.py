@@ -28,7 +28,7 @@ def is_text(values: pd.Series) -> bool:
 
 
 def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
-    """Return a column as numbers if all cells are, else as text without surrounding blanks; empty cells are None.
+    """Return a column as floats if all cells are numbers, else as text without surrounding blanks; empty cells are NA.
 
     ``decimal`` is the decimal sign of the file. ``empty`` has further texts that count as empty.
     """
@@ -50,7 +50,7 @@ def parse_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
     """Return a text column as floats, with NaN for empty cells; None if a cell is not a number.
 
     Accepted are 1234.5, 1,234.5, 1 234.5 and 1'234.5, and 1.234,5 with a decimal comma, all with the same symbol such
-    as % or €. A column may use another decimal sign than ``decimal``, that of its file, but not both.
+    as % or €. The decimal sign of a column may differ from ``decimal``, that of its file.
     """
     codes, distinct = pd.factorize(values)
     if not len(distinct) or not all(isinstance(value, str) for value in distinct):

@@ -74,7 +74,7 @@ def kind_names(*label_types: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BuiltProblem:
-    """A problem, and what the kind of constraint defines besides."""
+    """A problem, and the strata and functions that belong to its kind of constraint."""
 
     problem: Problem
     strata: str | tuple[str, ...] | None  # columns by which batches are stratified

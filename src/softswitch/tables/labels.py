@@ -47,7 +47,7 @@ class Label:
         return rescale_network
 
     def constant(self, like: Network, value: float) -> Network:
-        """Return a network of the shape of ``like`` whose output is ``value`` on every row."""
+        """Return a network of the shape of ``like`` whose outputs are ``value`` on every row."""
         return networks.constant_network(like, value)
 
     def initial_network(self, features: int, hidden: tuple[int, ...], seed: int) -> Network:
@@ -94,7 +94,7 @@ class MulticlassLabel(Label):
 
     @property
     def _rarity(self) -> np.ndarray:
-        """Negative log share of each class, centred."""
+        """Negative log share of each class in the training rows, minus the mean over the classes."""
         rarity: np.ndarray = -np.log(np.maximum(self.shares, np.finfo(float).tiny))
         return rarity - rarity.mean()
 
@@ -114,7 +114,7 @@ class MulticlassLabel(Label):
 
 @dataclass(frozen=True)
 class NumberLabel(Label):
-    """A numeric label. y is standardised."""
+    """A numeric label. y is (label − mean)/scale."""
 
     mean: float = 0.0  # mean of the training rows
     scale: float = 1.0  # standard deviation of the training rows

@@ -98,7 +98,7 @@ def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float
 def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:
     """Return accuracy, selection rate, true and false positive rate and number of rows of both groups.
 
-    Rows of all clients are classified at a probability of 1/2. Each dict begins with ``labels``. An empty rate is 0.
+    Rows of all clients are classified at probability 1/2. Each dict begins with ``labels``. A rate without rows is 0.
     """
     y, group = (np.asarray(data.rows.columns[name]) for name in ("y", "group"))
     predicted = np.asarray(is_positive(scores(params, jnp.asarray(data.rows.columns["x"]))))

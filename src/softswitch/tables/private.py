@@ -26,7 +26,7 @@ KEY_WORDS = 2  # number of 32-bit words of the key
 
 
 def training_privacy(config: Config) -> RecordPrivacy | None:
-    """Return the privacy settings of training, or None; raise ValueError if another setting exceeds the budget."""
+    """Return the privacy settings of training, None if not private; raise ValueError if other settings conflict."""
     privacy = config.privacy
     if privacy.epsilon is None:
         if privacy.certificate_epsilon is not None or privacy.ranges or privacy.levels:

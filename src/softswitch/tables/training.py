@@ -278,7 +278,7 @@ def _monitored(table: PreparedTable) -> ClientData | None:
 
 
 def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:
-    """Count the runs next to or in ``folder`` with a certificate on the same rows: the same file, share and seed."""
+    """Count the runs next to or in ``folder`` with a certificate on the same rows: same file, share and seed."""
     split = {"data.held_out": config.data.held_out, "run.seed": config.run.seed}
     count = 0
     for run in find_runs(folder.parent):

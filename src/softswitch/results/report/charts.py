@@ -63,7 +63,7 @@ def render_svg(figure: Figure, key: str) -> str:
 
 
 def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
-    """Plot F, G and the share of feasible rounds against the round, as SVG; ``names`` are the titles of F and G."""
+    """Return an SVG chart of F, G and the share of feasible rounds by round; ``names`` are the titles of F and G."""
     history, evaluated = run.history, run.history.full_rounds
     figure, (objectives, constraints, switch) = _make_panels(3)
     for axes, value, name in zip((objectives, constraints), ("objective", "constraint"), names, strict=True):
@@ -86,7 +86,7 @@ def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
 
 
 def plot_clients(run: Run, clients: Sequence[ClientResult], key: str) -> str:
-    """Plot each client's constraint as a bar, with its certified interval if there is one, as SVG; the first on top."""
+    """Return an SVG chart of each client's constraint and, if certified, its interval; the first client on top."""
     kind = read_description(run.about)
     figure, (axes,) = _make_panels(1, height=0.9 + 0.28 * len(clients))
     for i, client in enumerate(clients):

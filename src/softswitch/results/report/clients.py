@@ -57,10 +57,7 @@ class RunVerdict(NamedTuple):
 
 
 def summarise_clients(run: Run) -> list[ClientResult]:
-    """Return the outcome of every client, in the order of clients.csv.
-
-    Without a certificate, the constraint on the training rows decides the verdict.
-    """
+    """Return the outcome of every client in the order of clients.csv; without a certificate, by the training rows."""
     table, is_nonnegative = run.clients, read_description(run.about).is_nonnegative
     certified = {str(client["client"]): client for client in (run.certificate or {}).get("clients", [])}
     worst = np.max([values for name, values in table.items() if name.startswith("constraint")], axis=0).tolist()
