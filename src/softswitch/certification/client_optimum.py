@@ -78,8 +78,8 @@ def with_regret(
 ) -> RegretTask:
     """Return the problem of regrets f_i − f_i*, and its clients, for ``solve``, ``sweep`` and ``solve_certified``.
 
-    With regrets, one client whose data are noise does not dominate the others. Objectives of the result are regrets,
-    and ``result.client_loss`` has f_i.
+    With regrets, a client with a large unavoidable loss does not dominate the others. Objectives of the result are
+    regrets, and ``result.client_loss`` has f_i.
 
     Args:
         problem: Problem whose objective is f.

@@ -91,7 +91,7 @@ def solve_certified(
     """Train a model, and certify that every client's constraint holds on new data.
 
     Models are trained on the training split and compared on the validation split: iterates, decision thresholds, sizes
-    of parameters, margins below the tolerance. Those that look certifiable are tested on the calibration split one
+    of parameters, margins below the tolerance. Those that are likely to pass are tested on the calibration split one
     after another, from the safest on, until one fails: the last that passed is the answer. If none passes, the model
     is not certified.
 
@@ -109,10 +109,10 @@ def solve_certified(
         rounds: Maximum number of rounds of the first run, as for ``solve``; later runs have a quarter of them.
         seconds: Time limit of all runs together, in seconds. Default: no limit.
         seed: Seed of all random choices. Default: 0.
-        sampling: As for ``solve``.
-        output: As for ``solve``.
-        compute: As for ``solve``.
-        logging: As for ``solve``.
+        sampling: Client sampling, local steps and batch sizes, as for ``solve``.
+        output: The iterate that is the answer of a run, as for ``solve``.
+        compute: Where and how clients compute, as for ``solve``.
+        logging: Values to record, callbacks and progress bar, as for ``solve``.
         checkpoints: Folder in which the first run is saved and from which it resumes; later runs use folders next to
             it. Default: none.
     """

@@ -76,10 +76,10 @@ def frontier(
         watch: Function that is called with the point of each bound when its model is trained, before any test.
         rounds: Maximum number of rounds of every run, as for ``solve``.
         seed: Seed of all random choices. Default: 0.
-        sampling: As for ``solve``.
-        output: As for ``solve``.
-        compute: As for ``solve``.
-        logging: As for ``solve``.
+        sampling: Client sampling, local steps and batch sizes, as for ``solve``.
+        output: The iterate that is the answer of a run, as for ``solve``.
+        compute: Where and how clients compute, as for ``solve``.
+        logging: Values to record, callbacks and progress bar, as for ``solve``.
     """
     checks.check_instance("problem", problem, Problem)
     checks.check_instance("split", split, DataSplit)

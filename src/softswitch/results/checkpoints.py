@@ -46,7 +46,7 @@ class Snapshot(NamedTuple):
     journal: str = ""  # choices of an auto-tuned run as JSON; else empty
 
     def extend(self, rounds: int, averaging_from: int, first: State) -> Snapshot:
-        """Return the snapshot that a run of ``rounds`` rounds would have at this point, or raise ValueError.
+        """Return the snapshot that a run of ``rounds`` rounds would have here, or raise ValueError if it is unknown.
 
         ``averaging_from`` is the first round that may join the average of that run, and ``first`` its first state.
         """

@@ -97,7 +97,7 @@ def _client_dropout(history: History, names: Sequence[Any]) -> Found:
 
 
 def _no_feasible_round(end: RunEnd, evaluation: Evaluation, noise_setting: str) -> Diagnostic:
-    """Return NEVER_FEASIBLE if the answer violates the tolerance, or SWITCH_NEVER_PASSES if only the reports did."""
+    """Diagnose a run without feasible rounds: the answer violates the tolerance, or only its noisy reports did."""
     tolerance, worst = end.method.tolerance, evaluation.constraint.max(axis=1)
     if not trimmed_max(evaluation.constraint, end.method.robust) <= tolerance:
         above = np.flatnonzero(~(worst <= tolerance))

@@ -84,7 +84,7 @@ class Result:
 
     @property
     def gap(self) -> float | None:
-        """Upper bound on F(params) − F*; None if no lower bound was requested, ∞ if none was found."""
+        """Upper bound on F(params) minus the optimal F; None if no lower bound was requested, ∞ if none was found."""
         return None if self.lower_bound is None else self.lower_bound.gap
 
     def with_model(self, params: Params, selected: str, evaluation: Evaluation) -> Result:

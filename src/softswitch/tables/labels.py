@@ -51,7 +51,7 @@ class Label:
         return networks.constant_network(like, value)
 
     def initial_network(self, features: int, hidden: tuple[int, ...], seed: int) -> Network:
-        """Return a network with random weights or, without hidden layers, with zeros."""
+        """Return a network with ``hidden`` layer widths and random weights; zeros if there are no hidden layers."""
         start = networks.init_network(features, hidden, outputs=self.outputs, seed=seed)
         return start if hidden else jax.tree.map(jnp.zeros_like, start)
 

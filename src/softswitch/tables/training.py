@@ -273,7 +273,7 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
 
 
 def _monitored(table: PreparedTable) -> ClientData | None:
-    """Return the rows on which training is monitored: validation rows if certification is requested, else held-out."""
+    """Return the rows to monitor in training: validation rows if certification is requested, else held-out rows."""
     return table.held_out if table.split is None else table.validation
 
 
