@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification.optimality import bound_by_weights, prove_infeasible
@@ -25,7 +24,7 @@ from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
-from softswitch.oracles.evaluation import ClientSummary, summarize_clients
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreDerivatives
 from softswitch.oracles.sharded import ShardedDerivatives
@@ -226,24 +225,33 @@ def _record(
     worst, held_out = constraint.max(), None
     if logging.held_out is not None:
         values = None if point is None else oracle.evaluate_held_out(oracle.rebuild(point))
-        held_out = ClientSummary.missing() if values is None else summarize_clients(*map(jnp.asarray, values[:2]))
+        held_out = ClientSummary.missing() if values is None else _summarize(*values[:2])
     clients = None
     if logging.record_clients:
-        clients = ClientHistory(jnp.arange(count, dtype=jnp.int32), objective, constraint, {})
+        clients = ClientHistory(cast(Any, np.arange(count, dtype=np.int32)), objective, constraint, {})
     no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
     record = Record(
         objective=objective.max(),
         constraint=worst,
         criterion=worst,
         feasible=worst <= method.tolerance,
-        worst_client=jnp.int32(objective.argmax()),
-        full=summarize_clients(jnp.asarray(objective), jnp.asarray(constraint)),
+        worst_client=cast(Any, np.int32(objective.argmax())),
+        full=_summarize(objective, constraint),
         held_out=held_out,
-        absent=jnp.int32(no_value.sum()),
+        absent=cast(Any, np.int32(no_value.sum())),
         rows=cast(Any, np.int64(rows)),
         clients=clients,
     )
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)
+
+
+def _summarize(objective: Any, constraint: Any) -> ClientSummary:
+    """Return the worst and the mean of the clients' values, without compiling anything."""
+
+    def mean(values: np.ndarray) -> Any:
+        return np.mean(known) if len(known := values[~np.isneginf(values)]) else -np.inf
+
+    return ClientSummary(objective.max(), constraint.max(), mean(objective), mean(constraint))
 
 
 def _server_state(oracle: DerivativeOracle, method: SQP, state: SQPState) -> State:

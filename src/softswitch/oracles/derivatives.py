@@ -265,7 +265,9 @@ class RowDerivatives(DerivativeOracle):
         # The chain rule: a pooled constraint is a function of the clients' summed statistics.
         sizes = self._clients.sizes.astype(float)
         values, jacobian, _ = self._derive(query.point, np.zeros((len(sizes), self._outputs)), everyone)
-        pieces, slopes, curvature = self._pool(sizes @ values[:, 1:], query.multipliers[0])
+        with jax.enable_x64(True):
+            pooled = _pool(sizes @ values[:, 1:], query.multipliers[0], functions=self._functions)
+        pieces, slopes, curvature = map(np.asarray, pooled)
         weights = np.c_[query.weights, np.outer(sizes, query.multipliers[0] @ slopes)]
         _, _, hessian = self._derive(query.point, weights, weights.any(axis=1))
         summed = np.einsum("n,nsd->sd", sizes, jacobian[:, 1:])
@@ -273,14 +275,6 @@ class RowDerivatives(DerivativeOracle):
         return Derivatives(
             values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed
         )
-
-    def _pool(self, sums: np.ndarray, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pieces of a pooled constraint, their gradients, and the Hessian of their weighted sum."""
-        pieces = self._functions.pieces
-        with jax.enable_x64(True):
-            at = jnp.asarray(sums)
-            curvature = jax.hessian(lambda sums: jnp.dot(multipliers, jnp.where(multipliers > 0, pieces(sums), 0)))(at)
-            return np.asarray(pieces(at)), np.asarray(jax.jacrev(pieces)(at)), np.asarray(curvature)
 
     def _derive(
         self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray
@@ -357,6 +351,16 @@ def _computes_in_float32(program: Any) -> bool:
 def _batch(rows: Rows, client: Array, width: int) -> Batch:
     batch = rows.take(*all_rows(rows, client, width, jnp.float64))
     return {k: v.astype(jnp.float64) if jnp.issubdtype(v.dtype, jnp.floating) else v for k, v in batch.items()}
+
+
+@partial(jax.jit, static_argnames="functions")
+def _pool(sums: Array, multipliers: Array, *, functions: _Functions) -> tuple[Array, Array, Array]:
+    """Return the pieces of a pooled constraint, their gradients, and the Hessian of their weighted sum."""
+
+    def total(sums: Array) -> Array:
+        return jnp.dot(multipliers, jnp.where(multipliers > 0, functions.pieces(sums), 0))
+
+    return functions.pieces(sums), jax.jacrev(functions.pieces)(sums), jax.hessian(total)(sums)
 
 
 @partial(jax.jit, static_argnames=("functions", "width", "columns"))
