@@ -1,4 +1,4 @@
-"""Trackers: callbacks that write the numbers of a run, once per chunk of rounds.
+"""Trackers: callbacks that write the metrics of a run, once per chunk of rounds.
 
     ss.solve(problem, clients, method, logging=ss.Logging(callbacks=[CSVTracker("progress.csv")]))
 

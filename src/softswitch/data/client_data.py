@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
     @property
     def sizes(self) -> jax.Array:
-        """Number of rows of each client."""
+        """Number of rows of each client, an int32 vector."""
         return self.counts.sum(axis=1)
 
     @property

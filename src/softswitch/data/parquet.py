@@ -1,4 +1,4 @@
-"""Conversion of Parquet files, which have no access to single rows, to memory-mapped columns sorted by client."""
+"""Conversion of Parquet files, whose single rows are slow to read, to memory-mapped columns sorted by client."""
 
 from __future__ import annotations
 

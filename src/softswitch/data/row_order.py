@@ -1,4 +1,4 @@
-"""The order in which rows are stored: by client, and by stratum within a client."""
+"""Sorting of rows by client, and by stratum within a client."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class StreamedData:
         names: Sequence[Any] | None = None,
         **options: Unpack[BufferOptions],
     ) -> StreamedData:
-        """Create clients whose rows a function returns by number, from a database, another file format, a generator.
+        """Create clients from a function that returns rows by number, such as a database query or a file reader.
 
         Args:
             function: Called with client indices and row numbers within the clients, two integer arrays with one entry

@@ -1,4 +1,4 @@
-"""Method: the settings that all methods share, the criterion, and the switch."""
+"""Method: the base class of methods, with shared settings, the criterion and the switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State at the clients that changes their local steps: ADMM consensus and control variates."""
+"""States that clients keep between rounds and that change their local steps: ADMM consensus and control variates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from softswitch.support.function_equality import TracedSettings
 
 
 class RoundAtClients(NamedTuple):
-    """What the m participants of round k know when they compute their directions.
+    """Information about round k for its m participants, when they compute their directions.
 
     Attributes:
         params: Parameters w_k.
@@ -132,7 +132,7 @@ class Consensus(AtClients):
         object.__setattr__(self, "pull", checks.check_real("pull", self.pull, above=0))
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
-        """Return κ_i = 0 for every client."""
+        """Return the initial dual variables, κ_i = 0 for every client."""
         return zeros_per_client(params, clients)
 
     def shift(self, state: Any, info: RoundAtClients) -> Params:

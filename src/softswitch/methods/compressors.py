@@ -19,7 +19,7 @@ SMALLEST, LARGEST = 1e-30, 1e38  # smaller scales become 0, and larger ones are 
 
 
 class Compressor(ABC):
-    """A lossy compressor C: ``C(v)`` equals ``decode(encode(v))`` for JAX and NumPy arrays. It is idempotent."""
+    """Base class of lossy compressors C of vectors. ``C(v)`` equals ``decode(encode(v))``, and C is idempotent."""
 
     @abstractmethod
     def __call__(self, vector: Any) -> Any:
@@ -185,7 +185,7 @@ class TopK(Compressor):
         return positions
 
     def _choose(self, vector: Any) -> Any:
-        """Return a mask of exactly k entries, the first ones among ties."""
+        """Return a bool mask of the k entries of largest magnitude, the first ones among ties."""
         xp, numbers = _library_of(vector), vector.shape[0]
         count, sizes = self._count(numbers), xp.abs(vector)
         is_numpy = isinstance(sizes, np.ndarray)
@@ -274,7 +274,7 @@ def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np
 
 
 def _kth_largest(sizes: Any, k: int) -> Any:
-    """Return the k-th largest of non-negative JAX numbers, bit by bit, which is much faster than sorting with XLA.
+    """Return the k-th largest entry of a non-negative JAX vector, found bit by bit, which is faster than sorting.
 
     Non-negative floats are ordered like their bit patterns.
     """

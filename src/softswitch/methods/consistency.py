@@ -1,8 +1,8 @@
 """Consistency of the clients' reports with their directions.
 
 To first order, a client's direction predicts that its local loss changes by <u_i, w_{k+1} − w_k> along the server's
-step. Its next report shows the actual change. A convex loss cannot fall when a rise is predicted, and noise makes it
-fall half of the time. A client whose loss falls far more often is inconsistent.
+step. Its next report shows the actual change. A convex loss cannot decrease if an increase is predicted. Noise in the
+reports makes it decrease at most half of the time. A client whose loss decreases far more often is inconsistent.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ WORST_SHARE = 2 / 3  # fraction of a round's participants that are selected by t
 
 
 class Places(NamedTuple):
-    """Numbers of a round's m participants: with the largest constraint ĝ, the largest objective f̂, and in turn."""
+    """Numbers of clients in a round that are selected by constraint ĝ, by objective f̂, and in turn."""
 
     by_constraint: int
     by_objective: int
@@ -116,12 +116,12 @@ class Remembered(NamedTuple):
 
     @property
     def known(self) -> Bool[Array, " n"]:
-        """Whether each client has reported."""
+        """Whether each client has reported at least once."""
         return self.reported_at >= 0
 
     @property
     def awaited(self) -> Bool[Array, " n"]:
-        """Whether each client has not reported yet."""
+        """Whether each client has never reported."""
         return ~self.known
 
     def hear(self, smoothing: Any, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports) -> Remembered:

@@ -26,7 +26,7 @@ from softswitch.support.arrays import expand_like, weighted_sum
 MEDIAN_STEPS = 8
 """Number of Weiszfeld iterations for the geometric median; more have no visible effect on a server step."""
 MIN_DISTANCE = 1e-3
-"""Smallest distance of a direction to the median in the Weiszfeld weights, as a fraction of the median norm."""
+"""Lower limit of distances to the geometric median in Weiszfeld's iteration, as a fraction of the median norm."""
 
 
 def min_participants(byzantine: int) -> int:
@@ -60,7 +60,7 @@ class RobustAggregation(Part):
         return Consistency.empty(clients, constraints, float_dtype(params))
 
     def trust(self, reports: Reports) -> Reports:
-        """Return the trimmed reports."""
+        """Return the reports with the b largest and b smallest values clipped (``trim``)."""
         return trim(reports, self.byzantine)
 
     def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:

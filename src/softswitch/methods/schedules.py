@@ -1,4 +1,4 @@
-"""A decaying step size and a scale-free server optimiser, for auto-tuned runs."""
+"""A decaying step size, and a server optimiser that is independent of the scale of gradients, for automatic runs."""
 
 from __future__ import annotations
 

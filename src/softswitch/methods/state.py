@@ -31,7 +31,7 @@ class Average(NamedTuple):
 
     @classmethod
     def empty(cls, params: Params) -> Average:
-        """Return the mean of no iterates."""
+        """Return the mean of no iterates, with arrays of 0 in the structure of ``params``."""
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, float_dtype(leaf)), params)
         return cls(zeros, zeros, jnp.int32(0))
 
@@ -57,7 +57,7 @@ class Average(NamedTuple):
 
 
 class BestIterate(NamedTuple):
-    """The best feasible iterate by its reports; while there is none, the one with the smallest criterion."""
+    """The feasible iterate with the smallest reported objective; if none is feasible, that of smallest criterion."""
 
     params: Params  # the iterate
     score: Float[Array, ""]  # its reported worst-client objective; +∞ while no iterate was feasible

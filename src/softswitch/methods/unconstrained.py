@@ -19,7 +19,7 @@ from softswitch.support import checks
 from softswitch.support.arrays import weighted_sum
 
 LEAST = 1e-10
-"""Offset of the losses of ``QFedAvg`` that makes their powers differentiable."""
+"""Offset added to the losses of ``QFedAvg``, so that powers of 0 are finite."""
 CONTROL_VARIATES = ControlVariates()  # default of ``ScaffPD.at_clients``
 
 
@@ -76,7 +76,7 @@ class QFedAvg(FedAvg):
     sees_each: ClassVar[bool] = True
 
     def combine(self, k: Any, reports: Reports, decision: Decision, directions: Any) -> Any:
-        """Return η⁻¹ Σ Δ_i / Σ h_i, along which a step of η is the method's step."""
+        """Return η⁻¹ Σ Δ_i / Σ h_i, the direction along which a server step of size η is that of q-FedAvg."""
         # The regret f − f* on a batch may be negative.
         loss = jnp.maximum(jnp.where(decision.weights > 0, reports.objective, 0), 0) + LEAST
         powers = jnp.power(loss, self.power)
@@ -89,7 +89,7 @@ class QFedAvg(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class Agnostic(ComparisonMethod):
-    """AFL (Mohri et al., arXiv 1902.00146) and, with clients sampled by their weights, DRFA (arXiv 2102.12660).
+    """Agnostic federated learning (AFL, arXiv 1902.00146), and with sampled clients DRFA (arXiv 2102.12660).
 
         λ ← Π_Δ(λ + γ_d v),   v_i = (n/m) f_i(w_k) for reporting clients, else 0
         w_{k+1} = w_k − η Σ_i λ_i u_i(f_i)                           AFL
@@ -116,7 +116,7 @@ class Agnostic(ComparisonMethod):
 
     @property
     def draws_clients(self) -> bool:  # type: ignore[override]
-        """Whether the method samples the updating clients (DRFA)."""
+        """Whether the method samples the clients that compute updates: ``draws`` (DRFA)."""
         return self.draws
 
     def init(self, clients: int, constraints: int) -> Float[Array, " n"]:

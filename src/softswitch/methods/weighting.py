@@ -1,4 +1,4 @@
-"""Weights and statistics of client values: softmax weights on any Array-API array, and trimmed NumPy statistics.
+"""Weights and statistics of client values: softmax weights of array API arrays, and trimmed NumPy statistics.
 
 The weights treat the entries of ``values`` as one set: a vector has one value per client, a matrix (clients ×
 constraints) one per pair. ``mask`` is True for the entries to include, and must broadcast against ``values``. Default:

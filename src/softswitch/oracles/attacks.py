@@ -33,7 +33,7 @@ class AttackContext(NamedTuple):
     feasible: Bool[Array, ""]  # switch bit; True when reports are forged
 
     def replace_byzantine(self, honest: Array, forged: Array) -> Array:
-        """Return ``forged`` for the Byzantine clients and ``honest`` for all others."""
+        """Return ``forged`` in the rows of the Byzantine participants, and ``honest`` in all others."""
         return jnp.where(expand_like(self.byzantine, honest), forged, honest).astype(honest.dtype)
 
 
@@ -137,7 +137,7 @@ class ByzantineOracle(Oracle):
     draw_for = property(attrgetter("honest.draw_for"))
 
     def report(self, params: Params, draws: Any) -> tuple[Reports, Any]:
-        """Return the reports, forged by the Byzantine participants."""
+        """Return the reports, with those of Byzantine participants forged."""
         reports, kept = self.honest.report(params, draws)
         forged = self._forge(self.byzantine[draws.clients], reports.objective, reports.constraint)
         return reports._replace(objective=forged[0], constraint=forged[1]), kept

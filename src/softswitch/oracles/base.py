@@ -220,11 +220,11 @@ def _evaluate(oracle: Oracle, params: Params) -> tuple[Array, Array]:
 class Federation:
     """Clients of any kind with initial parameters, for ``solve`` and ``sweep``.
 
-    ``solve`` makes one from a problem and data. Construct one directly if clients are not rows and gradients, such as
-    simulators with a policy.
+    ``solve`` makes one from a problem and data. Construct one directly for clients that do not compute gradients on
+    rows, such as simulators with a policy.
 
     Attributes:
-        oracle: The clients.
+        oracle: Reports, directions and evaluations of the clients.
         start: Initial parameters w_0, a pytree of floating arrays.
         names: Labels of the clients, in the order of their indices.
         domain: Set Θ onto which every server step is projected: ``Ball``, ``Box``, or anything with a ``project``.
@@ -306,7 +306,7 @@ class HostOracle(Oracle):
         """
 
     def buffers(self) -> Any:
-        """Return the state besides the parameters, such as batch-norm statistics; None if there is none."""
+        """Return the clients' state besides the parameters, such as batch-norm statistics; None if there is none."""
         return None
 
     def evaluate_params(self, params: Params) -> Evaluation:

@@ -18,7 +18,7 @@ MIN_PARAMETERS, MIN_REPORT_ROWS, MIN_GRADIENT_ROWS = 64, 256, 64
 
 
 class Batches(NamedTuple):
-    """Number of rows for a report and for a gradient; None for all rows."""
+    """Numbers of rows that a client draws for a report and for a gradient; None for all rows."""
 
     report: int | None
     update: int | None

@@ -69,7 +69,7 @@ class Losses:
 
     @property
     def is_random(self) -> bool:
-        """Whether any function takes a random key."""
+        """Whether the objective, the constraint or the surrogate takes a random key."""
         functions = filter(None, self._functions)
         return any(f.random if isinstance(f, PooledConstraint) else takes_key(f) for f in functions)
 
@@ -100,7 +100,7 @@ class Losses:
         return jnp.concatenate([self.objective(params, batch)[None], self.constraints(params, batch)])
 
     def statistics(self, params: Params, batch: Batch) -> Array | None:
-        """Return the additive statistics of a pooled constraint; None for a plain one."""
+        """Return the additive statistics of a pooled constraint on a batch; None for a plain one."""
         if not isinstance(self.constraint_function, PooledConstraint):
             return None
         return call_with_key(self.constraint_function.statistics, params, batch, None)
@@ -119,7 +119,7 @@ class Losses:
         return jnp.dot(mix.constraint, self.differentiable_constraints(params, batch, key))
 
     def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """Return the local loss a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε) of a method that does not switch.
+        """Return a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε) of ``mix``, the local loss if a method does not switch.
 
         With a surrogate s_i it is a·f_i + <b_i, s_i> + c·Σ s_i, the last sum over the constraints with g_i > ε.
         """
@@ -250,7 +250,7 @@ def client_values(
 
 
 compiled_values = jax.jit(partial(client_values, together=full_data_slice_size), static_argnames="losses")
-"""``client_values`` for use outside of a compiled program."""
+"""Compiled version of ``client_values`` for evaluations on all rows, for use outside of a compiled program."""
 
 
 def client_statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, "n s"]:
@@ -279,7 +279,7 @@ def make_evaluator(problem: Problem, clients: ClientData, params: Params | None 
 
 
 def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Params | None = None) -> tuple[str, ...]:
-    """Return the names of the problem's functions that do not read the row weights."""
+    """Return the names of the problem's functions that do not read the row weights, such as "objective"."""
     params = problem.start if params is None else params
     return problem.trace(clients.rows.batch_shapes(int(clients.sizes.max()), float_dtype(params)), params).ignore_weight
 
@@ -305,7 +305,7 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
 
 
 def padded_widths(clients: ClientData) -> np.ndarray:
-    """Return the number of rows of each client's batch of all rows, padding included."""
+    """Return the number of rows of each client's batch of all rows with padding: powers of two, or all equal."""
     sizes = clients.sizes
     if len(np.unique(sizes)) == 1:
         return sizes

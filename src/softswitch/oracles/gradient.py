@@ -187,7 +187,7 @@ class GradientOracle(Oracle):
         return lax.cond(decision.feasible, lambda: minimise(objective), lambda: minimise(constraint))
 
     def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
-        """Return Σ_i r_i ∇h_i for E = 1, all clients and all rows, computed by client size to avoid padding."""
+        """Return Σ_i r_i ∇h_i of the local losses h_i for E = 1 and all rows of all clients, grouped by size."""
         plan, total = self.evaluation_plan, jax.tree.map(jnp.zeros_like, params)
         for clients, width in zip(plan.groups, plan.widths, strict=True):
 

@@ -78,7 +78,7 @@ class Sampling:
         return "auto" in (self.batch_size, self.value_batch_size)
 
     def participants(self, clients: int) -> int:
-        """Return m, the number of clients in a round: at least one.
+        """Return m, the number of clients in a round: ``participation`` · ``clients``, rounded, at least 1.
 
         Args:
             clients: Number of clients n.

@@ -98,7 +98,7 @@ class BlockEvaluator:
 
 
 def read_clients(data: StreamedData, clients: np.ndarray, width: int) -> Rows:
-    """Read the evaluation rows of some clients, of at most ``width`` rows each."""
+    """Return the evaluation rows of ``clients`` on the device, followed by zeros up to ``width`` rows per client."""
     store, first, together = make_store(data, len(clients) * width), 0, max(1, INDEX_ROWS // width)
     for begin in range(0, len(clients), together):
         rows = data.evaluation_rows(clients[begin : begin + together])
@@ -115,7 +115,7 @@ def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
 
 
 class OutOfCoreDerivatives(RowDerivatives):
-    """The derivatives of ``StreamedData``: each exchange reads the rows of all clients, half a buffer at a time."""
+    """Derivative oracle of ``StreamedData``: each reply reads the rows of all clients, half a buffer at a time."""
 
     def __init__(
         self, problem: Problem, data: StreamedData, *, pooled: bool = False, held_out: ClientData | None = None
@@ -126,15 +126,15 @@ class OutOfCoreDerivatives(RowDerivatives):
         super().__init__(problem, DataOutline(data), pooled=pooled, held_out=held_out)
 
     def evaluate(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client, in the user's precision."""
+        """Return the values of every client on all of its rows, in the precision of the parameters."""
         return self._blocks.evaluate(params)
 
     def digest(self) -> dict[str, str]:
-        """Return digests of some rows and of the program, as text by name."""
+        """Return digests of a sample of rows and of the program, as text by name."""
         return super().digest() | {"clients": self._data.fingerprint()}
 
     def compute(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield the derivatives of one block of clients after another."""
+        """Yield (client indices, derivatives) of one block of clients after another."""
         for group, width in self.groups:
             count = max(1, self._data.buffer_bytes // (2 * width * self._data.row_bytes))
             for clients in np.array_split(group, -(-len(group) // count)):
@@ -164,7 +164,7 @@ def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Param
 
 
 MAX_ROUNDS = 250
-"""Maximum number of rounds whose rows are read together."""
+"""Maximum number of rounds whose rows are read at a time."""
 
 
 class RoundRows(NamedTuple):

@@ -34,7 +34,7 @@ class RegretObjective:
 
 @dataclass(frozen=True)
 class RandomRegretObjective(RegretObjective):
-    """``RegretObjective`` for an objective that takes a random key."""
+    """A ``RegretObjective`` whose objective takes a random key."""
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """Return f − f* on a batch."""
@@ -71,7 +71,7 @@ class RegretTask(NamedTuple):
 
 
 def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.ndarray) -> RegretTask:
-    """Return the problem with regrets as objectives; a problem that already has them is returned unchanged.
+    """Return the problem with regrets as objectives, and its clients; both unchanged if they are regrets already.
 
     ``client_optimum`` has f_i* in the clients' order; −∞ for a client without an objective.
     """
@@ -84,7 +84,7 @@ def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.nda
 
 
 def _with_client_optimum(clients: ClientData, optimum: np.ndarray, problem: Problem) -> ClientData:
-    """Return the clients' data with f_i* in a column; −∞ becomes 0."""
+    """Return the clients' data with the column ``client_optimum`` of f_i*, where −∞ becomes 0."""
     if len(optimum) != len(clients):
         raise ValueError(
             f"client_optimum must have a number for each of {len(clients)} clients, but has {len(optimum)}"

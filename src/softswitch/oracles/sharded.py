@@ -78,7 +78,7 @@ class DeviceOracle(GradientOracle):
         return self._fold(participants[0], compute, lambda total, part, **_: total + part, lambda shape: shape)
 
     def fused_by_size(self, loss: Loss, params: Params, decision: Decision) -> Params:
-        """Return the device's part of Σ_i r_i ∇h_i for E = 1; the dummy client has weight 0."""
+        """Return the device's part of Σ_i r_i ∇h_i of the local losses h_i; the dummy client has weight 0."""
         own, weights = jax.tree.map(
             lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf[:1])]), (decision.local_loss.own, decision.weights)
         )
@@ -176,7 +176,7 @@ class ShardedOracle(GradientOracle):
         return self._locate_rows(clients, source, 0, keys)
 
     def _locate_rows(self, clients: Int[Array, " m"], key: Array, first: int, keys: Array | None) -> RowDraws:
-        """Return draws with the location of each batch's random words in place of its rows."""
+        """Return draws with the location of each batch's random words in place of row indices."""
         m = self.participants
         first_update = first + self.report_batching.bit_count(m, 1)
         report = self.report_batching.locate_words(key, first, m, 1)[0]
@@ -341,7 +341,7 @@ def shard_oracle(
 
 
 class ShardedDerivatives(RowDerivatives):
-    """The derivatives of clients that are sharded over devices: each device computes those of its own clients."""
+    """Derivative oracle of clients that are sharded over devices; each device computes those of its own clients."""
 
     def __init__(
         self, problem: Problem, clients: ClientData, devices: Any, *, pooled: bool = False, held_out: Any = None
@@ -353,16 +353,16 @@ class ShardedDerivatives(RowDerivatives):
         super().__init__(problem, clients, pooled=pooled)
 
     def evaluate(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client, in the user's precision."""
+        """Return the values of every client on all of its rows, in the precision of the parameters."""
         return self._oracle.evaluate_params(params)
 
     def evaluate_held_out(self, params: Params) -> Evaluation | None:
-        """Evaluate parameters on held-out rows; None if there are none."""
+        """Return the values of every client on held-out rows, or None if there are none."""
         values = self._oracle.evaluate_held_out(params)
         return None if values is None else Evaluation(*map(np.asarray, values))
 
     def compute(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield the derivatives of the clients of one width after another, computed on all devices together."""
+        """Yield (client indices, derivatives) of the clients of one batch width after another, over all devices."""
         oracle, owner = self._oracle, np.asarray(self._oracle.owner)
         # The dummy client n is not needed.
         weights, needed = np.pad(weights, ((0, 1), (0, 0))), np.append(needed, False)

@@ -23,9 +23,16 @@ Arrays = Mapping[str, Any]
 class TorchOracle(HostOracle):
     """Oracle of clients that hold PyTorch data sets and take gradient steps of one module, one after another.
 
-    ``held_out`` has None for a client without held-out rows. With ``replace=None`` rows are drawn with replacement,
-    but a client with no more rows than a batch uses each row once. ``client_optimum`` is f_i* if objectives are
-    regrets.
+    Args:
+        functions: Objective and constraint of the module.
+        clients: Rows of each client.
+        held_out: Held-out rows in the clients' order, None for a client without any; None: no held-out rows.
+        participants: Number of clients m in a round.
+        local_steps: Number of local steps E.
+        batches: Numbers of rows of a report and of a gradient.
+        replace: Whether rows are drawn with replacement. None: yes, but a client with no more rows than a batch uses
+            each row once.
+        client_optimum: f_i* of each client if objectives are regrets. Default: None, no regrets.
     """
 
     client_count = property(lambda self: len(self._clients))

@@ -1,4 +1,4 @@
-"""Derivatives of PyTorch modules, in float64 whatever the precision of the module."""
+"""Second derivatives of PyTorch modules at clients, in float64 for modules of any precision."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, map_b
 from softswitch.problem.domains import Domain
 
 PROBE_ROWS = 8
-"""Number of rows on which the functions are checked before a run."""
+"""Maximum number of rows on which the functions are checked before a run."""
 
 
 class TorchDerivatives(DerivativeOracle):
-    """The derivatives of clients with PyTorch data, by automatic differentiation, one client after another.
+    """Derivative oracle of clients with PyTorch data, by automatic differentiation, one client after another.
 
-    Functions compute in ``eval`` mode. ``reply`` leaves the module as it is; ``evaluate`` loads parameters into it.
+    Functions compute in ``eval`` mode. ``reply`` does not change the module; ``evaluate`` loads parameters into it.
 
     Args:
-        functions: Objective and constraint of a module. Its parameters are the start.
-        clients: Rows by client; one client is enough.
-        held_out: Rows for ``evaluate_held_out``, None for a client without any.
-        domain: ``Ball``, ``Box`` or None.
-        convex: Whether the functions are declared convex.
-        client_optimum: f_i* of each client if objectives are regrets.
+        functions: Objective and constraint of a module, whose parameters are the start.
+        clients: Rows by client label, for at least one client.
+        held_out: Rows for ``evaluate_held_out`` in the clients' order, None for a client without any. Default: none.
+        domain: ``Ball`` or ``Box``. Default: None, no domain.
+        convex: Whether the functions are declared convex. Default: None, unknown.
+        client_optimum: f_i* of each client if objectives are regrets. Default: None, no regrets.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TorchDerivatives(DerivativeOracle):
         self._probe()
 
     def _probe(self) -> None:
-        """Differentiate both functions twice on a few rows, and raise if that fails or if values are random."""
+        """Raise if both functions cannot be differentiated twice on a few rows, or draw random numbers."""
         rows = self._clients[0]
         batch = rows.take(np.arange(min(PROBE_ROWS, len(rows))))
         point = np.concatenate([self.start[name].ravel() for name in sorted(self.start)])
@@ -87,11 +87,11 @@ class TorchDerivatives(DerivativeOracle):
             raise ValueError("objective and constraint must not draw random numbers for SQP; use SoftmaxSGM")
 
     def evaluate(self, params: Any) -> Evaluation:
-        """Evaluate parameters at every client, in the module's precision."""
+        """Return the values of every client on all of its rows, in the precision of the module."""
         return Evaluation(*self._oracle.evaluate(params))
 
     def evaluate_held_out(self, params: Any) -> Evaluation | None:
-        """Evaluate parameters on held-out rows; None if there are none."""
+        """Return the values of every client on held-out rows, or None if there are none."""
         values = self._oracle.evaluate_held_out(params)
         return None if values is None else Evaluation(*values)
 
@@ -104,7 +104,7 @@ class TorchDerivatives(DerivativeOracle):
         return self._oracle.digest()
 
     def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
-        """Return values, gradients and the Hessian at a point; clients that are not ``needed`` return 0."""
+        """Return values, gradients and the Hessian at the query's point; 0 for clients that are not ``needed``."""
         weights = np.c_[query.weights, query.multipliers]
         needed = np.ones(len(weights), bool) if needed is None else needed
         self.rows += int(3 * self.sizes[needed].sum() + self.size * self.sizes[weights.any(axis=1) & needed].sum())
@@ -122,7 +122,7 @@ class TorchDerivatives(DerivativeOracle):
     def _derive(
         self, batch: Any, point: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
-        """Return the values and gradients of one client, and the Hessian of their weighted sum."""
+        """Return (f, g) of one client, their gradients, and the Hessian of their sum with ``weights``."""
         device = next(iter(self._functions.trained.values())).device
         at = torch.tensor(point, dtype=torch.float64, device=device, requires_grad=True)
         # The term of 0 makes every function, and every gradient, depend on the parameters.
@@ -140,7 +140,7 @@ class TorchDerivatives(DerivativeOracle):
         return found, jacobian, torch.cat(parts).cpu().numpy()
 
     def _values(self, batch: Any, at: torch.Tensor) -> torch.Tensor:
-        """Return f followed by g."""
+        """Return f followed by all g on a batch, as functions of the flat parameters ``at``."""
         module, ends = self._functions.module, np.cumsum([self.start[name].size for name in sorted(self.start)])
         parts = zip(sorted(self.start), at.tensor_split(ends[:-1].tolist()), strict=True)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -158,7 +158,7 @@ class TorchDerivatives(DerivativeOracle):
 
 
 class _Call(torch.nn.Module):
-    """Both functions as one module, whose parameters ``functional_call`` can replace."""
+    """A module that computes both functions, so that ``functional_call`` can replace the parameters."""
 
     def __init__(self, functions: ModuleFunctions) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _Call(torch.nn.Module):
 
 
 class _InDouble(TorchFunctionMode):
-    """Computes in float64 what a function computes in float32; ``is_lost`` says whether something stayed shorter."""
+    """A mode that computes in float64 instead of float32; ``is_lost`` is True if a result had fewer digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class _InDouble(TorchFunctionMode):
 
 
 def _to_double(value: Any) -> Any:
-    """Return a float32 tensor, or that dtype, as float64; anything else unchanged."""
+    """Return a float32 tensor as float64, ``torch.float32`` as ``torch.float64``, and anything else unchanged."""
     if value is torch.float32:
         return torch.float64
     return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
@@ -195,7 +195,7 @@ def _to_double(value: Any) -> Any:
 
 @contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Set ``eval`` mode within the context."""
+    """Set ``eval`` mode for the ``with`` block; restore the mode of every submodule afterwards."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -206,7 +206,7 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _pull_back(outputs: torch.Tensor, at: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
-    """Return the gradients of <unit, outputs>, stacked."""
+    """Return the gradient of <unit, outputs> with respect to ``at`` for every row of ``units``, stacked."""
     try:
         return torch.autograd.grad(outputs, at, units, retain_graph=True, is_grads_batched=True)[0]
     except RuntimeError:  # an operation that cannot be batched
@@ -214,7 +214,7 @@ def _pull_back(outputs: torch.Tensor, at: torch.Tensor, units: torch.Tensor) -> 
 
 
 def _check_layers(module: torch.nn.Module) -> None:
-    """Raise if a module has layers whose values depend on other rows or on random numbers."""
+    """Raise ValueError if a module has layers whose values depend on other rows or on random numbers."""
     for name, layer in module.named_modules():
         if isinstance(layer, _NormBase) and layer.track_running_stats:
             reason = f"running means of normalisation ({name}) for SQP; use GroupNorm or LayerNorm"

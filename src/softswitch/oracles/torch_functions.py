@@ -53,7 +53,7 @@ class TorchRows:
             return to_device(self._collate([self._rows[int(i)] for i in indices]), self._device)
 
     def all_rows(self, *, keep: bool = False) -> Any:
-        """Return all rows as one batch, and cache it if ``keep`` is True."""
+        """Return all rows as one batch; with ``keep`` it is cached for later calls."""
         if self._cached is not None:
             return self._cached
         tensors = self._rows.tensors if isinstance(self._rows, TensorDataset) else None

@@ -91,7 +91,7 @@ class PrivacyAccount:
 
 @lru_cache(maxsize=4096)
 def compute_epsilon(releases: Releases, levels: NoiseLevels, rate: float, delta: float) -> float:
-    """Return the ε at ``delta`` of all releases of a client that draws each row with probability ``rate``."""
+    """Return ε, given δ, of all releases of a client that draws each row with probability ``rate``; 0 without any."""
     if not any(releases):
         return 0.0
     try:

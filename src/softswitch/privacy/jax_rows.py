@@ -26,7 +26,7 @@ class DrawnRows(NamedTuple):
 
 
 def all_rows(rows: Rows, client: Array, width: int) -> DrawnRows:
-    """Return every row of a client; ``width`` is the number of rows of the largest client."""
+    """Return all rows of a client, padded to ``width``, the number of rows of the largest client."""
     return _at(rows, client, jnp.arange(width, dtype=jnp.int32))
 
 
@@ -38,9 +38,10 @@ def draw_poisson_sample(rows: Rows, client: Array, width: int, capacity: int, ke
 
 
 def poisson_capacity(rate: float, width: int) -> int:
-    """Return a size that a Poisson sample exceeds with a probability below 10⁻²⁵.
+    """Return a number of rows that a Poisson sample of ``width`` rows exceeds with a probability below 10⁻²⁵.
 
-    This is Bernstein's inequality exp(−t²/(2(σ² + t/3))) at t = 12σ + 40; it is largest near σ = 0, with exp(−60).
+    By Bernstein's inequality the probability is at most exp(−t²/(2(σ² + t/3))) at t = 12σ + 40, which is largest near
+    σ = 0, with exp(−60).
     """
     mean = rate * width
     return min(width, math.ceil(mean + 12 * math.sqrt(mean * (1 - rate)) + 40))

@@ -92,7 +92,7 @@ class Releases(NamedTuple):
 
     @classmethod
     def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
-        """Return the releases of a client that takes part in every round, the maximum."""
+        """Return the maximum numbers of releases of a client, which takes part in every round."""
         return cls(rounds, rounds * local_steps, evaluations, int(not privacy.public_sizes))
 
 
@@ -124,6 +124,6 @@ class NoiseLevels(NamedTuple):
 
 
 def zcdp_budget(epsilon: float, delta: float) -> float:
-    """Return ρ with ε = ρ + 2 sqrt(ρ ln(1/δ)), for which ρ-zCDP implies (ε, δ)-differential privacy."""
+    """Return the ρ for which ρ-zCDP implies (ε, δ)-differential privacy: the root of ε = ρ + 2 sqrt(ρ ln(1/δ))."""
     log = math.log(1 / delta)
     return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2

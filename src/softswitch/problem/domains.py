@@ -63,7 +63,7 @@ class Ball(TracedSettings, Domain):
 
 @dataclass(frozen=True)
 class Box(TracedSettings, Domain):
-    """The box with ``lower`` <= every entry <= ``upper``.
+    """The box of all parameters with ``lower`` <= every entry <= ``upper``.
 
     Attributes:
         lower: Lower bound of every entry, a finite number.

@@ -32,17 +32,17 @@ SIDE = "side"
 
 
 def demographic_parity(predict: Predict) -> PooledConstraint:
-    """Return the constraint |mean π over the protected group − mean π over the other rows|."""
+    """Return the constraint |mean probability in the protected group − mean probability in the other rows|."""
     return _gaps(predict, None)
 
 
 def equal_opportunity(predict: Predict) -> PooledConstraint:
-    """Return the constraint |mean π over the protected group's positive rows − mean π over the other positive rows|."""
+    """Return the gap of the mean probability between the groups on positive rows (y = 1), as a constraint."""
     return _gaps(predict, 1)
 
 
 def equalized_odds(predict: Predict) -> PooledConstraint:
-    """Return two constraints: the gap of mean π between the groups on positive rows, and the gap on negative rows."""
+    """Return two constraints: the gap of the mean probability between the groups on positive and on negative rows."""
     return _gaps(predict, 1, 0)
 
 
@@ -53,7 +53,7 @@ def cross_entropy_range(level: float = 0.0) -> tuple[float, float]:
 
 @lru_cache
 def _gaps(predict: Predict, *labels: int | None) -> PooledConstraint:
-    """Return one gap of mean π between the groups for each label: on the rows of that class, or on all rows (None)."""
+    """Return a gap of the mean probability between the groups for each label: on its rows, or on all rows (None)."""
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
 
     def statistics(params: Params, batch: Batch) -> Array:
@@ -116,7 +116,10 @@ def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
 
 @lru_cache
 def signed_gaps(predict: Predict) -> Any:
-    """Return two constraints, the difference of the groups' mean π and its negative, from the column ``side``."""
+    """Return two constraints, the difference of the groups' mean probabilities and its negative.
+
+    Batches need the column ``side`` (see ``gap_sides``).
+    """
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
 
     def constraint(params: Params, batch: Batch) -> Float[Array, " two"]:
@@ -128,10 +131,11 @@ def signed_gaps(predict: Predict) -> Any:
 
 
 def gap_sides(group: ArrayLike, client: ArrayLike, *, counted: ArrayLike | None = None) -> np.ndarray:
-    """Return the column ``side`` of ``signed_gaps``: weights whose mean with π is the difference of the groups' means.
+    """Return the column ``side`` of ``signed_gaps``: row factors of a difference of means.
 
-    With n counted rows of a client, m of them in the row's group, it is n/m in the protected group and −n/m outside.
-    It is 0 for rows that do not count, and for all rows of a client that lacks one of the groups.
+    The mean of side·probability over counted rows is the difference of the groups' mean probabilities. With n counted
+    rows of a client, m of them in the row's group, side is n/m in the protected group and −n/m outside. It is 0 for
+    rows that do not count, and for all rows of a client that lacks one of the groups.
 
     Args:
         group: Group of each row; 1 is the protected group.

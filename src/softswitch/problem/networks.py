@@ -64,7 +64,7 @@ def constant_network(like: Network, odds: float | Array) -> Network:
 
 
 def rescale_network(params: Network, scale: float, offset: float | Array) -> Network:
-    """Return the network whose outputs are ``scale`` · outputs + ``offset``."""
+    """Return a copy of the network with the outputs ``scale`` · (outputs of ``params``) + ``offset``."""
     *hidden, last = params
     return [*hidden, {"w": scale * last["w"], "b": scale * last["b"] + offset}]
 
@@ -78,7 +78,7 @@ def apply_network(params: Network, x: Float[Array, "rows features"]) -> Float[Ar
 
 
 def scores(params: Network, x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
-    """Return the first output of the network: the log-odds of the positive class, or a regression value."""
+    """Return the first output for each row: the log-odds of the positive class, or the standardised prediction."""
     return apply_network(params, x)[:, 0]
 
 
@@ -164,8 +164,8 @@ class LabelScale(NamedTuple):
     """Scale and range of a regression label.
 
     Attributes:
-        scale: Standard deviation of the label, in the label's unit.
-        low: Smallest standardised label, to which predictions are clipped. None: unknown, no clipping.
+        scale: Standard deviation of the label, in the label's unit. Default: 1.
+        low: Smallest standardised label, to which predictions are clipped. Default: None, unknown, no clipping.
         high: Largest standardised label; None together with ``low``.
     """
 

@@ -1,4 +1,4 @@
-"""The problem statement: an objective, a constraint, a start, and optionally a domain."""
+"""Problem: an objective, a constraint, initial parameters, and optionally a domain."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PooledConstraint:
 
 @dataclass(frozen=True)
 class Problem:
-    """A federated problem: minimise max_i f_i(w) over w subject to max_i g_i(w) <= 0, with f_i, g_i of client i's rows.
+    """A federated problem: minimise max_i f_i(w) over the parameters w, subject to max_i g_i(w) <= 0, for clients i.
 
     Attributes:
         objective: ``(params, batch) -> scalar``, f on a batch. It is minimised.
@@ -62,7 +62,7 @@ class Problem:
             tolerance). A vector holds several constraints. Or a ``PooledConstraint``.
         start: w_0, a pytree of floating arrays: a vector, nested dicts and lists, the parameters of a Flax or Equinox
             model. Or a PyTorch module: the functions are then ``(module, batch) -> ...``, and clients ``TorchData``.
-        domain: Θ to project onto after every server step: ``Ball``, ``Box``, anything with a ``project``, or None.
+        domain: Θ to project onto after each server step: ``Ball``, ``Box``, anything with a ``project``. Default: None.
         convex: True if f, g and Θ are convex, which makes the lower bound on the optimum valid. False if they are not.
             Default: None, unknown. Nothing else depends on it.
         constraint_surrogate: ``(params, batch) -> scalar or vector``, of the constraint's shape: a smooth function

@@ -64,7 +64,7 @@ def check_seed(name: str, value: Any) -> int:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return ``value`` if it is one of ``choices``, or raise ValueError."""
+    """Return ``value`` as a str if it is one of ``choices``, or raise ValueError."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}")
     return str(value)

@@ -1,4 +1,4 @@
-"""Style of the figures: colours for colour-blind readers, panels, and a legend below the figure."""
+"""Style of Matplotlib figures: colours for colour-blind readers, panels, and a legend below the figure."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _update(digest: Any, value: Any, seen: dict[int, Any]) -> None:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """Return the values that determine what an object computes."""
+    """Return the parts of a value for its digest: code and references of a function, entries, or attributes."""
     if isinstance(value, FunctionType):
         return [value.__code__, value.__defaults__, value.__kwdefaults__, *_references(value)]
     if isinstance(value, MethodType):

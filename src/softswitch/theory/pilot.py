@@ -74,7 +74,7 @@ def estimate_constants(
     lipschitz, gradient_noise, value_noise, spread = 0.0, 0.0, 0.0, 0.0
     for index, params in enumerate([problem.start, *_points(theta, problem.start, points, generator)]):
         key = jax.random.fold_in(jax.random.key(seed), index)
-        measured = _scatter(clients.rows, jnp.asarray(chosen), params, key, losses, how, whole, pilots)
+        measured = _measure_noise(clients.rows, jnp.asarray(chosen), params, key, losses, how, whole, pilots)
         norms, values, gradients = map(np.asarray, measured)
         for array in (norms, values, gradients):
             bad = chosen[~np.isfinite(array).reshape(len(chosen), -1).all(axis=1)]
@@ -131,12 +131,12 @@ def _points(theta: Ball | Box, start: Params, points: int, generator: np.random.
 
 
 @partial(jax.jit, static_argnames=("losses", "how", "whole", "pilots"))
-def _scatter(
+def _measure_noise(
     rows: Rows, clients: Any, params: Params, key: Any, losses: Losses, how: Batching, whole: Batching, pilots: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return gradient norms on all rows, and absolute deviations of pilot values and gradients from those.
+    """Return gradient norms on all rows, and distances of pilot values and gradients from those on all rows.
 
-    The first axis is the clients, the last one the functions f and g.
+    The first axis is the clients, the last one the functions f and g. ``how`` draws pilot batches, ``whole`` all rows.
     """
 
     def measure(batch: Any) -> tuple[jax.Array, jax.Array]:

@@ -197,7 +197,7 @@ class _Planner:
             return bound(constants, setting).epsilon <= target
 
         def with_rounds(rounds: int) -> Setting | None:
-            """Return the setting with the smallest B_ζ that meets the target, or None."""
+            """Return the setting with these rounds and the smallest B_ζ that meets the target, or None."""
             setting = replace(template, rounds=rounds)
             errors = bound(constants, setting)
             remaining = target - errors.optimization - errors.sampling
@@ -289,7 +289,7 @@ def _find_remedy(constants: Constants, setting: Setting) -> str:
 
 
 def _find_warnings(constants: Constants, setting: Setting) -> tuple[str, ...]:
-    """Return warnings if ε' loses the rate DL/√K: E beyond √K, or too noisy gradients."""
+    """Return warnings, one for each reason why ε' loses the rate DL/√K: E above √K, or too noisy gradients."""
     warnings = []
     rows, variance = setting.batch_size * setting.local_steps, theorems.effective_variance(constants, setting)
     if setting.local_steps > theorems.max_local_steps(setting.rounds):

@@ -70,7 +70,7 @@ class Setting:
 
     @property
     def samples(self) -> int:
-        """Number of rows evaluated, K·m·(B_ζ + E·B_g)."""
+        """Number of rows that the run evaluates, K·m·(B_ζ + E·B_g)."""
         return self.rounds * self.participants * (self.value_batch_size + self.local_steps * self.batch_size)
 
 
@@ -240,7 +240,7 @@ def effective_variance(constants: Constants, setting: Setting) -> float:
 
 
 def min_gradient_rows(constants: Constants) -> int:
-    """Return the smallest B_g·E with σ̄² <= 1: (σ_g/L)², rounded up.
+    """Return the smallest number of gradient rows B_g·E of a client and round with σ̄² <= 1: (σ_g/L)², rounded up.
 
     Args:
         constants: Constants of the problem.

@@ -43,7 +43,7 @@ class Played(NamedTuple):
 
 
 def make_vector_env(environment: Environment, count: int) -> VectorEnv:
-    """Return a vector environment with ``count`` copies; raise ValueError if the function makes another one."""
+    """Return a vector environment with ``count`` copies; raise ValueError if the function returns another one."""
     if isinstance(environment, str):
         return gymnasium.make_vec(environment, num_envs=count)
     required = [p for p in inspect.signature(environment).parameters.values() if p.default is p.empty]
@@ -66,7 +66,7 @@ def play(
     seed: int,
     cost: CostFunction | None,
 ) -> Played:
-    """Play one episode of at most ``horizon`` steps in each environment; ``cost`` defaults to ``info["cost"]``."""
+    """Play one episode of at most ``horizon`` steps in each environment; ``cost=None`` uses ``info["cost"]``."""
     generator = np.random.default_rng(seed)
     seen, _ = environments.reset(seed=int(generator.integers(2**31)))
     alive = np.ones(environments.num_envs)

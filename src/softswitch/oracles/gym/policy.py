@@ -184,7 +184,7 @@ class NumpyNetwork:
         return outputs, Slopes(times, transposed)
 
     def _forward(self, weights: Weights, observations: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the outputs and the inputs of each layer."""
+        """Return the outputs for the observations, and the inputs of each layer."""
         inputs = [np.asarray(observations, float)]
         for i in range(len(self.hidden)):
             inputs.append(np.tanh(inputs[-1] @ weights[f"weights {i}"] + weights[f"bias {i}"]))

@@ -17,11 +17,11 @@ MAX_PRODUCT_INPUTS = 12
 ITERATIONS, DAMPING = 10, 1e-3
 """Maximum number of conjugate gradient iterations, and damping added to the Fisher matrix."""
 SHORTEN, ATTEMPTS = 0.8, 10
-"""Backtracking factor and maximum number of attempts of the line search."""
+"""Backtracking factor and maximum number of step lengths of the line search."""
 
 
 def discounted_sums(per_step: np.ndarray, discount: float) -> np.ndarray:
-    """Return Σ_{s>=t} γ^(s−t) x_s for every step t; time is the first axis."""
+    """Return Σ_{s>=t} γ^(s−t) x_s for every step t, where x is ``per_step`` with time as the first axis."""
     return np.asarray(lfilter([1.0], [1.0, -discount], per_step[::-1], axis=0))[::-1]
 
 
@@ -42,7 +42,10 @@ def advantage_estimates(
 
 
 def _features(observations: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    """Return standardised observations, their products, powers of time, and products with time."""
+    """Return the features of the baseline: standardised observations, their products, and powers of time.
+
+    The shape is steps × episodes × features; features are 0 after the end of an episode.
+    """
     steps, episodes, numbers = observations.shape
     played = observations[alive > 0]
     scaled = np.clip((observations - played.mean(axis=0)) / (played.std(axis=0) + 1e-6), -4, 4)
