@@ -148,10 +148,7 @@ def full_data_slice_size(clients: int, bytes_per_client: int) -> int:
 
 
 def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:
-    """Return the stacked results of ``function`` for every client, with ``size`` clients computed together.
-
-    The first axis of every array of ``clients`` is the clients.
-    """
+    """Return the stacked results of ``function`` for every client (the first axis), with ``size`` clients together."""
     if size >= jax.tree.leaves(clients)[0].shape[0]:
         return jax.vmap(function)(clients)
     if size == 1:

@@ -100,10 +100,7 @@ def _with_client_optimum(clients: ClientData, optimum: np.ndarray, problem: Prob
 
 
 def check_optimum(optimum: Any, names: tuple[Any, ...]) -> np.ndarray:
-    """Return f_i* in the clients' order, from numbers in this order or a dict by name; else raise ValueError.
-
-    −∞ is accepted for a client without an objective.
-    """
+    """Return f_i* (−∞: no objective) in the clients' order, from such numbers or a dict by name; else ValueError."""
     if isinstance(optimum, Mapping) and set(optimum) == set(names):
         optimum = [optimum[name] for name in names]
     try:

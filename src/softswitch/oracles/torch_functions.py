@@ -209,8 +209,7 @@ class ModuleFunctions:
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
         """Return u_i = (w_k − w_{k,E})/(γE) after E steps of size γ from the module's parameters w_k.
 
-        With plain steps it is computed as the mean of the gradients, which avoids cancellation. The parameters of the
-        module are undefined afterwards.
+        With plain steps it is the mean of the gradients. The parameters of the module are undefined afterwards.
         """
         weights = self.trained
         self.module.train()

@@ -116,10 +116,7 @@ def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
 
 @lru_cache
 def signed_gaps(predict: Predict) -> Any:
-    """Return two constraints, the difference of the groups' mean probabilities and its negative.
-
-    Batches need the column ``side`` (see ``gap_sides``).
-    """
+    """Return two constraints: the difference of the groups' mean probabilities by ``gap_sides``, and its negative."""
     checks.check_callable("predict", predict, "(params, batch) -> one probability per row")
 
     def constraint(params: Params, batch: Batch) -> Float[Array, " two"]:

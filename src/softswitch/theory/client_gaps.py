@@ -40,7 +40,7 @@ def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = 
     Args:
         level: ρ, from 0 to 1.
         gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, () for the others.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, otherwise ().
     """
     shape = check_gap_shape(gap, shape)
     return float(GAPS[gap].ppf(checks.check_real("level", level, minimum=0, maximum=1), *shape))
@@ -56,7 +56,7 @@ def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, .
     Args:
         values: x, one finite value per client.
         gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, () for the others.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, otherwise ().
     """
     shape = check_gap_shape(gap, shape)
     ordered = np.sort(np.asarray(values, dtype=float).ravel())

@@ -285,7 +285,7 @@ def sampling_error(
         heterogeneity: Scale σ >= 0 of the clients' gaps to the worst client, in units of f and g.
         setting: Settings of the run; n, m, K and δ are used.
         gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, () for the others.
+        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, otherwise ().
     """
     scale, shape = checks.check_real("heterogeneity", heterogeneity, minimum=0), check_gap_shape(gap, shape)
     r = setting.participants / setting.clients

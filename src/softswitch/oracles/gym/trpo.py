@@ -42,10 +42,7 @@ def advantage_estimates(
 
 
 def _features(observations: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    """Return the features of the baseline: standardised observations, their products, and powers of time.
-
-    The shape is steps × episodes × features; features are 0 after the end of an episode.
-    """
+    """Return the features of the baseline (products of observations and time), steps × episodes × features."""
     steps, episodes, numbers = observations.shape
     played = observations[alive > 0]
     scaled = np.clip((observations - played.mean(axis=0)) / (played.std(axis=0) + 1e-6), -4, 4)
