@@ -23,7 +23,7 @@ from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives, UnavailableError
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreDerivatives
@@ -35,7 +35,7 @@ from softswitch.results import baseline
 from softswitch.results.baseline import Baseline, LowerBound
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
-from softswitch.results.history import ClientHistory, History, Record, join
+from softswitch.results.history import ClientHistory, History, Record, join, keep_clients
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
 from softswitch.support import checks
@@ -124,7 +124,7 @@ def solve_second_order(
     rounds = DEFAULT_EXCHANGES if rounds is None else rounds
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
     state = sqp.start(method, to_vector(start), len(oracle.names), oracle.shape)
-    records, done, margin, margins, stopped, late = list[Record](), 0, 0.0, 0, False, False
+    records, done, margin, margins, stopped, late, reason = list[Record](), 0, 0.0, 0, False, False, ""
     identity = {} if checkpoints is None else _identity(oracle, method, start, logging)
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
         if checkpoints is not None:
@@ -132,6 +132,11 @@ def solve_second_order(
             if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
                 saved.check_rounds(rounds)
                 state, records, done = saved.state, [saved.record], saved.done
+                names = tuple(map(str, oracle.names))
+                if oracle.outcomes is not None and saved.names != names:  # clients were excluded, or are new
+                    kept = [i for i, name in enumerate(saved.names) if name in names]
+                    records = [keep_clients(saved.record, kept, len(saved.names))]
+                    state = _restart(oracle, method, state)
                 margin, margins = json.loads(saved.journal)
                 began -= saved.seconds
                 share.update(History.from_records(oracle, records, done))
@@ -139,17 +144,26 @@ def solve_second_order(
             while not (stopped or late) and done < rounds:
                 if state.is_over:
                     excess = _rounding_excess(oracle, method, state)
-                    if excess <= 0 or margins == MAX_MARGINS:
+                    if not excess > 0 or margins == MAX_MARGINS:
                         break
                     least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, tolerance)
                     margin, margins = margin + max(2 * excess, least), margins + 1
                     state = sqp.propose(method, tolerance - margin, domain, state)
                     continue
-                with defer_interrupts():
-                    before, point = oracle.rows, state.query.point
+                before, point = oracle.rows, state.query.point
+                try:
                     reply = oracle.reply(state.query)
+                except UnavailableError as error:
+                    if not done:
+                        raise
+                    stopped, reason = True, str(error)
+                    break
+                with defer_interrupts():
                     record = _record(oracle, method, reply, oracle.rows - before, logging, point)
-                    state = sqp.advance(method, tolerance - margin, domain, state, reply)
+                    if _have_clients_changed(state, reply):
+                        state = _restart(oracle, method, state)
+                    else:
+                        state = sqp.advance(method, tolerance - margin, domain, state, reply)
                     records, done = [*records, record], done + 1
                 elapsed = time.perf_counter() - began
                 history = History.from_records(oracle, [record], 1, first=done - 1)
@@ -159,29 +173,52 @@ def solve_second_order(
                 stopped = run_callbacks((bar, *callbacks), chunk)
                 late = seconds is not None and elapsed >= seconds
                 if checkpoints is not None and checkpoints.is_due():
-                    records = _save(checkpoints, identity, state, records, done, elapsed, (margin, margins))
+                    records = _save(checkpoints, identity, oracle, state, records, done, elapsed, (margin, margins))
         except KeyboardInterrupt:
             if not done:
                 raise
             stopped = True
         elapsed = time.perf_counter() - began
         if checkpoints is not None:
-            records = _save(checkpoints, identity, state, records, done, elapsed, (margin, margins))
-    result = _finish(oracle, method, state, records, done, seed, elapsed, stopped and not state.is_over)
+            records = _save(checkpoints, identity, oracle, state, records, done, elapsed, (margin, margins))
+    stopped = stopped and not state.is_over
+    result = _finish(oracle, method, state, records, done, seed, elapsed, stopped, reason)
     if not lower_bound or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
         return result
     try:
         return replace(result, lower_bound=_lower_bound(oracle, result, state, check_convexity))
-    except KeyboardInterrupt:  # the run itself is complete
+    except (KeyboardInterrupt, UnavailableError):  # the run itself is complete
         return result
 
 
+def _have_clients_changed(state: SQPState, reply: Derivatives) -> bool:
+    """Return whether clients were lost, came back or are new since the iterate was evaluated."""
+    if reply.constraint.shape != state.found.constraint.shape:
+        return True
+    lost, was_lost = (
+        np.isneginf(found.objective) & np.isneginf(found.constraint).all(axis=1) for found in (reply, state.found)
+    )
+    return int(state.phase) != Phase.START and bool((lost != was_lost).any())
+
+
+def _restart(oracle: DerivativeOracle, method: SQP, state: SQPState) -> SQPState:
+    """Return the first state with the present clients, at the iterate."""
+    return sqp.start(method, state.point, len(oracle.names), oracle.shape)
+
+
 def _save(
-    checkpoints: Checkpoints, identity: Any, state: SQPState, records: Any, done: int, seconds: float, margins: Any
+    checkpoints: Checkpoints,
+    identity: Any,
+    oracle: DerivativeOracle,
+    state: SQPState,
+    records: Any,
+    done: int,
+    seconds: float,
+    margins: Any,
 ) -> list[Record]:
     """Save the run, and return its records as one."""
-    joined = join(records, done)
-    checkpoints.save(Snapshot(state, joined, done, seconds, 0, journal=json.dumps(margins)), identity)
+    joined, names = join(records, done), tuple(map(str, oracle.names))
+    checkpoints.save(Snapshot(state, joined, done, seconds, 0, names, journal=json.dumps(margins)), identity)
     return [joined]
 
 
@@ -228,7 +265,7 @@ def _record(
         held_out = ClientSummary.missing() if values is None else _summarize(*values[:2])
     clients = None
     if logging.record_clients:
-        clients = ClientHistory(cast(Any, np.arange(count, dtype=np.int32)), objective, constraint, {})
+        clients = ClientHistory(cast(Any, np.arange(count, dtype=np.int32)), objective, constraint, {}, oracle.outcomes)
     no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
     record = Record(
         objective=objective.max(),
@@ -268,11 +305,12 @@ def _finish(
     seed: int,
     seconds: float,
     stopped: bool,
+    reason: str,
 ) -> Result:
     """Return the result: the last iterate, evaluated in the user's precision."""
     params, history = oracle.rebuild(state.point), History.from_records(oracle, records, done)
     evaluation: Evaluation = oracle.evaluate(params)
-    status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped)
+    status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped, reason)
     start: Evaluation = oracle.evaluate(oracle.start)
     oracle.load_answer(params)
     return Result(
@@ -308,7 +346,13 @@ def _lower_bound(oracle: DerivativeOracle, result: Result, state: SQPState, chec
 
 
 def _describe(
-    oracle: DerivativeOracle, method: SQP, state: SQPState, evaluation: Evaluation, done: int, stopped: bool
+    oracle: DerivativeOracle,
+    method: SQP,
+    state: SQPState,
+    evaluation: Evaluation,
+    done: int,
+    stopped: bool,
+    reason: str,
 ) -> tuple[Status, tuple[Diagnostic, ...]]:
     """Return how the run ended, and what to know about it."""
     status, phase, diagnostics = model_status(oracle.names, method, evaluation), int(state.phase), []
@@ -318,7 +362,8 @@ def _describe(
         message = f"the derivatives of client {oracle.names[culprit]!r} are not finite at the start"
         return Status(StatusCode.DIVERGED, message, 0, oracle.names[culprit]), ()
     if stopped:
-        return Status(StatusCode.STOPPED, f"stopped after {done} exchanges; {status.message}", done, status.client), ()
+        message = f"stopped after {done} exchanges{reason and f': {reason}'}; {status.message}"
+        return Status(StatusCode.STOPPED, message, done, status.client), ()
     if phase == Phase.STALLED or phase < Phase.CONVERGED:
         reason = "no step within the rounding error improves it" if phase == Phase.STALLED else "the run has ended"
         evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
@@ -327,7 +372,10 @@ def _describe(
     if not oracle.is_exact:
         advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
         diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))
-    proof = None if status.ok else prove_infeasible(oracle, method.tolerance, state.query)
+    try:
+        proof = None if status.ok else prove_infeasible(oracle, method.tolerance, state.query)
+    except UnavailableError:
+        proof = None
     if proof is not None:
         least, assumed = proof
         blocking = [oracle.names[i] for i in np.flatnonzero(state.query.multipliers.any(axis=1))]

@@ -39,7 +39,8 @@ from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.domains import as_pytree
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.results.checkpoints import Snapshot
-from softswitch.results.history import ClientHistory, ClientOutcome, Record
+from softswitch.results.history import ClientHistory, ClientOutcome, Record, join
+from softswitch.results.history import keep_clients as keep_recorded
 from softswitch.support.arrays import take_clients
 from softswitch.support.tracing import program_digest
 
@@ -62,10 +63,6 @@ def _choose_by_memory(
     order = order_of_pass(key, k // rounds_per_pass(len(connected), places), len(connected))
     available = take_clients(memory._replace(forecasts=None), connected)
     return connected[select_clients(available, clients_in_turn(order, k, places), places, k, rest)]
-
-
-EMPTY_PLACE = {"clients": -1, "objective": np.nan, "constraint": np.nan, "outcomes": 0, "epsilon": np.nan}
-"""The entries of a round's record at a place without a client."""
 
 
 class Observed(NamedTuple):
@@ -246,7 +243,7 @@ class ServerState:
             )
             state, change = self._round_as_clients(state)
             record = self._complete(of_round, np.asarray(played.reports.mask), observed)
-        history = record if self.record is None else _concatenate(self.record, record)
+        history = record if self.record is None else join([self.record, record], self.done + 1)
         void_in_a_row = self.void_in_a_row + 1 if update is None else 0
         # One assignment: after Ctrl-C a round is either done or not.
         self.state, self.record, self.done, self.void_in_a_row = state, history, self.done + 1, void_in_a_row
@@ -350,15 +347,8 @@ def keep_clients(snapshot: Snapshot, kept: Sequence[int]) -> Snapshot:
         if (part := state.parts.get(name)) is not None:
             known = jnp.asarray([i for i in kept if i < len(part.times)], jnp.int32)
             state = state.with_part(name, take(part, known))
-    new_indices = np.full(len(snapshot.names) + 1, -1, np.int32)  # the last entry is for index −1
-    new_indices[list(kept)] = np.arange(len(kept))
-    places = {name: np.array(getattr(record.clients, name)) for name in EMPTY_PLACE}
-    places["clients"] = new_indices[places["clients"]]
-    for name, empty in EMPTY_PLACE.items():
-        places[name][places["clients"] < 0] = empty
-    worst, names = new_indices[record.worst_client], tuple(snapshot.names[i] for i in kept)
-    record = record._replace(worst_client=worst, clients=record.clients._replace(**places))
-    return snapshot._replace(state=state, record=record, names=names)
+    record = keep_recorded(record, kept, len(snapshot.names))
+    return snapshot._replace(state=state, record=record, names=tuple(snapshot.names[i] for i in kept))
 
 
 def _with_values(memory: Remembered, done: int, values: Mapping[int, Any]) -> Remembered:
@@ -369,21 +359,3 @@ def _with_values(memory: Remembered, done: int, values: Mapping[int, Any]) -> Re
     for index, (f, g) in values.items():
         objective[index], constraint[index] = f, g
     return memory.with_values(jnp.asarray(objective), jnp.asarray(constraint), jnp.asarray(~np.isnan(objective)), done)
-
-
-def _concatenate(before: Record, after: Record) -> Record:
-    """Concatenate the records of two stretches of rounds; pad the clients to the same width."""
-    assert before.clients is not None
-    assert after.clients is not None
-    width = max(before.clients.clients.shape[1], after.clients.clients.shape[1])
-    joined: Record = jax.tree.map(lambda a, b: np.concatenate([a, b]), _widen(before, width), _widen(after, width))
-    return joined
-
-
-def _widen(record: Any, width: int) -> Any:
-    """Return the record with empty places for more clients."""
-    recorded: Any = record.clients
-    more = [(0, 0), (0, width - recorded.clients.shape[1]), (0, 0)]
-    parts = {name: (getattr(recorded, name), fill) for name, fill in EMPTY_PLACE.items()}
-    padded = {name: np.pad(part, more[: part.ndim], constant_values=fill) for name, (part, fill) in parts.items()}
-    return record._replace(clients=recorded._replace(**padded)) if more[1][1] else record

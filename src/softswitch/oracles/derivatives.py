@@ -41,6 +41,10 @@ WORTH_A_WIDTH = 6_000_000
 """Padded rows times parameters that another width must save: its compilation costs about as much in ten exchanges."""
 
 
+class UnavailableError(RuntimeError):
+    """A client returns no derivatives; the text names it and the reason."""
+
+
 class DerivativeOracle(ABC):
     """Clients that return derivatives of second order on all of their rows: what ``SQP`` and lower bounds need.
 
@@ -55,6 +59,7 @@ class DerivativeOracle(ABC):
         rounding: Relative rounding error allowed for a mean over a client's rows.
         is_exact: Whether everything is computed in float64: False if a function casts to float32.
         has_gaps: Whether the constraints are the pieces a − b and b − a of gaps |a − b|, in this order.
+        outcomes: The ``ClientOutcome`` of each client in the last exchange; None if clients cannot be lost.
     """
 
     names: tuple[Any, ...]
@@ -67,10 +72,14 @@ class DerivativeOracle(ABC):
     rounding: float
     is_exact: bool = True
     has_gaps: bool = False
+    outcomes: np.ndarray | None = None
 
     @abstractmethod
     def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
         """Return values, gradients and the Hessian at a point: one exchange.
+
+        If clients can be lost, all functions of one that is absent are −∞, and new clients follow the others; ``names``
+        and ``shape`` then change. ``UnavailableError`` ends the run.
 
         Args:
             query: Point, and weights of the functions in the Hessian.

@@ -17,6 +17,8 @@ from softswitch.methods.compressors import join_byte_counts
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.support.files import read_npz, wrap_read_errors, write_atomically
 
+EMPTY_PLACE = {"clients": -1, "objective": np.nan, "constraint": np.nan, "outcomes": 0, "epsilon": np.nan}
+"""The entries of a round's record at a place without a client."""
 REPORTED = ("objective", "constraint", "criterion", "feasible", "worst_client", "absent")  # copied from records
 
 
@@ -91,9 +93,43 @@ class Record(NamedTuple):
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:
-    """Concatenate records of several rounds each into one with NumPy arrays, and keep the first ``rounds`` rounds."""
+    """Concatenate chunks of records on the host and keep the first ``rounds`` rounds.
+
+    Rounds with fewer clients than others get empty places.
+    """
+    width = max(0 if record.clients is None else record.clients.clients.shape[1] for record in records)
+    records = [_widen(record, width) for record in records]
     joined: Record = jax.tree.map(lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:rounds], *records)
     return joined
+
+
+def _widen(record: Record, width: int) -> Record:
+    """Return a record with empty places for more clients."""
+    if record.clients is None or (missing := width - record.clients.clients.shape[1]) == 0:
+        return record
+    places = [(0, 0), (0, missing), (0, 0)]
+
+    def pad(name: str, part: Any) -> Any:
+        part = np.asarray(part)
+        return np.pad(part, places[: part.ndim], constant_values=EMPTY_PLACE.get(name, np.nan))
+
+    parts = record.clients._asdict()
+    padded = {name: pad(name, part) for name, part in parts.items() if part is not None and name != "metrics"}
+    metrics = {name: pad(name, part) for name, part in record.clients.metrics.items()}
+    return record._replace(clients=record.clients._replace(**padded, metrics=metrics))
+
+
+def keep_clients(record: Any, kept: Sequence[int], clients: int) -> Record:
+    """Return a record of several rounds with some of its ``clients`` only; F, G and the switch stay as they were."""
+    new_indices = np.full(clients + 1, -1, np.int32)  # the last entry is for index −1
+    new_indices[list(kept)] = np.arange(len(kept))
+    parts = record.clients._asdict()
+    places = {name: np.array(parts[name]) for name in EMPTY_PLACE if parts[name] is not None}
+    places["clients"] = new_indices[places["clients"]]
+    for name, part in places.items():
+        part[places["clients"] < 0] = EMPTY_PLACE[name]
+    worst: Any = new_indices[record.worst_client]
+    return record._replace(worst_client=worst, clients=record.clients._replace(**places))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
