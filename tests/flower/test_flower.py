@@ -317,7 +317,7 @@ def test_it_is_a_strategy_of_flower_and_start_takes_its_arguments():
     assert list(iterates) == [0, 1, 2, 3, 4]
     np.testing.assert_array_equal(iterates[4], strategy.result.last["w"])
     assert list(finished.evaluate_metrics_serverapp) == list(finished.train_metrics_clientapp) == [1, 2, 3, 4]
-    assert strategy._run.settings.report_timeout == strategy._run.settings.update_timeout == 60
+    assert strategy.clients.settings.report_timeout == strategy.clients.settings.update_timeout == 60
     for hook in (strategy.configure_train, strategy.aggregate_train, strategy.aggregate_evaluate):
         with pytest.raises(NotImplementedError, match="call start"):
             hook(1, [])

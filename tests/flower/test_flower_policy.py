@@ -331,14 +331,13 @@ def hello(content):
 
 def test_a_client_refuses_a_server_of_another_protocol():
     assert wire.REGISTRATION in hello(RecordDict({wire.SETTINGS: ConfigRecord(membership.get_version())}))
-    assert (
-        "the server uses version None of the protocol (softswitch None), this client uses version 2"
-        in wire.read_refusal(hello(RecordDict()))
-    )
-    for other, older in ((1, "server"), (3, "client")):
+    ours = f"this client uses version {wire.PROTOCOL}"
+    reason = wire.read_refusal(hello(RecordDict()))
+    assert f"the server uses version None of the protocol (softswitch None), {ours}" in reason
+    for other, older in ((wire.PROTOCOL - 1, "server"), (wire.PROTOCOL + 1, "client")):
         said = RecordDict({wire.SETTINGS: ConfigRecord({"protocol": other, "softswitch": "9.9"})})
         why = wire.read_refusal(hello(said))
-        assert f"the server uses version {other} of the protocol (softswitch 9.9), this client uses version 2" in why
+        assert f"the server uses version {other} of the protocol (softswitch 9.9), {ours}" in why
         assert why.endswith(f"upgrade softswitch at the {older}")
 
 
@@ -353,7 +352,7 @@ def test_a_client_that_allows_nothing_refuses(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({}, "the client uses version None of the protocol (softswitch None), this server uses version 2"),
+        ({}, f"version None of the protocol (softswitch None), this server uses version {wire.PROTOCOL}"),
         ({"protocol": 1, "softswitch": "0.0.1"}, "the client uses version 1 of the protocol (softswitch 0.0.1)"),
         ({"protocol": "two"}, "the client uses version two of the protocol"),
     ],

@@ -65,7 +65,7 @@ def check_second_order(
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"clients must be {expected} for SQP, but is {type(clients).__name__}; {INSTEAD}")
     changed = [] if sampling is None else changed_options(sampling)
-    changed += changed_options(compute, *(["devices"] if isinstance(clients, ClientData) else []))
+    changed += changed_options(compute, *(["devices", "engine"] if isinstance(clients, ClientData) else []))
     changed += changed_options(output, "lower_bound")
     changed += [name for name, value in (("privacy", privacy), ("eval_every", logging.eval_every)) if value is not None]
     if changed:

@@ -19,7 +19,7 @@ from softswitch.engine.request import (
     resolve_method,
     resolve_sampling,
 )
-from softswitch.engine.second_order import check_second_order, make_derivatives, solve_second_order
+from softswitch.engine.second_order import DEFAULT_EXCHANGES, check_second_order, make_derivatives, solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
@@ -98,17 +98,26 @@ def solve(
         check_second_order(problem, clients, sampling, output, compute, logging, privacy)
         RunSettings.from_options(rounds, seconds, Sampling(), output, logging)  # checks them
         task, pooled = cast(Problem, problem), method.switches_on == "pooled"
-        result = solve_second_order(
-            make_derivatives(task, clients, compute, pooled=pooled, held_out=logging.held_out),
-            method,
-            seed=seed,
-            rounds=rounds,
-            seconds=seconds,
-            logging=logging,
-            checkpoints=checkpoints,
-            warm_start=warm_start,
-            lower_bound=output.lower_bound is not False,
-        )
+        derivatives = make_derivatives(task, clients, compute, pooled=pooled, held_out=logging.held_out)
+        with_bound = output.lower_bound is not False
+        if compute.engine == "compiled":
+            result = solve_second_order(
+                derivatives,
+                method,
+                seed=seed,
+                rounds=rounds,
+                seconds=seconds,
+                logging=logging,
+                checkpoints=checkpoints,
+                warm_start=warm_start,
+                lower_bound=with_bound,
+            )
+        else:
+            _refuse_over_flower(compute, seconds=seconds, held_out=logging.held_out, warm_start=warm_start)
+            settings = RunSettings(rounds=rounds or DEFAULT_EXCHANGES, eval_every=0, answer="last", average_last=None)
+            arguments = (settings, seed, logging, checkpoints, derivatives.digest() if checkpoints else {}, with_bound)
+            solve_over_flower = import_module(FLOWER_ENGINE).solve_over_flower
+            result = solve_over_flower(task, clients, method, Sampling(batch_size=None), *arguments)
         return replace(result, client_optimum=client_optimum_of(task, clients))
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": warm_start, "privacy": privacy}
@@ -162,11 +171,7 @@ def solve_rows(
     if compute.engine == "compiled":
         result = run(prepared, method, seed, logging, checkpoints)
     else:
-        unsupported: dict[str, Any] = {"seconds": settings.seconds, "held_out": logging.held_out}
-        unsupported |= {name: getattr(compute, name) for name in ("client_batch_size", "devices")}
-        for name, value in (unsupported | {"warm_start": warm_start}).items():
-            if value is not None:
-                raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
+        _refuse_over_flower(compute, seconds=settings.seconds, held_out=logging.held_out, warm_start=warm_start)
         template = method if prepared.choice is None else prepared.choice.template(method)
         identity = prepared.identity(template, seed) if checkpoints else {}
         arguments = (prepared.sampling, prepared.settings, seed, logging, checkpoints, identity)
@@ -174,6 +179,14 @@ def solve_rows(
     if isinstance(problem.objective, RegretObjective):
         result = replace(result, client_optimum=cast(Any, clients).client_optimum)
     return _add_lower_bound(result, problem, clients, output, compute, automatic=prepared.choice is not None)
+
+
+def _refuse_over_flower(compute: Compute, **options: Any) -> None:
+    """Raise an error if an option is given that clients over Flower do not have."""
+    unsupported = options | {name: getattr(compute, name) for name in ("client_batch_size", "devices")}
+    for name, value in unsupported.items():
+        if value is not None:
+            raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
 
 
 def solve_federation(

@@ -30,7 +30,13 @@ from softswitch.support.files import write_atomically
 MAX_LOCAL_STEPS = 10**6
 MIN_ROWS = 10
 SECRET_SEED_BITS = 96
-COUNTERS = {wire.REPORT: "reports", wire.UPDATE: "updates", wire.EVALUATE: "evaluations", wire.CERTIFY: "evaluations"}
+COUNTERS = {
+    wire.REPORT: "reports",
+    wire.DERIVATIVES: "reports",
+    wire.UPDATE: "updates",
+    wire.EVALUATE: "evaluations",
+    wire.CERTIFY: "evaluations",
+}
 _CLIENTS: dict[tuple[int, int], LocalOracle] = {}
 """The clients of the present run in this process, by run and node. Ray unpickles the app for every message."""
 
@@ -59,8 +65,15 @@ class ClientPolicy:
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
         min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
             directions are also sent without it.
+        second_order: Return second derivatives to a server that runs ``SQP``: gradients and a matrix of d × d numbers
+            in every exchange. A request is refused if the curvature of few rows makes up the matrix: if
+            (Σa)²/Σa² < ``min_class_rows`` for the curvatures a of the rows, for the objective or for a constraint.
+            Default: False.
+        min_second_order_rows: Minimum number of rows of each class for second derivatives. Default: twice the number of
+            parameters, and at least ``min_class_rows``.
         max_rounds, max_evaluations: Maximum numbers of rounds, and of evaluations and certificates, over all runs.
-            Default: none.
+            An exchange of second derivatives counts as a round, also if it is refused for its curvatures. Default:
+            none.
         counter_file: File that counts them. It is required with a maximum, because Flower's context is lost in a
             restart of the node.
     """
@@ -70,13 +83,17 @@ class ClientPolicy:
     min_class_rows: int = MIN_ROWS
     secret_batches: bool = False
     min_secure_clients: int | None = None
+    second_order: bool = False
+    min_second_order_rows: int | None = None
     max_rounds: int | None = None
     max_evaluations: int | None = None
     counter_file: str | Path | None = None
 
     def __post_init__(self) -> None:
-        checks.check_instance("secret_batches", self.secret_batches, bool)
-        for name in ("min_rows", "min_class_rows", "min_secure_clients", "max_rounds", "max_evaluations"):
+        for name in ("secret_batches", "second_order"):
+            checks.check_instance(name, getattr(self, name), bool)
+        counts = ("min_rows", "min_class_rows", "min_secure_clients", "min_second_order_rows")
+        for name in (*counts, "max_rounds", "max_evaluations"):
             if getattr(self, name) is not None:
                 checks.check_integer(name, getattr(self, name), minimum=0)
         if self.counter_file is None and not (self.max_rounds is None and self.max_evaluations is None):
@@ -87,8 +104,11 @@ class ClientPolicy:
 
     @classmethod
     def for_simulations(cls) -> ClientPolicy:
-        """Return a policy without minimum sizes, for simulations in which all data is on one machine."""
-        return cls(min_rows=1, min_class_rows=1)
+        """Return a policy without minimum sizes, for simulations in which all data is on one machine.
+
+        Set ``second_order=True`` with ``dataclasses.replace`` for runs with ``SQP``.
+        """
+        return cls(min_rows=1, min_class_rows=1, min_second_order_rows=1)
 
     def _restrict(self, client: LocalOracle) -> LocalOracle:
         """Return the client without the rows of small classes, or raise ``RefusalError``."""
@@ -135,6 +155,28 @@ class ClientPolicy:
         if kind == wire.CERTIFY and client.held_out_rows and min_rows > 1 and isinstance(classes, RowClasses):
             problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
             refuse_unless(classes.held_out_rows is not None, f"{problem}: set held_out_classes")
+
+    def _check_second_order(self, client: Any) -> None:
+        """Raise ``RefusalError`` if this client sends no second derivatives."""
+        refuse_unless(self.second_order, "it sends no second derivatives (client policy: second_order)")
+        refuse_unless(self.min_secure_clients is None, "it sends directions only with secure aggregation")
+        is_able = getattr(client, "pieces", 0) > 0 and not hasattr(client, "privacy_report")
+        refuse_unless(is_able, "it cannot compute second derivatives, or is differentially private")
+        class_rows: Any = getattr(client, "class_rows", None)
+        sizes = class_rows.values() if isinstance(class_rows, Mapping) else class_rows or [client.rows]
+        minimum = self.min_second_order_rows
+        if minimum is None:
+            minimum = max(self.min_class_rows, 2 * sum(np.size(array) for array in client.start.values()))
+        problem = f"it has a class of fewer than {minimum} rows, for which it sends no second derivatives"
+        refuse_unless(min(sizes) >= minimum, f"{problem} (client policy: min_second_order_rows)")
+
+    def _check_curvatures(self, curvatures: np.ndarray) -> None:
+        """Raise ``RefusalError`` if few rows make up the curvature of a function. The reason has no number of them."""
+        largest = curvatures.max(axis=0, initial=0.0)
+        shares = (curvatures / np.where(largest > 0, largest, 1.0))[:, largest != 0]
+        effective = shares.sum(axis=0) ** 2 / (shares**2).sum(axis=0)
+        problem = f"at these parameters fewer than {self.min_class_rows} rows make up its second derivatives"
+        refuse_unless((effective >= self.min_class_rows).all(), f"{problem} (client policy: min_class_rows)")
 
     def _count(self, kind: str) -> None:
         """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached."""
@@ -206,7 +248,7 @@ def client_app(
         return wire.reply(message, **records)
 
     app = ClientApp()
-    for kind in (wire.REGISTER, wire.REPORT, wire.UPDATE, wire.UNMASK, wire.EVALUATE, wire.CERTIFY):
+    for kind in (wire.REGISTER, wire.UNMASK, *COUNTERS):
         category, action = kind.split(".")
         getattr(app, category)(action)(handle)
     return app
@@ -223,7 +265,13 @@ class _Handlers:
         settings = message.content.get(wire.SETTINGS)
         mismatch = protocol_mismatch(settings if isinstance(settings, ConfigRecord) else {}, "server")
         refuse_unless(mismatch is None, str(mismatch))
-        return {wire.REGISTRATION: ConfigRecord({**get_version(), **asdict(ClientInfo.of(client))})}
+        try:
+            self.policy._check_second_order(client)
+            second_order = True
+        except RefusalError:
+            second_order = False
+        registration = asdict(ClientInfo.of(client, second_order=second_order))
+        return {wire.REGISTRATION: ConfigRecord({**get_version(), **registration})}
 
     def report(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Report values at w_k, and at w_{k−1} if requested; keep w_k for the update."""
@@ -282,6 +330,17 @@ class _Handlers:
     def values(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         self.policy._count(wire.EVALUATE)
         return {wire.VALUES: wire.encode_values(client.evaluate(wire.from_record(message.content.get(wire.PARAMS))))}
+
+    def derivatives(self, client: Any, message: Message, context: Context) -> dict[str, Any]:
+        self.policy._check_second_order(client)
+        params = wire.from_record(message.content.get(wire.PARAMS))
+        weights = np.array(wire.read_numbers(wire.get_config(message.content, wire.DECISION), "weights"))
+        is_valid = weights.shape == (1 + client.pieces,) and np.isfinite(weights).all() and (weights >= 0).all()
+        require(is_valid, f"its weights must be {1 + client.pieces} finite numbers >= 0")
+        self.policy._count(wire.DERIVATIVES)  # before the next line: a refusal reveals something about the rows
+        if weights.any() and self.policy.min_class_rows > 1:
+            self.policy._check_curvatures(client.row_curvatures(params, weights))
+        return wire.encode_derivatives(client.derivatives(params, weights), with_hessian=bool(weights.any()))
 
     def certify(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         self.policy._count(wire.CERTIFY)

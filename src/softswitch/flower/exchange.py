@@ -15,7 +15,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
-from softswitch.flower.messages import require
 from softswitch.results.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
@@ -36,6 +35,10 @@ class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error 
         self.permanent, self.silent = permanent, silent
 
 
+class RefusedError(wire.InvalidMessageError):
+    """A client refused a request, for the reason in the text."""
+
+
 Reply = Message | NoReply
 
 
@@ -47,11 +50,11 @@ def log_event(events: EventLog, what: str, why: str, *, client: str | None = Non
 
 
 def check_reply(reply: Reply) -> RecordDict:
-    """Return the content of a reply; raise the failure, or ``InvalidMessageError`` for a refusal."""
+    """Return the content of a reply; raise the failure, or ``RefusedError`` for a refusal."""
     if isinstance(reply, NoReply):
         raise reply
-    reason = wire.read_refusal(reply.content)
-    require(reason is None, f"it refused: {reason}")
+    if (reason := wire.read_refusal(reply.content)) is not None:
+        raise RefusedError(f"it refused: {reason}")
     return reply.content
 
 

@@ -19,9 +19,11 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
-from softswitch.flower.messages import Arrays, Values, to_record
+from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_record
 from softswitch.methods.messages import Decision, LocalLoss
+from softswitch.methods.sqp import Query
 from softswitch.oracles.batch_sizes import choose_batches
+from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import Losses
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
@@ -105,6 +107,7 @@ class JaxClient(RowClient):
             report, update = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
             self._sampling = Sampling(batch_size=update, value_batch_size=report, replace=replace)
         self._oracles: dict[int, GradientOracle] = {}
+        self._second_order: RowDerivatives | None = None
         oracle = self._oracle(1)
         self._dtype = np.dtype(float_dtype(problem.start))
         self.name = str(name)
@@ -152,6 +155,45 @@ class JaxClient(RowClient):
     def start(self) -> Arrays:
         """The problem's start as arrays by name."""
         return flatten_params(self._problem.start)
+
+    @property
+    def pieces(self) -> int:
+        """Number of smooth functions that the constraints consist of; 0 without second derivatives."""
+        is_small = count_parameters(self._problem.start) <= MAX_PARAMETERS
+        return self._row_derivatives.shape[1] if is_small and not self.has_surrogate else 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether second derivatives are computed in float64."""
+        return self._row_derivatives.is_exact
+
+    @property
+    def _row_derivatives(self) -> RowDerivatives:
+        if self._second_order is None:
+            self._second_order = RowDerivatives(self._problem, self._data)
+        return self._second_order
+
+    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
+        """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
+        order, point = self._by_sorted_names(params)
+        found = self._row_derivatives.reply(Query(point, weights[:1], weights[None, 1:]))
+        values, gradients = np.r_[found.objective, found.constraint[0]], found.constraint_gradient[0]
+        gradients = np.vstack([found.objective_gradient, gradients])[:, order]
+        return LocalDerivatives(values, gradients, found.hessian[np.ix_(order, order)])
+
+    def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
+        """Return the norm of each row's share of each function's Hessian."""
+        point = self._by_sorted_names(params)[1]
+        columns = [self._row_derivatives.row_curvatures(point, i) for i in np.flatnonzero(weights).tolist()]
+        return np.stack(columns, axis=1)
+
+    def _by_sorted_names(self, params: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of the sorted names' entries in the vector of parameters, and that vector."""
+        names = list(self.start)
+        ends = np.cumsum([params[name].size for name in names])
+        places = {name: range(end - params[name].size, end) for name, end in zip(names, ends, strict=True)}
+        order = np.concatenate([np.array(places[name], int) for name in sorted(names)])
+        return order, np.concatenate([np.ravel(np.asarray(params[name], float)) for name in names])
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_check
 
 import numpy as np
 
-from softswitch.flower.messages import Arrays, Values
+from softswitch.flower.messages import Arrays, LocalDerivatives, Values
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -57,6 +57,7 @@ class LocalOracle(Protocol):
     constraint reports. ``has_surrogate = True`` means that its updates follow a surrogate of its constraint. The switch
     then accepts a constraint that equals the tolerance. ``can_repeat_reports = True`` means that ``report`` draws the
     same batch for the same task. A server with drift correction then requests reports at both w_k and w_{k−1}.
+    A client for ``SQP`` has the attributes and methods of ``SecondOrderClient`` too.
 
     Attributes:
         name: The client's name, unique among the clients of a run.
@@ -104,6 +105,42 @@ class LocalOracle(Protocol):
             levels: The error probability of each side of each interval (``joint``); and for the p-values, which may be
                 omitted, a second error probability and the tolerance.
             ranges: The ranges of f and of each g on a single row, or None for those that are not known.
+        """
+
+
+@runtime_checkable
+class SecondOrderClient(Protocol):
+    """What a client has besides the methods of ``LocalOracle`` if it returns second derivatives.
+
+    ``weights`` are those of f and of the pieces of g, and parameters are in float64.
+
+    Attributes:
+        pieces: Number of smooth functions that the constraints consist of: a gap |a − b| has two. 0: none.
+        is_exact: Whether everything is computed in float64.
+        start: Parameters of the model's names and shapes.
+    """
+
+    pieces: int
+    is_exact: bool
+    start: Arrays
+
+    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
+        """Return f_i, g_i and their gradients on all training rows, and the Hessian of their weighted sum.
+
+        Args:
+            params: The parameters.
+            weights: λ_i followed by μ_i, one for each piece.
+        """
+
+    def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
+        """Return the norm of each training row's share of each function's Hessian, without what all rows share.
+
+        Args:
+            params: The parameters.
+            weights: λ_i followed by μ_i; functions of weight 0 are omitted.
+
+        Returns:
+            Array of shape rows × functions.
         """
 
 
@@ -297,6 +334,16 @@ def _count_labels(labels: np.ndarray) -> dict[str, int]:
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
+def row_shares(hessians: np.ndarray) -> np.ndarray:
+    """Return the norms of the rows' Hessians less what all rows share: the Hessian of the smallest norm.
+
+    A row to which the function does not apply has NaN, and a share of 0.
+    """
+    norms = np.linalg.norm(hessians, axis=(1, 2))
+    smallest = np.where(np.isnan(norms), np.inf, norms).argmin()
+    return np.where(np.isnan(norms), 0.0, np.linalg.norm(hessians - hessians[smallest], axis=(1, 2)))
+
+
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:
     """Return the ranges from the server, completed by those of the client."""
     return [fallback if given is None else given for given, fallback in zip(server, client, strict=True)]
@@ -342,6 +389,12 @@ class RegretClient:
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i − f_i* and g_i on all rows."""
         return self._subtract_optimum(self._client.evaluate(params))
+
+    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
+        """Return the derivatives of f_i − f_i* and g_i."""
+        found: LocalDerivatives = self._client.derivatives(params, weights)  # type: ignore[attr-defined]
+        optimum = np.r_[self.client_optimum, np.zeros(len(found.values) - 1)]
+        return found._replace(values=found.values - optimum)
 
     def _subtract_optimum(self, values: Values) -> Values:
         return values._replace(objective=values.objective - self.client_optimum)

@@ -17,7 +17,7 @@ from softswitch.flower import messages as wire
 from softswitch.flower.messages import require
 from softswitch.support import checks
 
-MAX_COUNTS = {"constraints": 10_000, "statistics": 100_000, "excluded_classes": 10**6}
+MAX_COUNTS = {"constraints": 10_000, "pieces": 20_000, "statistics": 100_000, "excluded_classes": 10**6}
 PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
 
 
@@ -46,7 +46,10 @@ def check_distinct_names(argument: str, names: Iterable[str]) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """The registration of a client; see ``LocalOracle``."""
+    """The registration of a client; see ``LocalOracle``.
+
+    ``pieces`` is 0 if the client returns no second derivatives, and ``is_exact`` whether it computes them in float64.
+    """
 
     name: str
     rows: int
@@ -58,12 +61,15 @@ class ClientInfo:
     excluded_classes: int = 0
     has_surrogate: bool = False
     can_repeat_reports: bool = False
+    pieces: int = 0
+    is_exact: bool = True
 
     @classmethod
-    def of(cls, client: Any) -> ClientInfo:
-        """Return what a client reports about itself."""
+    def of(cls, client: Any, *, second_order: bool = False) -> ClientInfo:
+        """Return what a client reports about itself, with or without its second derivatives."""
         kinds = {"str": str, "int": int, "bool": bool}
-        return cls(**{f.name: kinds[str(f.type)](getattr(client, f.name, f.default)) for f in fields(cls)})
+        known = [field for field in fields(cls) if second_order or field.name not in ("pieces", "is_exact")]
+        return cls(**{f.name: kinds[str(f.type)](getattr(client, f.name, f.default)) for f in known})
 
 
 @cache

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the protocol between server and clients. It increases with every incompatible change."""
 REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
-EVALUATE, CERTIFY = "evaluate.values", "evaluate.certify"
+EVALUATE, CERTIFY, DERIVATIVES = "evaluate.values", "evaluate.certify", "query.derivatives"
 """The types of messages."""
 PARAMS, SETTINGS, DECISION, REGISTRATION = "params", "settings", "decision", "registration"
 VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "intervals", "refusal", "privacy"
-PREVIOUS, PREVIOUS_VALUES = "previous", "previous_values"
+PREVIOUS, PREVIOUS_VALUES, MATRICES = "previous", "previous_values", "derivatives"
 """The names of the records in a message. ``PREVIOUS`` is also the setting with the digest of w_{k−1}."""
 MAX_HEADER_BYTES, MAX_TEXT_LENGTH, MAX_INT = 4096, 200, 2**63 - 1
 LARGEST_NUMBER, LARGEST_ROWS = 1e12, 10**8
@@ -52,6 +52,20 @@ class Values(NamedTuple):
     objective: float
     constraint: list[float]
     statistics: list[float] | None = None
+
+
+class LocalDerivatives(NamedTuple):
+    """What a client returns in an exchange of second order. Parameters are one vector, in the order of sorted names.
+
+    Attributes:
+        values: f_i and the smooth pieces of g_i; −∞ for a function that the client does not have.
+        gradients: Their gradients; functions × d.
+        hessian: Hessian of their sum with the weights of the exchange; d × d.
+    """
+
+    values: np.ndarray
+    gradients: np.ndarray
+    hessian: np.ndarray
 
 
 def to_values(functions: np.ndarray) -> Values:
@@ -155,6 +169,28 @@ def parse_values(content: RecordDict, constraints: int, statistics: int, name: s
         is_small = abs(value) <= LARGEST_NUMBER
         require(is_small, f"it reports {value}, but a number of at most {LARGEST_NUMBER:g} in size is accepted")
     return Values(objective[0], constraint, sums if statistics else None)
+
+
+def encode_derivatives(found: LocalDerivatives, *, with_hessian: bool) -> dict[str, Any]:
+    """Return derivatives as records; of the Hessian only the upper triangle is sent."""
+    is_known = ~np.isneginf(found.values)
+    arrays = {"gradients": np.where(is_known[:, None], found.gradients, 0.0).astype(np.float64)}
+    if with_hessian:
+        arrays["hessian"] = found.hessian[np.triu_indices(len(found.hessian))].astype(np.float64)
+    return {VALUES: encode_values(to_values(found.values)), MATRICES: to_record(arrays)}
+
+
+def parse_derivatives(content: RecordDict, pieces: int, size: int, *, with_hessian: bool) -> LocalDerivatives:
+    """Return a client's derivatives for a model of this size, or raise ``InvalidMessageError``."""
+    values = parse_values(content, pieces, 0)
+    specs = {"gradients": ArraySpec((1 + pieces, size), "float64")}
+    if with_hessian:
+        specs["hessian"] = ArraySpec((size * (size + 1) // 2,), "float64")
+    arrays, hessian = parse_arrays(content.get(MATRICES), specs), np.zeros((size, size))
+    if with_hessian:
+        hessian[np.triu_indices(size)] = arrays["hessian"]
+        hessian += np.triu(hessian, 1).T
+    return LocalDerivatives(np.array([values.objective, *values.constraint]), arrays["gradients"], hessian)
 
 
 def reply(message: Message, **records: Any) -> Message:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softswitch.flower.local_client import Classes, RowClient, Task
-from softswitch.flower.messages import Arrays, Values, to_values
+from softswitch.flower.local_client import Classes, RowClient, Task, row_shares
+from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches, draw_rows
 from softswitch.privacy.clipping import sum_clipped_gradients
@@ -36,6 +36,9 @@ class NumpyClient(RowClient):
             With a ``constraint_surrogate``, the gradient of the constraint may be None.
         data: The columns, such as ``{"X": X, "y": y}``, with one entry per sample.
         start: Parameters by name, to determine the number of constraints.
+        hessian: ``(params, batch, weights) -> matrix``, for ``SQP``: the Hessian of the objective and the constraints,
+            summed with these weights. Parameters are in the order of their sorted names. Default: no second
+            derivatives.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class NumpyClient(RowClient):
         constraint_surrogate: Function | None = None,
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
+        hessian: Callable[[Arrays, Arrays, np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._init = NumpyClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         functions = {"objective": objective, "constraint": constraint}
@@ -69,6 +73,9 @@ class NumpyClient(RowClient):
         self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in self.start.values())
         self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
+        if hessian is not None:
+            checks.check_callable("hessian", hessian, "(params, batch, weights) -> matrix")
+        self._hessian, self.is_exact = hessian, True
         self._replace = replace is not False
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
@@ -77,6 +84,7 @@ class NumpyClient(RowClient):
             from softswitch.problem.problem import check_surrogate_size
 
             check_surrogate_size(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
+        self.pieces = 0 if hessian is None or self.has_surrogate else self.constraints
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self._set_classes(classes, held_out_classes, (self._data, self._held_out))
 
@@ -109,6 +117,30 @@ class NumpyClient(RowClient):
 
         evaluate = partial(evaluate_rows, params)
         return intervals_from_function(evaluate, self.held_out_rows, levels, ranges, evaluate_elsewhere)
+
+    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
+        """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
+        assert self._hessian is not None
+        values, gradients, size = [], [], sum(value.size for value in params.values())
+        for function in (self._objective, self._constraint):
+            value, gradient = function(params, self._data)
+            values.append(np.atleast_1d(np.asarray(value, float)))
+            rows = [np.reshape(gradient[name], (len(values[-1]), -1)) for name in sorted(params)]
+            gradients.append(np.concatenate(rows, axis=1))
+        hessian = np.zeros((size, size))
+        if weights.any():
+            hessian = np.asarray(self._hessian(params, self._data, weights), float)
+        return LocalDerivatives(np.concatenate(values), np.concatenate(gradients), (hessian + hessian.T) / 2)
+
+    def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
+        """Return the norm of each row's share of each function's Hessian."""
+        assert self._hessian is not None
+        columns = []
+        for weight in np.eye(len(weights))[weights > 0]:
+            with np.errstate(all="ignore"):
+                rows = (_take(self._data, slice(row, row + 1)) for row in range(self.rows))
+                columns.append(row_shares(np.array([self._hessian(params, row, weight) for row in rows])))
+        return np.stack(columns, axis=1)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import NoReply, Reply, check_reply, exchange, log_event
 from softswitch.flower.intervals import check_in_range, read_intervals
+from softswitch.flower.membership import confusable_key
 from softswitch.flower.privacy_reports import PrivacyReports
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
@@ -25,7 +26,9 @@ from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import endpoints, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.events import EventLog
+from softswitch.results.status import Diagnostic, DiagnosticCode
 from softswitch.support import checks
+from softswitch.support.text import join_first
 
 logger = logging.getLogger("softswitch.flower")
 _Read = Callable[[int, RecordDict], None]
@@ -53,9 +56,46 @@ class RemoteClients:
     def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog) -> None:
         self._grid, self.roster, self.settings, self.events = grid, roster, settings, events
         self.constraints = roster.constraints or 1
-        self._ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
+        self.ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
         self.participants = 1
+        self.withdrawn: list[str] = []  # clients that took part in earlier rounds and are excluded
         self.privacy = PrivacyReports(1 + self.constraints)
+
+    def resume(self, names: Sequence[str]) -> list[int]:
+        """Take over the clients of a checkpoint in their order; return the indices of those that are not excluded."""
+        excluded = {confusable_key(name) for name in self.settings.exclude}
+        withdrawn = [name for name in names if confusable_key(name) in excluded]
+        for name in withdrawn:
+            self.events.record("excluded", "it no longer takes part (exclude)", client=name)
+        self.withdrawn = list(dict.fromkeys([*self.withdrawn, *withdrawn]))
+        kept = [i for i, name in enumerate(names) if name not in withdrawn]
+        self.roster.restore_order([names[i] for i in kept])
+        return kept
+
+    @property
+    def unknown_excluded(self) -> list[str]:
+        """The excluded names that no client has or had, as text."""
+        known = self.roster.excluded | {confusable_key(name) for name in self.withdrawn}
+        return [repr(name) for name in self.settings.exclude if confusable_key(name) not in known]
+
+    def diagnostics(self) -> Iterator[Diagnostic]:
+        """Yield what the result does not cover: excluded clients, and classes that clients left out."""
+        if self.settings.exclude:
+            evidence = f"{join_first([repr(name) for name in self.settings.exclude], 5)} excluded (exclude)"
+            if self.withdrawn:
+                evidence += f"; {join_first([repr(name) for name in self.withdrawn], 5)} took part in earlier rounds"
+            if unknown := self.unknown_excluded:
+                evidence += f"; no client is known by the name {join_first(unknown, 5)}"
+            advice = "Neither the status nor a certificate covers these clients: state this wherever the model is used"
+            yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, evidence, advice)
+        suppressed = [repr(client.name) for client in self.roster.clients if client and client.excluded_classes]
+        if suppressed:
+            advice = "Results do not cover these rows, and functions of only these rows count as absent: state this"
+            yield Diagnostic(
+                DiagnosticCode.SUPPRESSED_CLASSES,
+                f"{join_first(suppressed, 5)} left out classes with too few rows, by their own policy",
+                f"{advice} wherever the model is used",
+            )
 
     def rows(self, index: int) -> int:
         """Return a client's number of training rows."""
@@ -73,7 +113,7 @@ class RemoteClients:
     def read_values(self, content: RecordDict, name: str = wire.VALUES) -> wire.Values:
         """Return a client's values, or raise ``InvalidMessageError``."""
         values = wire.parse_values(content, self.constraints, self.roster.statistics or 0, name)
-        for value, bounds in zip((values.objective, *values.constraint), self._ranges, strict=True):
+        for value, bounds in zip((values.objective, *values.constraint), self.ranges, strict=True):
             if value != -math.inf:
                 check_in_range(value, bounds)
         return values
@@ -89,7 +129,7 @@ class RemoteClients:
         def read(index: int, content: RecordDict) -> None:
             replies[index] = self.read_values(content)
 
-        self._ask_all(wire.EVALUATE, RecordDict({wire.PARAMS: wire.to_record(params)}), read, patient=patient)
+        self.ask_all(wire.EVALUATE, RecordDict({wire.PARAMS: wire.to_record(params)}), read, patient=patient)
         count = len(roster.names)
         objective, constraint = np.full(count, np.nan), np.full((count, self.constraints), np.nan)
         for index, values in replies.items():
@@ -104,7 +144,7 @@ class RemoteClients:
 
         Each client computes its own intervals and sends only these.
         """
-        roster, ranges = self.roster, self._ranges
+        roster, ranges = self.roster, self.ranges
         error = 1 - checks.check_probability("confidence", confidence)
         held_out_rows = {i: one.held_out_rows for i, one in enumerate(roster.clients) if one and one.held_out_rows > 0}
         if not held_out_rows:
@@ -120,22 +160,33 @@ class RemoteClients:
         def read(index: int, content: RecordDict) -> None:
             intervals[index] = read_intervals(content, held_out_rows[index], ranges)
 
-        self._ask_all(wire.CERTIFY, content, read, set(held_out_rows))
+        self.ask_all(wire.CERTIFY, content, read, set(held_out_rows))
         reported = [(name, intervals.get(i)) for i, name in enumerate(roster.names)]
         return self.privacy.add_to_certificate(build_certificate(reported, confidence, levels, ranges))
 
-    def _ask_all(
-        self, kind: str, content: RecordDict, read: _Read, indices: set[int] | None = None, *, patient: bool = True
-    ) -> None:
-        """Ask all clients, or some, within one time limit.
+    def ask_all(
+        self,
+        kind: str,
+        content: RecordDict | Callable[[int], RecordDict],
+        read: _Read,
+        indices: set[int] | None = None,
+        *,
+        patient: bool = True,
+        wait_for: int | None = None,
+    ) -> dict[int, Exception]:
+        """Ask all clients, or some, within one time limit; return why clients gave no usable reply, by index.
 
-        If ``patient``, wait before for those that are not connected, repeat requests that fail for now, and ask clients
-        that were silent in rounds.
+        ``content`` is the same for all clients, or a function of a client's index. If ``patient``, wait until all
+        clients, or ``wait_for`` of them, are connected, repeat requests that fail for now, and ask clients that were
+        silent in rounds.
         """
         roster, settings = self.roster, self.settings
-        roster.refresh(self._grid, len(roster.names) if patient else 0, settings.wait if patient else 0.0)
-        nodes, left = roster.connected, set(range(len(roster.names))) if indices is None else indices
+        count = len(roster.names) if wait_for is None else wait_for
+        roster.refresh(self._grid, count if patient else 0, settings.wait if patient else 0.0)
+        left = set(range(len(roster.names))) if indices is None else set(indices)
+        nodes, failures = roster.connected, dict[int, Exception]()
         for i in sorted(left - set(nodes)) if patient else ():
+            failures[i] = NoReply("it was not connected")
             log_event(self.events, "lost", f"it was not connected ({kind})", client=roster.names[i])
         left &= set(nodes if patient else roster.available(self.events.round or 0, 0))
         deadline = time.monotonic() + settings.report_timeout
@@ -143,12 +194,18 @@ class RemoteClients:
             timeout = deadline - time.monotonic()
             if not left or timeout <= 0:
                 break
-            messages = {i: Message(content, nodes[i], kind, ttl=timeout, group_id=kind) for i in sorted(left)}
-            replies = zip(messages, exchange(self._grid, list(messages.values()), timeout), strict=True)
-            left -= {i for i, reply in replies if self._is_done(i, reply, kind, read)}
+            contents = {i: content(i) if callable(content) else content for i in sorted(left)}
+            messages = [Message(one, nodes[i], kind, ttl=timeout, group_id=kind) for i, one in contents.items()]
+            for i, reply in zip(contents, exchange(self._grid, messages, timeout), strict=True):
+                failures.pop(i, None)
+                if (failure := self._read_reply(i, reply, kind, read)) is not None:
+                    failures[i] = failure
+                if not isinstance(failure, NoReply) or failure.permanent:
+                    left.discard(i)
+        return failures
 
-    def _is_done(self, index: int, reply: Reply, kind: str, read: _Read) -> bool:
-        """Read a reply; return True if it was used or rejected for good, False if the client must be asked again."""
+    def _read_reply(self, index: int, reply: Reply, kind: str, read: _Read) -> Exception | None:
+        """Read a reply; return why it is not usable, or None."""
         name = self.roster.names[index]
         try:
             content = check_reply(reply)
@@ -156,7 +213,8 @@ class RemoteClients:
             self.privacy.read(name, content)
         except NoReply as failure:
             log_event(self.events, "lost", f"{kind}: {failure}", client=name)
-            return failure.permanent
+            return failure
         except wire.InvalidMessageError as error:
             log_event(self.events, "rejected", f"{kind}: {error}", client=name)
-        return True
+            return error
+        return None

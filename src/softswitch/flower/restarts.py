@@ -1,7 +1,7 @@
-"""Restart cycles over Flower for a method without a step size, with an evaluation by all clients between them.
+"""Restarts over Flower for a method without a step size, with an evaluation by all clients between them.
 
-A round costs two exchanges, and an evaluation one. The start is evaluated once; after a cycle so are its last iterate,
-its average and its best iterate. Iterates are compared over the clients that reported on all of them.
+A round costs two exchanges, and an evaluation one. The start is evaluated once. After a restart, its last iterate, its
+average and its best iterate are evaluated. Iterates are compared over the clients that reported on all of them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RemoteRestarts(Restarts):
         self._best = _Evaluated(server.state.params, "the start", {}, None)
 
     def start(self) -> None:
-        """Evaluate the start at all clients, and begin the first cycle."""
+        """Evaluate the start at all clients, and begin the first restart."""
         self._best = self._evaluate(self._server.state.params, "the start")
         values = self._best.over(self._best.values, self._requested)
         self._start_constraint = values.constraint
@@ -93,7 +93,7 @@ class RemoteRestarts(Restarts):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the next cycle at the best answer so far."""
+        """Begin the next restart at the best answer so far."""
         choice, settings, done = self._choice, self._settings, self.done
         first = choice.first_step * math.sqrt(max(1.0, MIN_RESTART_ROUNDS / choice.next_length(done, len(self.past))))
         if self.past:
@@ -108,11 +108,11 @@ class RemoteRestarts(Restarts):
         threshold = self._next_threshold(start, self._best.params, above=False)
         method = self.method = choice.method(self._requested, step, self._momentum, threshold, local)
         self._measures_size = has_local_steps
-        self._server.begin_cycle(self._best.params, method, self.averaging_from, self._best.values)
+        self._server.begin_restart(self._best.params, method, self.averaging_from, self._best.values)
         logger.info("rounds %d to %d use %s", done, self.end - 1, method)
 
     def after_round(self, *, may_begin: bool) -> None:
-        """Adapt the clients' step; if the cycle has ended, close it and begin the next if there is one."""
+        """Adapt the clients' step; if the restart has ended, close it and begin the next if there is one."""
         server, size = self._server, self._server.direction_size
         if self._measures_size and self._requested.local_step_size is None and size is not None:
             self._set_local_step(size)
@@ -126,7 +126,7 @@ class RemoteRestarts(Restarts):
         return self.done >= self._choice.rounds or self.has_diverged
 
     def close(self) -> None:
-        """Evaluate the candidates of the present cycle, and leave the best answer so far in the server's state."""
+        """Evaluate the candidates of the present restart, and leave the best answer so far in the server's state."""
         server, begin, tolerance = self._server, self.done, self.tolerance
         diverged = server.has_diverged
         evaluated = [] if diverged else [self._evaluate(*candidate) for candidate in self._candidates(begin)]
@@ -143,14 +143,14 @@ class RemoteRestarts(Restarts):
         restart = self._finish(server.done, best, better=self._best is not before, diverged=diverged)
         logger.info("%s", restart)
         if not (diverged and self.has_diverged):
-            server.end_cycle(self._best.params, best.objective if best.constraint <= tolerance else math.inf)
+            server.end_restart(self._best.params, best.objective if best.constraint <= tolerance else math.inf)
 
     def to_checkpoint(self) -> tuple[Params, str]:
         """Return the best answer and the rest of the state as JSON."""
         best = self._best
         pooled = None if best.pooled is None else best.pooled.tolist()
         state = {
-            "past": [cycle.to_dict() for cycle in self.past],
+            "past": [restart.to_dict() for restart in self.past],
             "best": [best.description, list(best.values.items()), pooled],
             "next": [self._factor, self._shift, self._momentum, self._direction_size, self._measures_size],
             "start": self._start_constraint,
@@ -162,7 +162,7 @@ class RemoteRestarts(Restarts):
     def resume(self, params: Params, checkpoint: str, kept: Sequence[int]) -> None:
         """Continue from a checkpoint with some of its clients, which get new indices in this order."""
         state = json.loads(checkpoint)
-        self.past = [Restart.from_dict(cycle) for cycle in state["past"]]
+        self.past = [Restart.from_dict(restart) for restart in state["past"]]
         description, values, pooled = state["best"]
         values = {kept.index(i): (objective, constraint) for i, (objective, constraint) in values if i in kept}
         pooled = None if pooled is None else np.asarray(pooled, float)
@@ -205,7 +205,7 @@ class RemoteRestarts(Restarts):
         return reported[min(range(len(reported)), key=lambda i: (not np.isfinite(ranks[i]).all(), ranks[i]))]
 
     def _set_local_step(self, size: float) -> None:
-        """Set the clients' step by the norm of the cycle's first direction."""
+        """Set the clients' step by the norm of the restart's first direction."""
         server = self._server
         step, local = server.method.step_size, server.method.local_step_size
         assert isinstance(step, FallingStep)

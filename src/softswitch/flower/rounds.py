@@ -116,7 +116,7 @@ def _request(
         contents = {place: RecordDict(records[place]) for place in places}
         if with_params:
             for place, content in contents.items():
-                content.update(held.content(clients[place], settings, run.server.cycle_begin))
+                content.update(held.content(clients[place], settings, run.server.restart_begin))
         replies |= _ask(run, clients, kind, contents, timeout)
         lacking = [place for place in places if needs_params(replies[place])]
         for place in places if with_params else lacking:

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from softswitch.engine.request import is_automatic
 from softswitch.engine.restarts import numbers_of, with_numbers
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import HeldParams
-from softswitch.flower.membership import confusable_key
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.replies import ReplyReader
 from softswitch.flower.restarts import RemoteRestarts
@@ -32,14 +31,13 @@ from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.memory import Memory
 from softswitch.methods.state import check_optimizer
-from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params, check_start
 from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Snapshot
 from softswitch.results.events import EventLog
 from softswitch.results.history import History, Record
 from softswitch.results.result import Result, build_result
-from softswitch.results.status import Diagnostic, DiagnosticCode, RunEnd
+from softswitch.results.status import RunEnd
 from softswitch.support.arrays import fingerprint, has_leaves
 from softswitch.support.text import join_first
 from softswitch.support.tracing import strip_addresses
@@ -60,24 +58,19 @@ class FlowerRun:
         method: Method,
         settings: StrategySettings,
         grid: Grid,
-        initial_arrays: ArrayRecord,
+        roster: Roster,
+        events: EventLog,
+        params: Params,
         rounds: int,
         clients_identity: Mapping[str, str],
+        begin_at: Params | None = None,
     ) -> None:
-        params = _first_params(initial_arrays)
         compression = method.at_clients if isinstance(method.at_clients, Compression) else None
         tunes = is_automatic([method])
-        _check(method, settings, params)
-        check_optimizer(_template(method, params, rounds, jumps=False) if tunes else method, params)
         self.requested = method
-        self.events = EventLog(settings.events)
-        self.grid = grid
-        self.roster = roster = Roster(settings, self.events)
-        roster.refresh(self.grid, settings.min_clients, settings.wait, all_expected=True)
+        self.grid, self.roster, self.events = grid, roster, events
         constraints = roster.constraints
-        if constraints is None:
-            which = "client of the list" if settings.clients else "client"
-            raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
+        assert constraints is not None
         requested_memory = settings.memory
         if requested_memory == "auto" and not tunes and method.robust is None:
             requested_memory = None
@@ -86,7 +79,7 @@ class FlowerRun:
         is_corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
         self.held = HeldParams(compression, reports_twice=is_corrected)
         template = _template(method, params, rounds, jumps=roster.has_surrogate) if tunes else method
-        self.server = ServerState(template, params, constraints, rounds, settings)
+        self.server = ServerState(template, begin_at or params, constraints, rounds, settings)
         exact = roster.reports_all_rows and settings.participation == 1
         self.restarts = RemoteRestarts(method, rounds, self.server, self.clients, settings, exact) if tunes else None
         shapes, self.aggregator, read_masked = wire.array_specs(params), None, None
@@ -96,7 +89,6 @@ class FlowerRun:
         up = None if compression is None else compression.up
         self.reader = ReplyReader(self.clients, shapes, self.server.dtype, up, read_masked)
         self._share, self._stops = SwitchShare(), False
-        self._withdrawn: list[str] = []  # clients that took part in earlier rounds and are excluded
         self._began = time.perf_counter()
         domain = settings.domain if has_leaves(settings.domain) else None
         numbers = method, domain, None if isinstance(requested_memory, str) else requested_memory
@@ -120,8 +112,8 @@ class FlowerRun:
         if self.server.record is not None and self.server.record.clients is not None:
             recorded = self.server.record.clients
             assert recorded.outcomes is not None
-            self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.cycle_begin)
-        if unknown := self._unknown_excluded:
+            self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.restart_begin)
+        if unknown := self.clients.unknown_excluded:
             logger.warning("exclude: no client is known by the name %s; check the spelling", join_first(unknown, 5))
 
     def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
@@ -153,23 +145,18 @@ class FlowerRun:
         if snapshot is None:
             return False
         journal = json.loads(snapshot.journal) if snapshot.journal else {}
-        excluded = {confusable_key(name) for name in self.settings.exclude}
-        withdrawn = [name for name in snapshot.names if confusable_key(name) in excluded]
-        for name in withdrawn:
-            self.events.record("excluded", "it no longer takes part (exclude)", client=name)
-        self._withdrawn = list(dict.fromkeys([*journal.get("withdrawn", ()), *withdrawn]))
-        kept = [i for i, name in enumerate(snapshot.names) if name not in withdrawn]
-        if withdrawn:
+        self.clients.withdrawn = list(journal.get("withdrawn", ()))
+        kept = self.clients.resume(snapshot.names)
+        if len(kept) < len(snapshot.names):
             snapshot = keep_clients(snapshot, kept)
-        server.resume(snapshot, in_cycles=restarts is not None)
-        self.roster.restore_order(snapshot.names)
+        server.resume(snapshot, in_restarts=restarts is not None)
         self._began -= snapshot.seconds
         if server.memory is not None:
             server.memory = replace(server.memory, smoothing=journal["smoothing"])
         self.clients.privacy.restore(journal.get("spent", {}))
         if restarts is not None:
-            restarts.resume(snapshot.best, journal["cycles"], kept)
-            server.cycle_begin = restarts.done
+            restarts.resume(snapshot.best, journal["restarts"], kept)
+            server.restart_begin = restarts.done
         elif "numbers" in journal:
             server.method = with_numbers(server.method, journal["numbers"])
         self._share.update(self._history())
@@ -193,7 +180,7 @@ class FlowerRun:
         return time.perf_counter() - self._began
 
     def after_round(self, record: Record) -> None:
-        """Run the callbacks, begin the next cycle if one has ended, and save a checkpoint if it is due."""
+        """Run the callbacks, begin the next restart if one has ended, and save a checkpoint if it is due."""
         server = self.server
         history = History.from_records(self.clients, [record], 1, first=server.done - 1)
         share = self._share.update(history)
@@ -212,12 +199,12 @@ class FlowerRun:
         best, journal = None, dict[str, Any]()
         if server.memory is not None:
             journal["smoothing"] = float(server.memory.smoothing)
-        if self._withdrawn:
-            journal["withdrawn"] = self._withdrawn
+        if self.clients.withdrawn:
+            journal["withdrawn"] = self.clients.withdrawn
         if spent := self.clients.privacy.reports:
             journal["spent"] = spent
         if self.restarts is not None:
-            best, journal["cycles"] = self.restarts.to_checkpoint()
+            best, journal["restarts"] = self.restarts.to_checkpoint()
         elif server.method is not self.requested:
             journal["numbers"] = numbers_of(server.method)
         names, text = tuple(self.roster.names), json.dumps(journal) if journal else ""
@@ -227,7 +214,7 @@ class FlowerRun:
     def finish(self) -> Result:
         """Evaluate the answer and return the result."""
         server, restarts, history = self.server, self.restarts, self._history()
-        if restarts is not None and restarts.done < server.done:  # the checkpoint continues this cycle
+        if restarts is not None and restarts.done < server.done:  # the checkpoint continues this restart
             restarts.close()
         assert history.per_client is not None
         participants = (history.per_client.clients >= 0).sum(axis=1)
@@ -246,37 +233,12 @@ class FlowerRun:
         )
         # The noise of reports at one iterate is not measured: it would take extra rounds.
         result = self.clients.privacy.add_to_result(build_result(end, self.clients, lambda: math.nan))
-        result = replace(result, diagnostics=(*result.diagnostics, *self._diagnostics()))
+        result = replace(result, diagnostics=(*result.diagnostics, *self.clients.diagnostics()))
         self.events.record("finished", str(result.status))
         if server.void_in_a_row < self.settings.patience:
             return result
         message = f"{result.status.message}. It ended after {server.void_in_a_row} void rounds in a row (patience)"
         return replace(result, status=replace(result.status, message=message))
-
-    @property
-    def _unknown_excluded(self) -> list[str]:
-        """The excluded names that no client has or had, as text."""
-        known = self.roster.excluded | {confusable_key(name) for name in self._withdrawn}
-        return [repr(name) for name in self.settings.exclude if confusable_key(name) not in known]
-
-    def _diagnostics(self) -> Iterator[Diagnostic]:
-        """Yield what the result does not cover: excluded clients, and classes that clients left out."""
-        if self.settings.exclude:
-            evidence = f"{join_first([repr(name) for name in self.settings.exclude], 5)} excluded (exclude)"
-            if self._withdrawn:
-                evidence += f"; {join_first([repr(name) for name in self._withdrawn], 5)} took part in earlier rounds"
-            if unknown := self._unknown_excluded:
-                evidence += f"; no client is known by the name {join_first(unknown, 5)}"
-            advice = "Neither the status nor a certificate covers these clients: state this wherever the model is used"
-            yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, evidence, advice)
-        suppressed = [repr(client.name) for client in self.roster.clients if client and client.excluded_classes]
-        if suppressed:
-            advice = "Results do not cover these rows, and functions of only these rows count as absent: state this"
-            yield Diagnostic(
-                DiagnosticCode.SUPPRESSED_CLASSES,
-                f"{join_first(suppressed, 5)} left out classes with too few rows, by their own policy",
-                f"{advice} wherever the model is used",
-            )
 
     def _history(self) -> History:
         assert self.server.record is not None
@@ -287,18 +249,19 @@ def _template(method: Method, params: Params, rounds: int, *, jumps: bool) -> Me
     return choose_first_restart(params, rounds, may_end=False, exact=False, jumps=jumps).template(method)
 
 
-def _check(method: Method, settings: StrategySettings, params: Params) -> None:
+def check_run(method: Method, settings: StrategySettings, params: Params, rounds: int) -> None:
     """Raise if the method cannot run over Flower, or not with these settings."""
-    check_domain(settings.domain, params)
     check_over_network(method)
     check_compression(method.at_clients, settings.domain, method.robust)
     if settings.secure is not None and method.robust is not None:
         raise ValueError(f"robust={method.robust} compares single directions, which secure hides: use one of the two")
     if settings.secure is not None and isinstance(method.at_clients, Compression):
         raise ValueError("masked directions cannot be compressed: use either secure or Compression")
+    check_optimizer(_template(method, params, rounds, jumps=False) if is_automatic([method]) else method, params)
 
 
-def _first_params(initial_arrays: ArrayRecord) -> Params:
+def parse_start(initial_arrays: ArrayRecord) -> Params:
+    """Return the first parameters, or raise if JAX does not compute in their dtypes."""
     arrays = wire.from_record(initial_arrays)
     params = check_start("initial_arrays", arrays)
     expected = wire.array_specs(params)

@@ -90,7 +90,7 @@ class ServerState:
         record: The history so far; None before the first round.
         done: Number of rounds.
         void_in_a_row: Number of void rounds since the last that counted.
-        cycle_begin: The first round of the present cycle.
+        restart_begin: The first round of the present restart.
         change: The encoded parameter change of the last round, if changes are compressed; else None.
     """
 
@@ -108,7 +108,7 @@ class ServerState:
         self.record: Record | None = None
         self.direction_size: float | None = None
         self.change: bytes | None = None
-        self.done = self.void_in_a_row = self.cycle_begin = 0
+        self.done = self.void_in_a_row = self.restart_begin = 0
 
     @property
     def compression(self) -> Compression | None:
@@ -162,7 +162,7 @@ class ServerState:
         """Return the share of feasible rounds from the first one on."""
         return 0.0 if self.record is None else float(np.mean(np.asarray(self.record.feasible)[first:]))
 
-    def begin_cycle(self, params: Params, method: Method, averaging_from: int, values: Mapping[int, Any]) -> None:
+    def begin_restart(self, params: Params, method: Method, averaging_from: int, values: Mapping[int, Any]) -> None:
         """Restart at these parameters with this method; keep only what is remembered of clients.
 
         ``values`` are f_i and g_i at the parameters by client, if it reported them.
@@ -176,16 +176,16 @@ class ServerState:
         if self.done and method.goes_on:
             state = state._replace(method=self.state.method)
         self.state, self.method, self.averaging_from = state, method, averaging_from
-        self.cycle_begin = self.done
+        self.restart_begin = self.done
 
-    def end_cycle(self, params: Params, score: float) -> None:
-        """Set the parameters to the best answer of a cycle."""
+    def end_restart(self, params: Params, score: float) -> None:
+        """Set the parameters to the best answer of a restart."""
         best = self.state.best._replace(params=params, score=jnp.asarray(score, self.state.best.score.dtype))
         self.state = self.state._replace(params=params, best=best, diverged_at=jnp.int32(-1))
 
-    def resume(self, snapshot: Snapshot, *, in_cycles: bool) -> None:
+    def resume(self, snapshot: Snapshot, *, in_restarts: bool) -> None:
         """Continue from a checkpoint, perhaps for more rounds than before."""
-        averaging_from = snapshot.averaging_from if in_cycles else self.averaging_from
+        averaging_from = snapshot.averaging_from if in_restarts else self.averaging_from
         snapshot = snapshot.extend(self.rounds, averaging_from, self.state)
         self.averaging_from = averaging_from
         self.state = jax.tree.map(jnp.asarray, snapshot.state)

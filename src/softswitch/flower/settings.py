@@ -31,6 +31,8 @@ class StrategySettings:
             0 evaluates only the answer.
         domain: Θ, onto which to project after every server step: ``Ball``, ``Box``, any object with ``project``, or
             None. ``project`` gets the parameters as a dict of arrays by name.
+        convex: Whether f, g and Θ are convex, for the optimality gap of ``SQP``; see ``Problem``. Default: unknown.
+        lower_bound: Whether to bound the optimum at the end of ``SQP``, which takes about five more exchanges.
         pooled: The ``value`` function of a ``PooledConstraint``, if the clients' constraint is one. The server then
             has no memory.
         min_clients: A round with fewer clients in either exchange is void: it changes nothing.
@@ -65,6 +67,8 @@ class StrategySettings:
     answer: str = "auto"
     eval_every: int = 0
     domain: Domain | None = None
+    convex: bool | None = None
+    lower_bound: bool = True
     pooled: Callable[[Any], Any] | None = None
     min_clients: int = 1
     wait: float = 60.0

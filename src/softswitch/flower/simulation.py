@@ -26,6 +26,7 @@ from softswitch.flower.membership import normalize_name
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
+from softswitch.methods.sqp import SQP
 from softswitch.oracles.options import Logging, Sampling
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
@@ -135,6 +136,7 @@ def solve_over_flower(
     logging: Logging,
     checkpoints: Checkpoints | None,
     identity: Mapping[str, str],
+    lower_bound: bool = True,
 ) -> Result:
     """Solve a problem as ``solve`` does, with every client as a ``JaxClient`` behind Flower's messages.
 
@@ -165,6 +167,8 @@ def solve_over_flower(
             answer=settings.answer,
             eval_every=settings.eval_every,
             domain=domain,
+            convex=problem.convex,
+            lower_bound=lower_bound,
             pooled=constraint.value if isinstance(constraint, PooledConstraint) else None,
             callbacks=[bar, *check_callbacks(logging.callbacks)],
             checkpoints=checkpoints,
@@ -172,7 +176,8 @@ def solve_over_flower(
             names=names,
         )
         strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
-        grid = InProcessGrid(client_app(factory, ClientPolicy.for_simulations()), len(clients))
+        policy = replace(ClientPolicy.for_simulations(), second_order=isinstance(method, SQP))
+        grid = InProcessGrid(client_app(factory, policy), len(clients))
         strategy.start(grid, initial_arrays(problem.start), settings.rounds)
     result = strategy.result
     assert result is not None

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -16,16 +17,36 @@ from flwr.serverapp.strategy import Strategy
 from softswitch.engine.request import is_automatic, resolve_method
 from softswitch.flower import messages as wire
 from softswitch.flower.remote import RemoteClients
+from softswitch.flower.roster import Roster
 from softswitch.flower.rounds import play_round
-from softswitch.flower.run import FlowerRun
+from softswitch.flower.run import FlowerRun, check_run, parse_start
+from softswitch.flower.second_order import FOLDER, find_obstacle, has_stalled, run_second_order
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
+from softswitch.methods.sqp import SQP
+from softswitch.oracles.derivatives import UnavailableError
+from softswitch.problem.domains import check_domain
+from softswitch.problem.parameters import Params
+from softswitch.results.callbacks import Chunk
+from softswitch.results.events import EventLog
 from softswitch.results.result import Result
+from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
 logger = logging.getLogger("softswitch.flower")
+
+
+class _Meeting(NamedTuple):
+    """The clients that have been met, the start, the number of rounds, and what to call after each."""
+
+    grid: Grid
+    roster: Roster
+    events: EventLog
+    params: Params
+    rounds: int
+    after_round: Callable[..., None]
 
 
 class SwitchingStrategy(Strategy):
@@ -36,10 +57,11 @@ class SwitchingStrategy(Strategy):
         strategy.result        # softswitch's Result: status, history, diagnostics, values at every client
 
     The settings of an ``Automatic`` method are chosen during the run, as by ``solve``. The choices are logged, and they
-    are in ``result.restarts`` and in checkpoints.
+    are in ``result.restarts`` and in checkpoints. If all clients allow second derivatives and the model is small,
+    ``SQP`` runs in place of a first-order method; ``result.auto_settings`` says which ran and why.
 
     The clients must use ``client_app``. ``start`` returns the arrays of the answer, not of the last iterate. A round
-    has two exchanges, so Flower's hooks for single exchanges, such as ``configure_train``, raise NotImplementedError.
+    has two exchanges, or one with ``SQP``. Flower's hooks, such as ``configure_train``, raise NotImplementedError.
 
     Args:
         method: The method and its settings.
@@ -79,7 +101,7 @@ class SwitchingStrategy(Strategy):
         Args:
             grid: Flower's grid.
             initial_arrays: The first parameters w_0.
-            num_rounds: Number of rounds K.
+            num_rounds: Number of rounds K; with ``SQP`` the maximum number of exchanges.
             timeout: Timeout of both exchanges, in seconds. Default: those of the settings.
             train_config: Must be empty: settings are arguments of the strategy.
             evaluate_config: Must be empty.
@@ -94,34 +116,90 @@ class SwitchingStrategy(Strategy):
             limit = checks.check_real("timeout", timeout, above=0)
             settings = replace(settings, report_timeout=limit, update_timeout=limit)
         self.summary()
-        with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
-            run = self._run = FlowerRun(self.method, settings, grid, initial_arrays, rounds, self.clients_identity)
-            self.clients = run.clients
-            flower_result = FlowerResult()
+        params = parse_start(initial_arrays)
+        check_domain(settings.domain, params)
+        obstacle = find_obstacle(self.method, settings, params)
+        if not isinstance(self.method, SQP):
+            check_run(self.method, settings, params, rounds)
+        elif obstacle:
+            raise ValueError(f"{obstacle}, which SQP cannot use over Flower: use Automatic or SoftmaxSGM")
+        events = EventLog(settings.events)
+        roster = Roster(settings, events)
+        roster.refresh(grid, settings.min_clients, settings.wait, all_expected=True)
+        if roster.constraints is None:
+            which = "client of the list" if settings.clients else "client"
+            raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
+        flower_result = FlowerResult()
 
-            def evaluate() -> None:
-                if evaluate_fn is None:
-                    return
-                metrics = evaluate_fn(run.server.done, wire.to_record(run.server.state.params))
-                if metrics is not None:
-                    flower_result.evaluate_metrics_serverapp[run.server.done] = metrics
+        def after_round(done: int, params: Params, record: Any = None) -> None:
+            if record is not None:
+                numbers = {"objective": float(record.objective[0]), "constraint": float(record.constraint[0])}
+                flower_result.train_metrics_clientapp[done] = MetricRecord({**numbers})
+            metrics = None if evaluate_fn is None else evaluate_fn(done, wire.to_record(params))
+            if metrics is not None:
+                flower_result.evaluate_metrics_serverapp[done] = metrics
 
+        meeting = _Meeting(grid, roster, events, params, rounds, after_round)
+        if isinstance(self.method, SQP):
+            self.result = self._run_second_order(self.method, settings, meeting)
+        else:
+            self.result = self._run_automatic(settings, meeting, obstacle)
+        flower_result.arrays = wire.to_record(self.result.params)
+        return flower_result
+
+    def _run_automatic(self, settings: StrategySettings, meeting: _Meeting, obstacle: str) -> Result:
+        """Run ``SQP`` in place of automatic settings if it is possible, and else the rounds of the method."""
+        if not is_automatic([self.method]):
+            return self._run_rounds(settings, meeting)
+        checkpoints, begin_at = settings.checkpoints, None
+        obstacle = obstacle or find_obstacle(self.method, settings, meeting.params, meeting.roster)
+        if checkpoints is not None and checkpoints.saved_identity("method") is not None:
+            obstacle = obstacle or "the run has gone on with it before"
+        if not obstacle:
+            if checkpoints is not None:
+                checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / FOLDER)
             try:
-                evaluate()
+                method = SQP(tolerance=self.method.tolerance)
+                result = self._run_second_order(method, replace(settings, checkpoints=checkpoints), meeting)
+                obstacle = f"second order stalled: {result.status}" if has_stalled(result) else ""
+                begin_at = result.last if result.status.code is not StatusCode.DIVERGED else None
+            except UnavailableError as error:
+                obstacle = str(error)
+            if not obstacle:
+                why = "all clients allow second derivatives, and the model is small"
+                return replace(result, auto_settings={"method": f"SQP, because {why}"})
+            logger.warning("continuing with a first-order method: %s", obstacle)
+            meeting.events.record("first order", obstacle)
+        result = self._run_rounds(settings, meeting, begin_at)
+        return replace(result, auto_settings={"method": f"first order, because {obstacle}"} | result.auto_settings)
+
+    def _run_second_order(self, method: SQP, settings: StrategySettings, meeting: _Meeting) -> Result:
+        clients = self.clients = RemoteClients(meeting.grid, meeting.roster, settings, meeting.events)
+        meeting.after_round(0, meeting.params)
+
+        def after_exchange(chunk: Chunk) -> None:
+            meeting.after_round(chunk.round, chunk.state.params, chunk.history)
+
+        return run_second_order(method, clients, meeting.params, meeting.rounds, self.clients_identity, after_exchange)
+
+    def _run_rounds(self, settings: StrategySettings, meeting: _Meeting, begin_at: Params | None = None) -> Result:
+        grid, roster, events, params, rounds, after_round = meeting
+        with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
+            run = self._run = FlowerRun(
+                self.method, settings, grid, roster, events, params, rounds, self.clients_identity, begin_at
+            )
+            self.clients = run.clients
+            try:
+                after_round(run.server.done, run.server.state.params)
                 while not run.is_over:
                     record = play_round(run)
                     run.after_round(record)
-                    objective, constraint = float(record.objective[0]), float(record.constraint[0])
-                    metrics = MetricRecord({"objective": objective, "constraint": constraint})
-                    flower_result.train_metrics_clientapp[run.server.done] = metrics
-                    evaluate()
+                    after_round(run.server.done, run.server.state.params, record)
             except KeyboardInterrupt:
                 if not run.server.done:
                     raise
             run.save()
-            self.result = run.finish()
-        flower_result.arrays = wire.to_record(self.result.params)
-        return flower_result
+            return run.finish()
 
     def summary(self) -> None:
         """Log the method and the settings."""

@@ -26,7 +26,7 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights, make_evaluator
 from softswitch.problem.domains import Domain
 from softswitch.problem.fairness import difference_from_sums
-from softswitch.problem.parameters import Batch, Params, count_parameters
+from softswitch.problem.parameters import WEIGHT, Batch, Params, count_parameters
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.arrays import fingerprint
 from softswitch.support.tracing import program_digest
@@ -285,6 +285,26 @@ class RowDerivatives(DerivativeOracle):
             values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed
         )
 
+    def row_curvatures(self, point: np.ndarray, function: int) -> np.ndarray:
+        """Return the norm of each row's share of one function's Hessian at the only client.
+
+        The share that all rows have in common, such as that of a regulariser, is not counted: the norm is that of the
+        difference from the row of the smallest share.
+
+        Args:
+            point: Parameters as one vector.
+            function: 0 for the objective; a larger number for a piece of the constraint.
+        """
+        with jax.enable_x64(True):
+            found = _row_curvatures(
+                jnp.asarray(point, float),
+                self._rows,
+                functions=self._functions,
+                function=function,
+                width=self._groups[0][1],
+            )
+            return np.asarray(found)
+
     def _derive(
         self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -370,6 +390,40 @@ def _pool(sums: Array, multipliers: Array, *, functions: _Functions) -> tuple[Ar
         return jnp.dot(multipliers, jnp.where(multipliers > 0, functions.pieces(sums), 0))
 
     return functions.pieces(sums), jax.jacrev(functions.pieces)(sums), jax.hessian(total)(sums)
+
+
+@partial(jax.jit, static_argnames=("functions", "function", "width"))
+def _row_curvatures(point: Array, rows: Rows, *, functions: _Functions, function: int, width: int) -> Array:
+    """Return the norms of the rows' Hessians of one function, less the smallest Hessian; 0 for rows without it."""
+    batch, losses = _batch(rows, jnp.int32(0), width), functions.losses
+    columns = {name: column for name, column in batch.items() if name != WEIGHT}
+
+    def statistics(point: Array, batch: Batch) -> Any:
+        return losses.statistics(functions.rebuild(point), batch)
+
+    slopes = None
+    if function and losses.has_pooled_constraint:
+        slopes = jax.grad(lambda sums: functions.pieces(sums)[function - 1])(statistics(point, batch))
+
+    def value(point: Array, row: Batch) -> Array:
+        batch = {**{name: column[None] for name, column in row.items()}, WEIGHT: jnp.ones(1, point.dtype)}
+        if slopes is not None:
+            return jnp.dot(slopes, statistics(point, batch))
+        return functions.values(point, batch)[function]
+
+    def known(row: Batch) -> Array:
+        return jnp.isfinite(value(point, row))
+
+    def norm(row: Batch, less: Any = 0.0) -> Array:
+        hessian = jax.hessian(lambda point: jnp.where(known(row), value(point, row), 0))(point)
+        return jnp.linalg.norm(jnp.where(known(row), hessian, less) - less)
+
+    block = max(1, SLICE_BYTES // (64 * point.size**2))
+    has_value = lax.map(known, columns, batch_size=block)
+    smallest = jnp.where(has_value, lax.map(norm, columns, batch_size=block), jnp.inf).argmin()
+    row = {name: column[smallest] for name, column in columns.items()}
+    common = jax.hessian(lambda point: jnp.where(has_value.any(), value(point, row), 0))(point)
+    return lax.map(lambda row: norm(row, common), columns, batch_size=block)
 
 
 @partial(jax.jit, static_argnames=("functions", "width", "columns"))

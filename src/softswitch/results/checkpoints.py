@@ -151,6 +151,10 @@ class Checkpoints:
             return entry
         return None
 
+    def saved_names(self) -> tuple[str, ...]:
+        """Return the clients of the newest intact checkpoint, in their order; none if there is no checkpoint."""
+        return next((tuple(content["names"]) for _, content, _ in self._intact()), ())
+
     def _files(self) -> list[Path]:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 

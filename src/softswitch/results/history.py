@@ -129,7 +129,7 @@ def keep_clients(record: Any, kept: Sequence[int], clients: int) -> Record:
     for name, part in places.items():
         part[places["clients"] < 0] = EMPTY_PLACE[name]
     worst: Any = new_indices[record.worst_client]
-    return record._replace(worst_client=worst, clients=record.clients._replace(**places))  # type: ignore[no-any-return]
+    return record._replace(worst_client=worst, clients=record.clients._replace(**places))
 
 
 @dataclass(frozen=True)

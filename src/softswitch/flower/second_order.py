@@ -1,0 +1,220 @@
+"""Second-order runs over Flower: ``SQP`` with one message to each client in an exchange.
+
+The server sends w, the client's weight λ_i and its multipliers μ_i. The client returns f_i, g_i, their gradients and
+the Hessian of λ_i f_i + <μ_i, g_i>. All clients must reply: the request is repeated to those that do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+
+from softswitch.engine.second_order import solve_second_order
+from softswitch.flower import messages as wire
+from softswitch.flower.exchange import RefusedError
+from softswitch.flower.intervals import check_in_range
+from softswitch.flower.remote import RemoteClients
+from softswitch.flower.roster import Roster
+from softswitch.flower.settings import StrategySettings
+from softswitch.methods.base import Method
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.sqp import SQP, Derivatives, Query
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError
+from softswitch.oracles.options import Logging
+from softswitch.problem.domains import Ball, Box
+from softswitch.problem.parameters import Params, count_parameters, to_vector
+from softswitch.results.callbacks import Chunk
+from softswitch.results.history import ClientOutcome
+from softswitch.results.result import Result
+from softswitch.results.status import DiagnosticCode, StatusCode
+from softswitch.support.arrays import fingerprint
+from softswitch.support.text import join_first
+
+FOLDER = "second-order"
+"""Folder of the checkpoints of the second-order part of an automatic run, in that of its checkpoints."""
+
+
+def find_obstacle(method: Method, settings: StrategySettings, params: Params, roster: Roster | None = None) -> str:
+    """Return why a run cannot use second derivatives, of these clients if they are known; "" if it can."""
+    is_plain = isinstance(method, SQP) or method == SoftmaxSGM(alpha=None, step_size=None, tolerance=method.tolerance)
+    conditions = {
+        f"{method} has settings of a first-order method": is_plain,
+        "the constraint is pooled, for which clients would have to be asked twice": method.switches_on != "pooled",
+        f"the model has more than {MAX_PARAMETERS} parameters": count_parameters(params) <= MAX_PARAMETERS,
+        "secure aggregation hides single replies": settings.secure is None,
+        f"participation is {settings.participation:g}, not 1": settings.participation == 1,
+        f"local_steps is {settings.local_steps}, not 1": settings.local_steps == 1,
+        f"eval_every is {settings.eval_every}, not 0": settings.eval_every == 0,
+        "directions are clipped (clip_norm)": settings.clip_norm is None,
+        f"the answer is not the last iterate ({settings.answer})": settings.answer in ("auto", "last"),
+        f"memory is {settings.memory}": settings.memory in ("auto", None),
+        f"the domain is {settings.domain!r}, not a Ball or a Box": isinstance(settings.domain, Ball | Box | None),
+    }
+    obstacle = next((problem for problem, holds in conditions.items() if not holds), "")
+    if obstacle or roster is None:
+        return obstacle
+    unable = [name for name, one in zip(roster.names, roster.clients, strict=True) if one is None or not one.pieces]
+    if unable:
+        names = join_first([repr(name) for name in unable])
+        return f"{names} sent no registration that allows second derivatives (ClientPolicy.second_order)"
+    pieces = {client.pieces for client in roster.clients if client is not None}
+    return "" if len(pieces) == 1 else f"clients have different numbers of smooth constraints: {sorted(pieces)}"
+
+
+class RemoteDerivatives(DerivativeOracle):
+    """The clients of a run over Flower, as clients that return derivatives.
+
+    Clients of the settings' ``names`` or ``clients`` take part until they are excluded, others while they are
+    connected.
+    """
+
+    def __init__(self, clients: RemoteClients, start: Params, identity: Mapping[str, str]) -> None:
+        self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
+        self._identity, self._known = dict(identity), dict[bytes, Evaluation]()
+        self.start, self.domain, self.convex = start, self._settings.domain, self._settings.convex
+        met = [client for client in self._roster.clients if client is not None]
+        self._pieces = met[0].pieces
+        self.has_gaps = self._pieces == 2 * clients.constraints
+        self.is_exact = all(client.is_exact for client in met)
+        eps = np.finfo(float if self.is_exact else np.float32).eps
+        self.rounding = float(eps) * (4 + float(np.sqrt(max(client.rows for client in met))) / 4)
+        self._set_clients()
+
+    def _set_clients(self) -> None:
+        count = len(self._roster.names)
+        self.names, self.shape = tuple(self._roster.names), (count, self._pieces)
+        self.sizes = np.array([self._roster.rows(i) for i in range(count)])
+        self.outcomes = np.zeros(count, np.int32)
+
+    def _members(self) -> set[int]:
+        """Return the indices of the clients that take part; raise if one sends no second derivatives."""
+        roster, expected = self._roster, set(self._settings.expected)
+        members = {i for i, name in enumerate(roster.names) if name in expected} | set(roster.connected)
+        for i in members:
+            client = roster.clients[i]
+            if client is not None and client.pieces != self._pieces:
+                raise UnavailableError(f"client {client.name!r} does not send second derivatives like the others")
+        return members
+
+    def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
+        """Return values, gradients and the Hessian at a point; absent clients have values of −∞."""
+        settings, replies = self._settings, dict[int, wire.LocalDerivatives]()
+        weights = np.c_[query.weights, query.multipliers]
+        params = wire.to_record(self._to_arrays(query.point))
+
+        def weights_of(i: int) -> np.ndarray:
+            return weights[i] if i < len(weights) else np.zeros(1 + self._pieces)
+
+        def request(i: int) -> RecordDict:
+            return RecordDict({wire.PARAMS: params, wire.DECISION: ConfigRecord({"weights": weights_of(i).tolist()})})
+
+        def read(i: int, content: RecordDict) -> None:
+            replies[i] = self._parse(content, with_hessian=bool(weights_of(i).any()))
+
+        failures: dict[int, Exception] = {}
+        for _ in range(settings.patience):
+            members = self._members()
+            wanted = members if needed is None else members & set(np.flatnonzero(needed).tolist())
+            failures = self._clients.ask_all(
+                wire.DERIVATIVES, request, read, wanted - replies.keys(), wait_for=len(members)
+            )
+            for i, failure in failures.items():
+                if isinstance(failure, RefusedError):
+                    raise UnavailableError(f"client {self._roster.names[i]!r} sends no derivatives: {failure}")
+            asked, members = wanted, self._members()
+            wanted = members if needed is None else asked & members
+            if wanted <= replies.keys() and len(members) >= settings.min_clients:
+                break
+        else:
+            lost = join_first([repr(self._roster.names[i]) for i in sorted(failures)]) or "too few clients"
+            raise UnavailableError(f"no usable reply of {lost} in {settings.patience} attempts (patience)")
+        self._set_clients()
+        return self._combine(replies, weights_of)
+
+    def _parse(self, content: RecordDict, *, with_hessian: bool) -> wire.LocalDerivatives:
+        """Return a client's derivatives, or raise ``InvalidMessageError``."""
+        found = wire.parse_derivatives(content, self._pieces, self.size, with_hessian=with_hessian)
+        constraint = np.maximum(*np.split(found.values[1:], 2)) if self.has_gaps else found.values[1:]
+        for value, bounds in zip((found.values[0], *constraint), self._clients.ranges, strict=True):
+            if value != -np.inf:
+                check_in_range(value, bounds)
+        return found
+
+    def _combine(
+        self, replies: Mapping[int, wire.LocalDerivatives], weights_of: Callable[[int], np.ndarray]
+    ) -> Derivatives:
+        """Return the replies as arrays over clients."""
+        assert self.outcomes is not None
+        values = np.full((len(self.names), 1 + self._pieces), -np.inf)
+        gradients, hessian = np.zeros((*values.shape, self.size)), np.zeros((self.size, self.size))
+        for i, found in sorted(replies.items()):
+            values[i], gradients[i], self.outcomes[i] = found.values, found.gradients, ClientOutcome.COUNTED
+            hessian += found.hessian
+            self.rows += int(self.sizes[i]) * (3 + self.size * bool(weights_of(i).any()))
+        return Derivatives(values[:, 0], values[:, 1:], gradients[:, 0], gradients[:, 1:], hessian)
+
+    def _to_arrays(self, point: np.ndarray) -> wire.Arrays:
+        """Return a point as float64 arrays by name."""
+        names = sorted(self.start)
+        parts = np.split(np.asarray(point, float), np.cumsum([np.size(self.start[name]) for name in names])[:-1])
+        return {name: part.reshape(np.shape(self.start[name])) for name, part in zip(names, parts, strict=True)}
+
+    def evaluate(self, params: Params) -> Evaluation:
+        """Evaluate parameters at every client; those that do not reply have NaN."""
+        key = to_vector(params).tobytes()
+        if (found := self._known.get(key)) is None:
+            found = self._clients.evaluate_params(params)
+            if not np.isnan(found.objective).any():
+                self._known[key] = found
+        return found
+
+    def digest(self) -> dict[str, str]:
+        """Return what the replies depend on, as far as the server knows it."""
+        return {"pieces": str(self._pieces), "start": fingerprint(self.start), **self._identity}
+
+
+def run_second_order(
+    method: SQP,
+    clients: RemoteClients,
+    start: Params,
+    rounds: int,
+    identity: Mapping[str, str],
+    after_exchange: Callable[[Chunk], Any],
+) -> Result:
+    """Run ``SQP`` over Flower, from its latest checkpoint if there is one.
+
+    ``after_exchange`` is called before the callbacks of the settings, and ``identity`` is what the run depends on at
+    the clients.
+    """
+    settings, events = clients.settings, clients.events
+    if settings.checkpoints is not None:
+        clients.resume(settings.checkpoints.saved_names())
+    events.round = 0
+
+    def count(chunk: Chunk) -> None:
+        events.round = chunk.round
+        after_exchange(chunk)
+
+    result = solve_second_order(
+        RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity}),
+        method,
+        seed=settings.seed,
+        rounds=rounds,
+        logging=Logging(callbacks=(count, *settings.callbacks), progress=False, record_clients=True),
+        checkpoints=settings.checkpoints,
+        lower_bound=settings.lower_bound,
+        check_convexity=False,
+    )
+    events.record("finished", str(result.status))
+    return replace(result, diagnostics=(*result.diagnostics, *clients.diagnostics()))
+
+
+def has_stalled(result: Result) -> bool:
+    """Return whether a second-order run ended without an answer that more exchanges would improve."""
+    stalled = any(d.code is DiagnosticCode.STILL_IMPROVING and not d.suggests_more_rounds for d in result.diagnostics)
+    return stalled or result.status.code is StatusCode.DIVERGED

@@ -1,0 +1,406 @@
+"""SQP over Flower: iterates, lost clients, bad replies, refusals, an attack, resuming and fallback."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+import softswitch as ss
+import softswitch.flower as fl
+from flower_clients import FaultyGrid
+from softswitch.flower import messages as wire
+from softswitch.oracles.derivatives import UnavailableError
+from softswitch.problem.fairness import demographic_parity
+from softswitch.results.checkpoints import Checkpoints
+from softswitch.results.history import ClientOutcome
+from softswitch.results.status import DiagnosticCode, StatusCode
+
+pytestmark = pytest.mark.usefixtures("quiet")
+MANY, ROWS, FEATURES = 3, 60, 3
+TOLERANCE = 0.35
+METHOD = ss.SQP(tolerance=TOLERANCE)
+ALLOWED = fl.ClientPolicy(second_order=True)
+SIMULATED = dataclasses.replace(fl.ClientPolicy.for_simulations(), second_order=True)
+
+
+def table(i, rows=ROWS):
+    generator = np.random.default_rng(i)
+    x = np.c_[generator.normal(size=(rows, FEATURES - 1)), np.ones(rows)]
+    y = x[:, 0] - (0.5 + 0.3 * i) * x[:, 1] + generator.logistic(size=rows) > 0
+    return {"x": x.astype(np.float32), "y": y.astype(np.float32), "group": (x[:, 1] > 0).astype(np.float32)}
+
+
+def class_loss(label):
+    def loss(params, batch):
+        score = batch["x"] @ params["w"]
+        weight = batch["weight"] * (batch["y"] == label)
+        losses = jnp.logaddexp(0, -score if label else score)
+        return jnp.where(weight.sum() > 0, (weight * losses).sum() / jnp.maximum(weight.sum(), 1e-30), -jnp.inf)
+
+    return loss
+
+
+PROBLEM = ss.Problem(class_loss(0), class_loss(1), {"w": jnp.zeros(FEATURES)}, convex=True)
+
+
+def app(policy=SIMULATED, problem=PROBLEM, **changes):
+    def factory(context):
+        i = int(context.node_config["partition-id"])
+        data, options = table(i), {"classes": "y", "batch_size": None, "held_out": table(100 + i), **changes}
+        return fl.JaxClient(problem, data, name=f"site {i}", **options)
+
+    return fl.client_app(factory, policy)
+
+
+def run(grid, method=METHOD, rounds=40, **settings):
+    strategy = fl.SwitchingStrategy(method, **{"convex": True, "wait": 0.0, "report_timeout": 0.05, **settings})
+    strategy.start(grid, fl.initial_arrays(PROBLEM.start), rounds)
+    return strategy
+
+
+def data():
+    tables = [table(i) for i in range(MANY)]
+    columns = {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
+    return ss.ClientData.from_arrays(columns, np.repeat([f"site {i}" for i in range(MANY)], ROWS))
+
+
+def in_one_process(**options):
+    return ss.solve(PROBLEM, data(), ss.SQP(tolerance=TOLERANCE), **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A run without faults."""
+    return run(FaultyGrid(app(), MANY)).result
+
+
+def probability(params, batch):
+    return jax.nn.sigmoid(batch["x"] @ params["w"])
+
+
+def test_the_iterates_are_those_of_the_compiled_engine():
+    smooth = PROBLEM, TOLERANCE
+    parity = ss.Problem(
+        lambda p, b: class_loss(0)(p, b) + class_loss(1)(p, b), demographic_parity(probability), PROBLEM.start
+    )
+    for problem, tolerance in (smooth, (parity, 0.1)):
+        method, points = ss.SQP(tolerance=tolerance), {}
+        for engine in ("compiled", "grid"):
+            seen = points[engine] = []
+            logging = ss.Logging(callbacks=[lambda chunk, seen=seen: seen.append(np.asarray(chunk.state.params["w"]))])
+            result = ss.solve(problem, data(), method, compute=ss.Compute(engine=engine), logging=logging)
+            assert result.status.ok
+            assert result.lower_bound is not None
+            points[engine, "values"] = result.history.objective, result.client_constraint, result.lower_bound.value
+        for one, other in zip(points["compiled"], points["grid"], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)  # float32
+        for one, other in zip(points["compiled", "values"], points["grid", "values"], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-9, rtol=0)
+
+
+def test_the_result_has_its_gap_and_counts_exchanges(whole):
+    reference = in_one_process(output=ss.Output(lower_bound=False))
+    assert whole.status.code is StatusCode.FEASIBLE
+    assert len(whole.history) <= 12
+    assert whole.worst_objective == pytest.approx(reference.worst_objective, abs=1e-6)
+    assert whole.lower_bound.certified
+    assert 0 <= whole.lower_bound.objective - whole.lower_bound.value <= 1e-6
+    assert (whole.history.per_client.outcomes == ClientOutcome.COUNTED).all()
+    assert whole.auto_settings == {}
+
+
+def test_parameters_are_sent_in_the_order_of_their_names(x64):
+    def objective(params, batch):
+        return (batch["weight"] * jnp.exp(batch["x"] @ jnp.stack(params["ws"]) * params["a"][0])).sum()
+
+    start = {"ws": [jnp.asarray(0.1 * i) for i in range(11)], "a": (jnp.ones(1),)}  # "[10]" comes before "[2]"
+    rows = {"x": np.random.default_rng(0).normal(size=(20, 11))}
+    client = fl.JaxClient(ss.Problem(objective, lambda p, b: objective(p, b) ** 2, start), rows, name="one")
+    names = sorted(client.start)
+    assert names != list(client.start)
+    found = client.derivatives(client.start, np.array([1.0, 0.5]))
+
+    def of_vector(vector, power):
+        arrays = dict(zip(names, vector, strict=True))
+        params = {"ws": [arrays[f"['ws'][{i}]"] for i in range(11)], "a": (arrays["['a'][0]"][None],)}
+        return objective(params, {"x": jnp.asarray(rows["x"]), "weight": jnp.full(20, 1 / 20)}) ** power
+
+    point = jnp.concatenate([jnp.ravel(client.start[name]) for name in names])
+    np.testing.assert_allclose(found.gradients[0], jax.grad(of_vector)(point, 1), rtol=1e-9)
+    expected = jax.hessian(of_vector)(point, 1) + 0.5 * jax.hessian(of_vector)(point, 2)
+    np.testing.assert_allclose(found.hessian, expected, rtol=1e-9)
+
+
+def malform(found, fault):
+    """A reply in which something is wrong."""
+    values, arrays = found[wire.VALUES], dict(wire.from_record(found[wire.MATRICES]))
+    if fault == "NaN":
+        arrays["gradients"] = arrays["gradients"] * np.nan
+    elif fault == "another size":
+        arrays["gradients"] = arrays["gradients"][:, 1:]
+    elif fault == "whole matrix":
+        arrays["hessian"] = np.eye(FEATURES)
+    elif fault == "no matrix":
+        del arrays["hessian"]
+    elif fault == "float32":
+        arrays["gradients"] = arrays["gradients"].astype(np.float32)
+    elif fault == "too large":
+        arrays["hessian"] = 1e15 * np.ones_like(arrays["hessian"])
+    elif fault == "no value":
+        values = wire.encode_values(wire.Values(float("nan"), [0.0]))
+    return RecordDict({wire.VALUES: values, wire.MATRICES: wire.to_record(arrays)})
+
+
+class Faults(FaultyGrid):
+    """A grid with a fault of site 1 in its second exchange, for some attempts."""
+
+    def __init__(self, *arguments, fault, attempts=1):
+        super().__init__(*arguments)
+        self.fault, self.left, self.exchanges = fault, attempts, 0
+
+    def deliver(self, message):
+        if message.metadata.message_type != wire.DERIVATIVES or message.metadata.dst_node_id != 101:
+            return super().deliver(message)
+        self.exchanges += 1
+        if self.exchanges == 1 or not self.left:
+            return super().deliver(message)
+        self.left -= 1
+        if self.fault in ("silent", "raises", "gone"):
+            self.faults[1, wire.DERIVATIVES] = self.fault
+            reply = super().deliver(message)
+            del self.faults[1, wire.DERIVATIVES]
+            return reply
+        reply = super().deliver(message)
+        reply.content = malform(reply.content, self.fault)
+        return reply
+
+
+BAD = ("NaN", "another size", "whole matrix", "no matrix", "float32", "too large", "no value")
+
+
+@pytest.mark.parametrize("fault", ["silent", "raises", "gone", *BAD])
+def test_an_evaluation_is_repeated_until_all_have_replied(whole, fault, tmp_path):
+    strategy = run(Faults(app(), MANY, fault=fault), events=tmp_path / "events.jsonl")
+    np.testing.assert_array_equal(strategy.result.last["w"], whole.last["w"])
+    (event,) = (one for one in fl.read_events(tmp_path / "events.jsonl") if one["what"] in ("lost", "rejected"))
+    assert (event["client"], event["what"]) == ("site 1", "rejected" if fault in BAD else "lost")
+
+
+def test_a_client_that_never_replies_ends_the_run():
+    grid = Faults(app(), MANY, fault="NaN", attempts=10**6)
+    result = run(grid, names=[f"site {i}" for i in range(MANY)], patience=3).result
+    assert result.status.code is StatusCode.STOPPED
+    assert "no usable reply of 'site 1' in 3 attempts" in result.status.message
+    assert len(result.history) == 1
+    assert result.lower_bound is None
+
+
+class Leaving(FaultyGrid):
+    """A grid that site 1 leaves after its second exchange, and to which it comes back if it may."""
+
+    def __init__(self, *arguments, back=None):
+        super().__init__(*arguments)
+        self.seen, self.back = 0, back
+
+    def deliver(self, message):
+        if message.metadata.message_type == wire.DERIVATIVES and message.metadata.dst_node_id == 100:
+            self.seen += 1
+            if self.seen == 3:
+                self.connected.discard(101)
+            if self.seen == self.back:
+                self.connected.add(101)
+        return super().deliver(message)
+
+
+def test_the_run_goes_on_without_an_unlisted_client_that_left():
+    result = run(Leaving(app(), MANY)).result
+    others = ss.solve(
+        PROBLEM,
+        ss.ClientData.from_arrays(
+            {key: np.concatenate([table(i)[key] for i in (0, 2)]) for key in table(0)}, np.repeat([0, 2], ROWS)
+        ),
+        ss.SQP(tolerance=TOLERANCE),
+    )
+    outcomes = result.history.per_client.outcomes
+    assert outcomes[0].tolist() == [1, 1, 1]
+    assert outcomes[-1].tolist() == [1, 0, 1]
+    np.testing.assert_allclose(result.last["w"], others.last["w"], atol=1e-3)
+    assert result.status.code is StatusCode.VIOLATED  # nothing is known of it
+    assert "nothing is known of 'site 1'" in result.status.message
+
+
+def test_a_client_that_comes_back_takes_part_again(whole):
+    result = run(Leaving(app(), MANY, back=6)).result
+    assert result.history.per_client.outcomes[:, 1].min() == 0
+    assert result.status.ok
+    assert result.worst_objective == pytest.approx(whole.worst_objective, rel=1e-6)
+
+
+def test_a_listed_client_that_left_is_not_dropped():
+    result = run(Leaving(app(), MANY), names=[f"site {i}" for i in range(MANY)], patience=2).result
+    assert result.status.code is StatusCode.STOPPED
+    assert "'site 1'" in result.status.message
+
+
+def test_a_resumed_run_has_the_same_bits(whole, tmp_path):
+    first = run(FaultyGrid(app(), MANY), rounds=3, checkpoints=Checkpoints(tmp_path, every=0)).result
+    assert len(first.history) == 3
+    resumed = run(FaultyGrid(app(), MANY), checkpoints=Checkpoints(tmp_path, every=0)).result
+    np.testing.assert_array_equal(resumed.last["w"], whole.last["w"])
+    np.testing.assert_array_equal(resumed.history.objective, whole.history.objective)
+    again = run(FaultyGrid(app(), MANY), checkpoints=Checkpoints(tmp_path, every=0), exclude=["site 0"]).result
+    assert again.names == ("site 1", "site 2")
+    assert again.status.ok
+    assert again.worst_objective < whole.worst_objective
+    assert DiagnosticCode.EXCLUDED_CLIENTS in {one.code for one in again.diagnostics}
+    assert again.history.per_client.clients.shape[1] == 3
+
+
+def test_clients_allow_second_order_explicitly():
+    with pytest.raises(UnavailableError, match=r"sends no second derivatives \(client policy: second_order\)"):
+        run(FaultyGrid(app(fl.ClientPolicy()), MANY))
+    surrogate = dataclasses.replace(PROBLEM, constraint_surrogate=PROBLEM.constraint, convex=None)
+    with pytest.raises(UnavailableError, match="cannot compute second derivatives"):
+        run(FaultyGrid(app(SIMULATED, surrogate), MANY))
+
+
+@pytest.mark.parametrize(("minimum", "allowed"), [(None, True), (40, False)])
+def test_classes_need_enough_rows_for_second_order(minimum, allowed):
+    policy = dataclasses.replace(ALLOWED, min_second_order_rows=minimum)
+    if allowed:
+        assert run(FaultyGrid(app(policy), MANY)).result.status.ok
+        return
+    with pytest.raises(UnavailableError, match="it has a class of fewer than 40 rows"):
+        run(FaultyGrid(app(policy), MANY))
+
+
+@pytest.mark.parametrize("regularised", [False, True])
+def test_a_server_cannot_make_the_matrix_that_of_one_row(regularised):
+    """At large w all rows but one are saturated: the matrix is the outer product of that row."""
+
+    def loss(label):
+        return lambda params, batch: class_loss(label)(params, batch) + 0.1 * regularised * (params["w"] ** 2).sum()
+
+    problem = ss.Problem(loss(0), loss(1), PROBLEM.start)
+    x, y = table(0)["x"].astype(float), table(0)["y"]
+    target = int(np.flatnonzero(y == 0)[3])
+    # A hyperplane through the target: its score is 0, and no other row of the class is near.
+    directions = np.random.default_rng(0).normal(size=(2000, FEATURES))
+    directions -= np.outer(directions @ x[target], x[target]) / (x[target] @ x[target])
+    distances = np.abs(x[(y == 0) & (np.arange(ROWS) != target)] @ directions.T).min(axis=0)
+    far = directions[distances.argmax()] * 40 / distances.max()
+
+    def ask(policy, point):
+        grid = FaultyGrid(app(policy, problem), 1)
+        content = {wire.PARAMS: wire.to_record({"w": point})}
+        content[wire.DECISION] = wire.ConfigRecord({"weights": [1.0, 0.0]})
+        return grid.deliver(wire.Message(RecordDict(content), 100, wire.DERIVATIVES, group_id="0"))
+
+    found = wire.parse_derivatives(ask(SIMULATED, far).content, 1, FEATURES, with_hessian=True)
+    hessian = found.hessian - 0.2 * regularised * np.eye(FEATURES)
+    row = np.linalg.eigh(hessian)[1][:, -1]
+    np.testing.assert_allclose(row / row[-1], x[target] / x[target][-1], rtol=1e-4)  # the attack works
+    reason = wire.read_refusal(ask(ALLOWED, far).content)
+    assert (
+        reason
+        == "at these parameters fewer than 10 rows make up its second derivatives (client policy: min_class_rows)"
+    )
+    assert wire.read_refusal(ask(ALLOWED, np.zeros(FEATURES)).content) is None
+
+
+def test_exchanges_count_as_rounds(tmp_path):
+    file = tmp_path / "counted.json"
+    policy = dataclasses.replace(ALLOWED, max_rounds=2, counter_file=file)
+    result = run(FaultyGrid(app(policy), 1)).result
+    assert result.status.code is StatusCode.STOPPED
+    assert "it has answered 2 reports, and its policy allows 2" in result.status.message
+    assert json.loads(file.read_text())["reports"] == 2
+
+
+AUTOMATIC = ss.Automatic(tolerance=TOLERANCE)
+
+
+def test_an_automatic_run_uses_second_order_if_all_clients_allow_it(whole):
+    result = run(FaultyGrid(app(), MANY), AUTOMATIC).result
+    np.testing.assert_array_equal(result.last["w"], whole.last["w"])
+    assert result.auto_settings["method"].startswith("SQP, because all clients allow")
+    assert isinstance(result.method, ss.SQP)
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "reason"),
+    [
+        (fl.ClientPolicy(), {}, "'site 0', 'site 1', 'site 2' sent no registration that allows second derivatives"),
+        (SIMULATED, {"local_steps": 2}, "local_steps is 2, not 1"),
+        (SIMULATED, {"participation": 0.5}, "participation is 0.5, not 1"),
+    ],
+)
+def test_an_automatic_run_says_why_it_is_of_first_order(policy, settings, reason):
+    result = run(FaultyGrid(app(policy), MANY), AUTOMATIC, rounds=2, **settings).result
+    assert reason in result.auto_settings["method"]
+    assert isinstance(result.method, ss.SoftmaxSGM)
+
+
+def test_settings_that_second_order_cannot_use_are_refused():
+    for settings in ({"local_steps": 2}, {"participation": 0.5}, {"clip_norm": 1.0}, {"eval_every": 5}):
+        with pytest.raises(ValueError, match="which SQP cannot use over Flower: use Automatic or SoftmaxSGM"):
+            run(FaultyGrid(app(), MANY), **settings)
+    with pytest.raises(ValueError, match="the constraint is pooled"):
+        run(FaultyGrid(app(), MANY), ss.SQP(tolerance=0.1, criterion="pooled"), pooled=lambda sums: sums[0])
+
+
+@pytest.mark.parametrize("why", ["stalled", "no usable reply of 'site 0', 'site 1', 'site 2' in 2 attempts"])
+def test_an_automatic_run_falls_back_to_first_order(why, whole, tmp_path, monkeypatch):
+    def infinite(params, batch):  # its gradient is not finite at the start
+        return jnp.sqrt(jnp.abs(params["w"])).sum() + class_loss(0)(params, batch)
+
+    problem = PROBLEM
+    if why == "stalled":
+        monkeypatch.setattr("softswitch.flower.strategy.has_stalled", lambda result: True)
+    else:
+        problem = ss.Problem(infinite, class_loss(1), PROBLEM.start)
+    for reason in (why, "the run has gone on with it before"):  # the second run resumes the first
+        grid, checkpoints = FaultyGrid(app(problem=problem), MANY), Checkpoints(tmp_path, every=0)
+        strategy = run(grid, AUTOMATIC, rounds=10, checkpoints=checkpoints, patience=2)
+        assert reason in strategy.result.auto_settings["method"]
+        assert isinstance(strategy.result.method, ss.SoftmaxSGM)
+        assert len(strategy.result.history) == 10
+    if why == "stalled":  # it starts where the other ended
+        assert strategy.result.history.objective[0] == pytest.approx(whole.worst_objective, rel=1e-5)
+
+
+def test_a_numpy_client_with_a_hessian(whole):
+    def functions(i):
+        rows = table(i)
+
+        def loss(label, params, batch):
+            score, sign = batch["x"] @ params["w"], 1 - 2 * label
+            mask = batch["y"] == label
+            p = 1 / (1 + np.exp(-sign * score))
+            count = mask.sum()
+            value = np.logaddexp(0, sign * score)[mask].sum() / count
+            gradient = sign * (mask * p) @ batch["x"] / count
+            return value, {"w": gradient}, (batch["x"].T * (mask * p * (1 - p))) @ batch["x"] / count
+
+        def hessian(params, batch, weights):
+            return sum(w * loss(label, params, batch)[2] for label, w in enumerate(weights) if w)
+
+        objective, constraint = (lambda params, batch, label=label: loss(label, params, batch)[:2] for label in (0, 1))
+        return fl.NumpyClient(
+            objective,
+            constraint,
+            rows,
+            {"w": np.zeros(FEATURES, np.float32)},
+            name=f"site {i}",
+            hessian=hessian,
+            classes="y",
+        )
+
+    grid = FaultyGrid(fl.client_app(lambda context: functions(context.node_config["partition-id"]), ALLOWED), MANY)
+    result = run(grid).result
+    assert result.worst_objective == pytest.approx(whole.worst_objective, abs=1e-6)
+    assert result.status.ok
