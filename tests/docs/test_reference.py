@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.flower import JaxClient, NumpyClient, PerRowOracle, PrivateClient, RegretClient, TorchClient
+from softswitch.flower import (
+    JaxClient,
+    NumpyClient,
+    PerRowOracle,
+    PrivateClient,
+    RegretClient,
+    SecondOrderClient,
+    TorchClient,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = (
@@ -19,8 +27,10 @@ MODULES = (
     "softswitch.theory",
     "softswitch.trackers",
 )
-EXPLAINED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient, RegretClient), PerRowOracle)
-"""Classes whose methods are those of a protocol, and are explained there."""
+EXPLAINED_AT = dict.fromkeys(
+    (JaxClient, NumpyClient, TorchClient, PrivateClient, RegretClient), (PerRowOracle, SecondOrderClient)
+)
+"""Classes whose methods are those of protocols, and are explained there."""
 ANYTHING = {
     "Method.init return": "a method's memory is any tree of arrays",
     "Method.decide state": "the same",
@@ -90,7 +100,7 @@ def methods(cls):
         if inspect.isfunction(function):
             docs = [vars(base)[name].__doc__ for base in owners]
             if cls in EXPLAINED_AT:
-                docs.append(getattr(EXPLAINED_AT[cls], name, function).__doc__)
+                docs += [getattr(protocol, name, function).__doc__ for protocol in EXPLAINED_AT[cls]]
             yield f"{owners[-1].__name__}.{name}", function, docs
 
 

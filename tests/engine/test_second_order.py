@@ -240,7 +240,7 @@ def test_values_that_are_not_finite_are_reported():
     [
         ({"sampling": ss.Sampling(batch_size=8)}, "batch_size must keep its default for SQP"),
         ({"sampling": ss.Sampling(participation=0.5)}, "participation must keep its default for SQP"),
-        ({"compute": ss.Compute(engine="grid")}, "engine must keep its default for SQP"),
+        ({"compute": ss.Compute(client_batch_size=2)}, "client_batch_size must keep its default for SQP"),
         ({"output": ss.Output(iterate="average")}, "iterate must keep its default for SQP"),
     ],
 )

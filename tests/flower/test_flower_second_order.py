@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from flwr.app import RecordDict
 
 import softswitch as ss
@@ -404,3 +405,49 @@ def test_a_numpy_client_with_a_hessian(whole):
     result = run(grid).result
     assert result.worst_objective == pytest.approx(whole.worst_objective, abs=1e-6)
     assert result.status.ok
+
+
+def torch_client(i):
+    def loss(label):
+        def mean(module, batch):
+            x, y = batch
+            rows = y == label
+            if not rows.any():
+                return torch.tensor(-torch.inf)
+            score = module(x[rows])[:, 0]
+            return torch.nn.functional.softplus(-score if label else score).mean()
+
+        return mean
+
+    module = torch.nn.Linear(FEATURES - 1, 1)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.zero_()
+    rows = {name: torch.from_numpy(column) for name, column in table(i).items()}
+    pairs = torch.utils.data.TensorDataset(rows["x"][:, :-1], rows["y"])
+    return fl.TorchClient(module, loss(0), loss(1), pairs, name=f"site {i}", batch_size=None, classes=rows["y"])
+
+
+def test_a_torch_client(whole):
+    app = fl.client_app(lambda context: torch_client(int(context.node_config["partition-id"])), ALLOWED)
+    strategy = fl.SwitchingStrategy(METHOD, convex=True, wait=0.0)
+    strategy.start(FaultyGrid(app, MANY), fl.initial_arrays(torch_client(0).start), 40)
+    assert strategy.result.status.ok
+    assert strategy.result.worst_objective == pytest.approx(whole.worst_objective, abs=1e-6)
+    assert strategy.result.lower_bound.certified
+
+
+def test_all_clients_see_the_same_curvatures():
+    weights, point = np.array([1.0, 2.0]), np.array([0.3, -0.2, 0.1])
+    names = {"weight": point[:2][None], "bias": point[2:]}
+    jax_client = fl.JaxClient(PROBLEM, table(0), name="site 0")
+    by_jax = jax_client.row_curvatures({"w": point}, weights)
+    by_torch = torch_client(0).row_curvatures(names, weights)
+    np.testing.assert_allclose(by_jax, by_torch, rtol=1e-6)
+    x, y = table(0)["x"].astype(float), table(0)["y"]
+    p = 1 / (1 + np.exp(-x @ point))
+    hessians = (p * (1 - p))[:, None, None] * x[:, :, None] * x[:, None, :]
+    of_class = hessians[y == 0]
+    common = of_class[np.linalg.norm(of_class, axis=(1, 2)).argmin()]
+    expected = np.where(y == 0, np.linalg.norm(hessians - common, axis=(1, 2)), 0.0)
+    np.testing.assert_allclose(by_jax[:, 0], expected, rtol=1e-5)

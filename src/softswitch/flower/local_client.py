@@ -334,14 +334,15 @@ def _count_labels(labels: np.ndarray) -> dict[str, int]:
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def row_shares(hessians: np.ndarray) -> np.ndarray:
+def row_shares(hessian: Callable[[int], np.ndarray], rows: int) -> np.ndarray:
     """Return the norms of the rows' Hessians less what all rows share: the Hessian of the smallest norm.
 
     A row to which the function does not apply has NaN, and a share of 0.
     """
-    norms = np.linalg.norm(hessians, axis=(1, 2))
-    smallest = np.where(np.isnan(norms), np.inf, norms).argmin()
-    return np.where(np.isnan(norms), 0.0, np.linalg.norm(hessians - hessians[smallest], axis=(1, 2)))
+    norms = np.array([np.linalg.norm(hessian(row)) for row in range(rows)])
+    common = hessian(int(np.where(np.isnan(norms), np.inf, norms).argmin()))
+    shares = np.array([np.linalg.norm(hessian(row) - common) for row in range(rows)])
+    return np.where(np.isnan(norms), 0.0, shares)
 
 
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:

@@ -134,13 +134,14 @@ class NumpyClient(RowClient):
 
     def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
         """Return the norm of each row's share of each function's Hessian."""
-        assert self._hessian is not None
-        columns = []
-        for weight in np.eye(len(weights))[weights > 0]:
-            with np.errstate(all="ignore"):
-                rows = (_take(self._data, slice(row, row + 1)) for row in range(self.rows))
-                columns.append(row_shares(np.array([self._hessian(params, row, weight) for row in rows])))
-        return np.stack(columns, axis=1)
+
+        def row_hessian(weight: np.ndarray, row: int) -> np.ndarray:
+            assert self._hessian is not None
+            return np.asarray(self._hessian(params, _take(self._data, slice(row, row + 1)), weight), float)
+
+        with np.errstate(all="ignore"):
+            used = np.eye(len(weights))[weights > 0]
+            return np.stack([row_shares(partial(row_hessian, weight), self.rows) for weight in used], axis=1)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.torch import module_intervals
-from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task
-from softswitch.flower.messages import Arrays, Values, to_values
+from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task, row_shares
+from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_values
 from softswitch.methods.messages import LocalLoss
+from softswitch.methods.sqp import Query
 from softswitch.oracles.batch_sizes import Batches, choose_batches
+from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import BatchSize, ValueBatchSize
+from softswitch.oracles.torch_derivatives import TorchDerivatives
 from softswitch.oracles.torch_functions import (
     BatchNormStatistics,
     Function,
@@ -85,6 +89,7 @@ class TorchClient(RowClient):
             size = self._data.loader.batch_size
             size = None if size is None else min(size, self.rows)
             self._batches = Batches(size, size)
+        self._second_order: TorchDerivatives | None = None
         norms.check_batches(self._data, self._batches.update, f"client {self.name!r}")
         self._replace = replace is not False
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
@@ -133,6 +138,39 @@ class TorchClient(RowClient):
         return {name: weight.detach().cpu().numpy().copy() for name, weight in self._functions.trained.items()}
 
     @property
+    def pieces(self) -> int:
+        """Number of constraints; 0 if the functions have no second derivatives."""
+        size = sum(weight.numel() for weight in self._functions.trained.values())
+        try:
+            is_able = size <= MAX_PARAMETERS and not self.has_surrogate and self._derivatives is not None
+        except (TypeError, ValueError):
+            is_able = False
+        return self.constraints if is_able else 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether second derivatives are computed in float64."""
+        return self._derivatives.is_exact
+
+    @property
+    def _derivatives(self) -> TorchDerivatives:
+        if self._second_order is None:
+            self._second_order = TorchDerivatives(self._functions, {self.name: self._data})
+        return self._second_order
+
+    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
+        """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
+        found = self._derivatives.reply(Query(_to_vector(params), weights[:1], weights[None, 1:]))
+        gradients = np.vstack([found.objective_gradient, found.constraint_gradient[0]])
+        return LocalDerivatives(np.r_[found.objective, found.constraint[0]], gradients, found.hessian)
+
+    def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
+        """Return the norm of each row's share of each function's Hessian."""
+        point, hessian = _to_vector(params), self._derivatives.row_hessian
+        used = np.flatnonzero(weights).tolist()
+        return np.stack([row_shares(partial(hessian, point, i), self.rows) for i in used], axis=1)
+
+    @property
     def mixes_rows(self) -> str | None:
         """Why the values of a row depend on other rows, or None if they do not."""
         return describe_row_mixing(self._functions.module)
@@ -149,3 +187,8 @@ class TorchClient(RowClient):
 
     def _seed(self, task: Task) -> tuple[int, int, int]:
         return task.seed, task.round, zlib.crc32(self.name.encode())
+
+
+def _to_vector(params: Arrays) -> np.ndarray:
+    """Return the parameters as one vector, in the order of their sorted names."""
+    return np.concatenate([np.ravel(np.asarray(params[name], float)) for name in sorted(params)])

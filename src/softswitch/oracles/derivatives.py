@@ -301,7 +301,7 @@ class RowDerivatives(DerivativeOracle):
                 self._rows,
                 functions=self._functions,
                 function=function,
-                width=self._groups[0][1],
+                width=self.groups[0][1],
             )
             return np.asarray(found)
 

@@ -119,6 +119,18 @@ class TorchDerivatives(DerivativeOracle):
         symmetric = (hessian + hessian.T) / 2
         return Derivatives(values[:, 0], values[:, 1:], jacobian[:, 0], jacobian[:, 1:], symmetric)
 
+    def row_hessian(self, point: np.ndarray, function: int, row: int) -> np.ndarray:
+        """Return the Hessian of a function on one row of the first client; NaN if it does not apply to the row.
+
+        Args:
+            point: Parameters as one vector.
+            function: 0 for the objective; a larger number for a constraint.
+            row: Index of the row.
+        """
+        weights = np.eye(1 + self.shape[1])[function]
+        values, _, hessian = self._derive(self._clients[0].take(np.array([row])), point, weights)
+        return np.where(np.isfinite(values[function]), hessian, np.nan) + np.zeros((self.size, self.size))
+
     def _derive(
         self, batch: Any, point: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
