@@ -438,7 +438,7 @@ def torch_distance(module, batch):
             torch_entropy,
             r"running means of normalisation \(1\) for SQP; use GroupNorm",
         ),
-        (linear(torch.nn.Dropout(0.5)), torch_entropy, r"dropout \(1\) for SQP; set its p to 0, or use SoftmaxSGM"),
+        (linear(torch.nn.Dropout(0.5)), torch_entropy, r"dropout \(1\) for SQP; set it to 0, or use SoftmaxSGM"),
         (
             linear(),
             lambda module, batch: functional.dropout(module(batch[0]), 0.5).mean(),

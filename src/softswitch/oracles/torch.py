@@ -43,15 +43,15 @@ class TorchOracle(HostOracle):
         clients: Sequence[TorchRows],
         held_out: Sequence[TorchRows | None] | None,
         *,
-        participants: int,
-        local_steps: int,
-        batches: Batches,
-        replace: bool | None,
+        participants: int | None = None,
+        local_steps: int = 1,
+        batches: Batches = Batches(None, None),  # noqa: B008 (frozen)
+        replace: bool | None = None,
         client_optimum: np.ndarray | None = None,
     ) -> None:
         self.client_optimum = client_optimum
         self.functions, self._clients, self._held_out = functions, clients, held_out
-        self.participants, self.local_steps = participants, local_steps
+        self.participants, self.local_steps = participants or len(clients), local_steps
         self._batches, self._replace = batches, replace
         self.report_batch_size, self.has_held_out = batches.report, held_out is not None
         self._statistics = BatchNormStatistics(functions)
@@ -62,7 +62,7 @@ class TorchOracle(HostOracle):
         self.has_surrogate = functions.surrogate is not None
         # Batch-norm statistics belong to the current iterate: a report at an earlier one would use others.
         self.can_repeat_reports = not self._statistics
-        self.reports_full_data = participants == len(clients) and batches.report is None and not self._statistics
+        self.reports_full_data = self.participants == len(clients) and batches.report is None and not self._statistics
 
     @property
     def evaluation_row_count(self) -> int:

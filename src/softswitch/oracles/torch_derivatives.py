@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 from softswitch.methods.sqp import Derivatives, Query
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.batch_sizes import Batches
 from softswitch.oracles.derivatives import DerivativeOracle, mean_rounding
 from softswitch.oracles.evaluation import SLICE_BYTES
 from softswitch.oracles.torch import TorchOracle
@@ -52,16 +51,7 @@ class TorchDerivatives(DerivativeOracle):
         _check_layers(functions.module)
         self._clients, self._optimum, self._functions = list(clients.values()), client_optimum, functions
         with _evaluating(functions.module):
-            self._oracle = TorchOracle(
-                functions,
-                self._clients,
-                held_out,
-                participants=len(clients),
-                local_steps=1,
-                batches=Batches(None, None),
-                replace=None,
-                client_optimum=client_optimum,
-            )
+            self._oracle = TorchOracle(functions, self._clients, held_out, client_optimum=client_optimum)
         self.names, self.start = tuple(clients), parameters(functions.module)
         self.domain, self.convex = domain, convex
         self.sizes = np.array([len(rows) for rows in self._clients])
@@ -228,11 +218,10 @@ def _pull_back(outputs: torch.Tensor, at: torch.Tensor, units: torch.Tensor) -> 
 def _check_layers(module: torch.nn.Module) -> None:
     """Raise ValueError if a module has layers whose values depend on other rows or on random numbers."""
     for name, layer in module.named_modules():
+        dropout = layer.dropout if isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention) else 0
         if isinstance(layer, _NormBase) and layer.track_running_stats:
             reason = f"running means of normalisation ({name}) for SQP; use GroupNorm or LayerNorm"
-        elif isinstance(layer, _DropoutNd) and layer.p > 0:
-            reason = f"dropout ({name}) for SQP; set its p to 0"
-        elif isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention) and layer.dropout > 0:
+        elif (layer.p if isinstance(layer, _DropoutNd) else dropout) > 0:
             reason = f"dropout ({name}) for SQP; set it to 0"
         else:
             continue
