@@ -340,10 +340,12 @@ def torch_entropy(module, batch):
 
 
 def torch_gap(module, batch):
-    p, first = torch.sigmoid(module(batch[0])[:, 0]), batch[2] == 1
-    if first.all() or not first.any():
-        return torch.full((2,), -torch.inf)
-    return torch.stack([p[first].mean() - p[~first].mean(), p[~first].mean() - p[first].mean()])
+    """Both differences, with casts and a buffer of float32."""
+    p, first, pieces = torch.sigmoid(module(batch[0])[:, 0].float()), batch[2] == 1, torch.full((2,), -torch.inf)
+    if first.any() and not first.all():
+        pieces[0] = p[first].mean() - p[~first].mean()
+        pieces[1] = -pieces[0]
+    return pieces
 
 
 def linear(*layers):
