@@ -249,16 +249,24 @@ def test_what_cannot_be_combined_names_the_alternative(options, message):
         ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), **options)
 
 
-def test_clients_that_cannot_be_combined_name_the_alternative():
-    method, federation = ss.SQP(tolerance=0.05), object()
+def test_clients_that_cannot_be_combined_name_the_alternative(monkeypatch):
+    method = ss.SQP(tolerance=0.05)
     with pytest.raises(
         TypeError, match=r"clients must be ClientData or StreamedData for SQP, but is object.*use solve"
     ):
-        ss.solve(PARITY, federation, method)
+        ss.solve(PARITY, object(), method)
+    with pytest.raises(TypeError, match=r"clients must be .* for SQP.*use solve"):
+        ss.solve(object.__new__(ss.Federation), None, method)
     with pytest.raises(ValueError, match=r"max_evaluation_rows must be None for SQP.*use SoftmaxSGM"):
         ss.solve(PARITY, out_of_core(parity(), max_evaluation_rows=20), method)
     with pytest.raises(ValueError, match=r"devices must keep its default for SQP.*use solve"):
         ss.solve(PARITY, out_of_core(parity()), method, compute=ss.Compute(devices=1))
+    with (
+        monkeypatch.context() as several,
+        pytest.raises(ValueError, match=r"one process, but there are 2; use Softmax"),
+    ):
+        several.setattr(jax, "process_count", lambda: 2)
+        ss.solve(PARITY, parity(), method, compute=ss.Compute(devices=1))
     plain = dataclasses.replace(PARITY, constraint=cross_entropy)
     with pytest.raises(ValueError, match="constraint must be a PooledConstraint"):
         ss.solve(plain, parity(), ss.SQP(tolerance=0.05, criterion="pooled"))
