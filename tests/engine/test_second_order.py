@@ -261,15 +261,12 @@ def test_clients_that_cannot_be_combined_name_the_alternative(monkeypatch):
         ss.solve(PARITY, out_of_core(parity(), max_evaluation_rows=20), method)
     with pytest.raises(ValueError, match=r"devices must keep its default for SQP.*use solve"):
         ss.solve(PARITY, out_of_core(parity()), method, compute=ss.Compute(devices=1))
-    with (
-        monkeypatch.context() as several,
-        pytest.raises(ValueError, match=r"one process, but there are 2; use Softmax"),
-    ):
-        several.setattr(jax, "process_count", lambda: 2)
-        ss.solve(PARITY, parity(), method, compute=ss.Compute(devices=1))
     plain = dataclasses.replace(PARITY, constraint=cross_entropy)
     with pytest.raises(ValueError, match="constraint must be a PooledConstraint"):
         ss.solve(plain, parity(), ss.SQP(tolerance=0.05, criterion="pooled"))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="SQP must run in one process, but there are 2; use SoftmaxSGM"):
+        ss.solve(PARITY, parity(), method, compute=ss.Compute(devices=1))
 
 
 def test_bad_settings_are_refused():
