@@ -183,6 +183,11 @@ def choose_settings(
     return choice, sampling, replace(compute, group_by_size=grouped and not noisy), memory
 
 
+def has_layers(start: Any) -> bool:
+    """Return whether parameters are those of a network: whether two or more of the arrays are matrices."""
+    return sum(np.ndim(leaf) >= 2 for leaf in jax.tree.leaves(start)) >= 2
+
+
 def choose_first_restart(
     start: Any,
     rounds: int,
@@ -198,9 +203,8 @@ def choose_first_restart(
     ``noisy`` is True if reports are on sampled rows. ``evaluation_cost`` is the cost of an evaluation in rounds; None
     if it is negligible.
     """
-    has_layers = sum(np.ndim(leaf) >= 2 for leaf in jax.tree.leaves(start)) >= 2
     shortest = MIN_NOISY_RESTART_ROUNDS if noisy else MIN_RESTART_ROUNDS
-    length = max(shortest, rounds // (LAYERED_RESTARTS if has_layers else RESTARTS))
+    length = max(shortest, rounds // (LAYERED_RESTARTS if has_layers(start) else RESTARTS))
     choice = Choice(rounds, may_end, length, 0.0, exact, chosen_for=None if may_end else rounds, jumps=jumps)
     if evaluation_cost is not None and choice.count_evaluations() * evaluation_cost > EVALUATION_SHARE * rounds:
         affordable = int((EVALUATION_SHARE * rounds / evaluation_cost - 1) / ANSWERS) + 1

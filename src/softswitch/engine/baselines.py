@@ -14,9 +14,13 @@ from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import choose_settings, default_memory
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request
+from softswitch.engine.second_order import solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
+from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Evaluation
+from softswitch.oracles.derivatives import RowDerivatives
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
 from softswitch.oracles.options import BatchSize, Compute, Sampling
 from softswitch.oracles.regret import to_regret_task
@@ -127,6 +131,9 @@ def _train_unconstrained(
     result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None
 ) -> Params | None:
     """Return parameters trained without the constraint, from the result on; None if the budget is too small."""
+    if isinstance(result.method, SQP):
+        derivatives = RowDerivatives(replace(problem, start=result.params), clients)
+        return solve_second_order(derivatives, SQP(tolerance=NO_BOUND), lower_bound=False).params
     budget = _budget(result, problem, clients)
     if budget is None:
         return None
@@ -140,7 +147,7 @@ def _train_unconstrained(
         record_clients=shares_program and result.history.per_client is not None,
         memory="auto" if shares_program else memory,
     )
-    template = Automatic(NO_BOUND).template
+    template = Automatic(NO_BOUND, SoftmaxSGM).template
     sampling = Sampling(batch_size=budget.rows, value_batch_size=budget.rows, participation=participation)
     held_out = held_out if shares_program else None
     prepared = request(problem, clients, (template,), sampling, settings, held_out=held_out)

@@ -13,9 +13,10 @@ from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, CandidateGenerator, Move, Variant, best_of, further_variants
 from softswitch.engine.request import RunSettings, resolve_method, resolve_sampling
-from softswitch.engine.solve import solve_rows
+from softswitch.engine.solve import solve_problem
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
+from softswitch.methods.sqp import SQP
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import float_dtype
@@ -196,14 +197,16 @@ def prepare(
             )
         settings = RunSettings.from_options(rounds, seconds, sampling, output, logging)
         options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": folder}
-        return solve_rows(problem, split.train, variant.method(method), settings, seed, sampling, **options)
+        return solve_problem(problem, split.train, variant.method(method), settings, seed, sampling, **options)
 
     first = train(Variant(), problem, rounds, seconds, output)
     if first.status.code in INCOMPLETE:
         return Prepared(first, (), None, 0, limits, evaluate, tolerance=tolerance)
     generator = _make_generator(problem, split, first, tolerance, confidence, move)
     candidates = list(generator.candidates(first, Variant()))
-    shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
+    shorter = None  # second-order runs are short
+    if not isinstance(first.method, SQP):
+        shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
     left = None if seconds is None else seconds - first.seconds
     for variant in further_variants(first, problem, candidates, int(split.train.sizes.sum())):
         if left is not None and left <= 0:

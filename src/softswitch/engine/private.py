@@ -16,6 +16,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
 from softswitch.engine.request import RunSettings, request_of
+from softswitch.methods.automatic import to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
@@ -103,7 +104,7 @@ def solve_privately(
     plan = make_plan(privacy, settings, sampling.local_steps)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    method = _fill_method(method, oracle, plan.settings)
+    method = _fill_method(to_first_order(method), oracle, plan.settings)
     identity = f"{privacy} for {plan.settings.rounds} rounds"
     request = request_of(federation, (method,), plan.settings, privacy=identity)
     result = add_account(run(request, method, seed, logging, checkpoints), oracle, plan)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -17,9 +18,11 @@ import numpy as np
 from softswitch.certification.optimality import bound_by_weights, prove_infeasible
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
+from softswitch.engine.auto_tuning import has_layers
 from softswitch.engine.loop import defer_interrupts
-from softswitch.engine.request import check_warm_params
+from softswitch.engine.request import RunSettings, check_warm_params
 from softswitch.methods import sqp
+from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
@@ -27,9 +30,10 @@ from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, Row
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreDerivatives
+from softswitch.oracles.regret import client_optimum_of
 from softswitch.oracles.sharded import ShardedDerivatives
 from softswitch.problem.domains import Ball, Box
-from softswitch.problem.parameters import Params, count_parameters, to_vector
+from softswitch.problem.parameters import Params, count_parameters, takes_key, to_vector
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results import baseline
 from softswitch.results.baseline import Baseline, LowerBound
@@ -46,6 +50,8 @@ from softswitch.support.tracing import strip_addresses
 DEFAULT_EXCHANGES = 100
 MAX_MARGINS = 3
 """How often the tolerance is lowered because the parameters, rounded to their dtype, exceed it."""
+MAX_WORK = 4e10
+"""Rows times squared parameters up to which an automatic run computes Hessians: about 10 seconds for ten exchanges."""
 INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
 
 
@@ -67,7 +73,7 @@ def check_second_order(
     changed = [] if sampling is None else changed_options(sampling)
     changed += changed_options(compute, *(["devices", "engine"] if isinstance(clients, ClientData) else []))
     changed += changed_options(output, "lower_bound")
-    changed += [name for name, value in (("privacy", privacy), ("eval_every", logging.eval_every)) if value is not None]
+    changed += ["privacy"] if privacy is not None else []
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for SQP, which uses all rows of all clients; {INSTEAD}")
     if problem.constraint_surrogate is not None:
@@ -80,6 +86,100 @@ def check_second_order(
         raise ValueError(
             f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}"
         )
+
+
+class Attempt(NamedTuple):
+    """The result of second order, or None; and why a first-order method must run, or None if the result is final."""
+
+    result: Result | None
+    reason: str | None = None
+
+
+def attempt_second_order(
+    problem: Problem,
+    clients: Any,
+    method: SQP | OpenMethod,
+    settings: RunSettings,
+    seed: int,
+    sampling: Sampling,
+    *,
+    output: Output,
+    compute: Compute,
+    logging: Logging,
+    checkpoints: Checkpoints | None = None,
+    warm_start: Result | None = None,
+    privacy: Any = None,
+) -> Attempt:
+    """Run ``SQP``, if these options allow it and, unless it was requested, if it suits the problem."""
+    chosen = isinstance(method, OpenMethod)
+    if chosen and sampling == Sampling.automatic(memory=sampling.memory):
+        sampling = Sampling()
+    try:
+        check_second_order(problem, clients, sampling, output, compute, logging, privacy)
+    except (TypeError, ValueError) as error:
+        if chosen:
+            return Attempt(None, str(error).removesuffix(f"; {INSTEAD}"))
+        raise
+    if chosen and (obstacle := _unsuitable(problem, clients)) is not None:
+        return Attempt(None, obstacle)
+    if warm_start is not None:
+        check_warm_params(warm_start.last, problem.start, problem.domain)
+    active = method.second_order if isinstance(method, OpenMethod) else method
+    result = solve_second_order(
+        make_derivatives(problem, clients, compute, pooled=active.switches_on == "pooled", held_out=logging.held_out),
+        active,
+        seed=seed,
+        rounds=settings.rounds,
+        seconds=settings.seconds,
+        logging=logging,
+        checkpoints=checkpoints,
+        warm_start=warm_start,
+        lower_bound=output.lower_bound is not False,
+    )
+    result = replace(result, client_optimum=client_optimum_of(problem, clients))
+    if not chosen:
+        return Attempt(result)
+    size = count_parameters(problem.start)
+    result = replace(result, auto_settings={"method": f"SQP, because the model has {size} parameters and no layers"})
+    return Attempt(result, _failure(result))
+
+
+def _unsuitable(problem: Problem, clients: Any) -> str | None:
+    """Return why a first-order method suits a problem better; None if it does not."""
+    if has_layers(problem.start):
+        return "the model has layers"
+    if takes_key(problem.objective) or takes_key(getattr(problem.constraint, "statistics", problem.constraint)):
+        return "a function takes a random key"
+    size, rows = count_parameters(problem.start), int(np.sum(clients.sizes)) if hasattr(clients, "sizes") else 0
+    if rows * size**2 > MAX_WORK:
+        return f"the Hessians of {size} parameters on {rows:,} rows cost too much"
+    return None
+
+
+def _failure(result: Result) -> str | None:
+    """Return why the answer of ``SQP`` may not be the optimum; None if it is, or if the run ended early."""
+    codes = {one.code: one for one in result.diagnostics}
+    if result.status.code is StatusCode.DIVERGED:
+        return f"SQP failed: {result.status.message}"
+    if DiagnosticCode.STALLED in codes:
+        return f"SQP stalled after {len(result.history)} exchanges"
+    is_early = result.status.code is StatusCode.STOPPED or DiagnosticCode.STILL_IMPROVING in codes
+    if result.status.ok or is_early or DiagnosticCode.NEVER_FEASIBLE in codes:
+        return None
+    return f"SQP found no feasible parameters in {len(result.history)} exchanges"
+
+
+def better(first: Result, second: Result) -> Result:
+    """Return the result with the smaller excess over the tolerance, or if equal, with the smaller F; else the first."""
+
+    def rank(result: Result) -> tuple[float, float]:
+        constraint, pooled = result.client_constraint, result.pooled_constraint
+        level = pooled if result.method.switches_on == "pooled" and pooled is not None else constraint
+        excess, objective = float(level.max()) - result.method.tolerance, float(result.client_objective.max())
+        failed = result.status.code is StatusCode.DIVERGED or not np.isfinite([excess, objective]).all()
+        return (math.inf, math.inf) if failed else (max(0.0, excess), objective)
+
+    return second if rank(second) < rank(first) else first
 
 
 def make_derivatives(
@@ -368,7 +468,8 @@ def _describe(
         reason = "no step within the rounding error improves it" if phase == Phase.STALLED else "the run has ended"
         evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
         advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
-        diagnostics.append(Diagnostic(DiagnosticCode.STILL_IMPROVING, evidence, advice, phase != Phase.STALLED))
+        code = DiagnosticCode.STALLED if phase == Phase.STALLED else DiagnosticCode.STILL_IMPROVING
+        diagnostics.append(Diagnostic(code, evidence, advice, phase != Phase.STALLED))
     if not oracle.is_exact:
         advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
         diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))

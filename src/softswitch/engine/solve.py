@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from softswitch.certification.optimality import with_lower_bound
@@ -19,8 +20,8 @@ from softswitch.engine.request import (
     resolve_method,
     resolve_sampling,
 )
-from softswitch.engine.second_order import DEFAULT_EXCHANGES, check_second_order, make_derivatives, solve_second_order
-from softswitch.methods.automatic import Automatic
+from softswitch.engine.second_order import attempt_second_order, better
+from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
@@ -94,51 +95,23 @@ def solve(
     groups += [] if warm_start is None else [("warm_start", warm_start, Result)]
     for name, given, kind in groups:
         checks.check_instance(name, given, kind)
-    if isinstance(method, SQP):
-        check_second_order(problem, clients, sampling, output, compute, logging, privacy)
-        RunSettings.from_options(rounds, seconds, Sampling(), output, logging)  # checks them
-        task, pooled = cast(Problem, problem), method.switches_on == "pooled"
-        derivatives = make_derivatives(task, clients, compute, pooled=pooled, held_out=logging.held_out)
-        with_bound = output.lower_bound is not False
-        if compute.engine == "compiled":
-            result = solve_second_order(
-                derivatives,
-                method,
-                seed=seed,
-                rounds=rounds,
-                seconds=seconds,
-                logging=logging,
-                checkpoints=checkpoints,
-                warm_start=warm_start,
-                lower_bound=with_bound,
-            )
-        else:
-            _refuse_over_flower(compute, seconds=seconds, held_out=logging.held_out, warm_start=warm_start)
-            settings = RunSettings(rounds=rounds or DEFAULT_EXCHANGES, eval_every=0, answer="last", average_last=None)
-            arguments = (settings, seed, logging, checkpoints, derivatives.digest() if checkpoints else {}, with_bound)
-            solve_over_flower = import_module(FLOWER_ENGINE).solve_over_flower
-            result = solve_over_flower(task, clients, method, Sampling(batch_size=None), *arguments)
-        return replace(result, client_optimum=client_optimum_of(task, clients))
     options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
     options |= {"warm_start": warm_start, "privacy": privacy}
     if isinstance(problem, Federation):
         if clients is not None:
             raise ValueError(f"clients must be None for a Federation, which has its own, but is {clients!r}")
         settings = RunSettings.from_options(rounds, seconds, sampling or Sampling(), output, logging)
-        return solve_federation(problem, method, settings, seed, sampling, **options)
+        return solve_federation(problem, to_first_order(method), settings, seed, sampling, **options)
     sampling = resolve_sampling(sampling, method)
     settings = RunSettings.from_options(rounds, seconds, sampling, output, logging)
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem or a Federation, but is {problem!r}")
-    if problem.is_torch:
-        solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
-        return solve_torch(problem, clients, method, settings, seed, sampling, **options)
-    return solve_rows(problem, cast(ClientData, clients), method, settings, seed, sampling, **options)
+    return solve_problem(problem, clients, method, settings, seed, sampling, **options)
 
 
-def solve_rows(
+def solve_problem(
     problem: Problem,
-    clients: ClientData | StreamedData,
+    clients: Any,
     method: Method,
     settings: RunSettings,
     seed: int,
@@ -152,6 +125,21 @@ def solve_rows(
     privacy: RecordPrivacy | None = None,
 ) -> Result:
     """Solve for clients that hold rows; a method without a step size has its settings chosen."""
+    options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
+    options |= {"warm_start": warm_start, "privacy": privacy}
+    if isinstance(method, SQP | OpenMethod):
+        attempt = attempt_second_order(problem, clients, method, settings, seed, sampling, **options)
+        if attempt.result is not None and (attempt.reason is None or isinstance(method, SQP)):
+            return attempt.result
+        if attempt.result is not None and checkpoints is not None:
+            options["checkpoints"] = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
+        first = solve_problem(problem, clients, to_first_order(method), settings, seed, sampling, **options)
+        chosen = {"method": f"{type(first.method).__name__}, because {attempt.reason}"}
+        first = replace(first, auto_settings=chosen | first.auto_settings)
+        return first if attempt.result is None else better(first, replace(attempt.result, auto_settings=chosen))
+    if problem.is_torch:
+        solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
+        return solve_torch(problem, clients, method, settings, seed, sampling, **options)
     if privacy is not None:
         check_private(clients, privacy, compute.engine)
         refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
@@ -166,8 +154,8 @@ def solve_rows(
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
     if settings.rounds is None and compute.engine != "compiled" and method.step_size is None:
         settings = replace(settings, rounds=FLOWER_ROUNDS)
-    options: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "checkpoints": checkpoints}
-    prepared = request(problem, clients, (method,), sampling, settings, compute=compute, **options)
+    given: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "checkpoints": checkpoints}
+    prepared = request(problem, clients, (method,), sampling, settings, compute=compute, **given)
     if compute.engine == "compiled":
         result = run(prepared, method, seed, logging, checkpoints)
     else:

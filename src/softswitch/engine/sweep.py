@@ -31,8 +31,9 @@ from softswitch.engine.request import (
     resolve_method,
     resolve_sampling,
 )
+from softswitch.engine.second_order import attempt_second_order
 from softswitch.engine.solve import TORCH_ENGINE
-from softswitch.methods.automatic import Automatic
+from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.base import Federation
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
@@ -151,14 +152,23 @@ def sweep(
     if any(isinstance(given, Sequence) for given in data):
         per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
         data_sets = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
-    alike = tuple(labelled.values())
-    if vectorize and is_automatic(alike):
-        raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
-    shares = [
-        _Share(_prepare(one, rows, held_out, alike, rounds, sampling, output, compute, logging), its_seeds)
-        for one, rows, held_out, its_seeds in data_sets
-    ]
-    results = _run_all(shares, alike, False if is_automatic(alike) else vectorize, logging.progress)
+    chosen: dict[str, tuple[Result, ...]] = {}
+    for label, method in labelled.items():
+        if isinstance(method, OpenMethod):
+            options = {"output": replace(output, lower_bound=False), "compute": compute}
+            runs = _run_second_order(data_sets, method, rounds, sampling, logging, **options)
+            chosen |= {} if runs is None else {label: runs}
+    alike = tuple(to_first_order(method) for label, method in labelled.items() if label not in chosen)
+    if alike:
+        if vectorize and is_automatic(alike):
+            raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
+        shares = [
+            _Share(_prepare(one, rows, held_out, alike, rounds, sampling, output, compute, logging), its_seeds)
+            for one, rows, held_out, its_seeds in data_sets
+        ]
+        run_results = _run_all(shares, alike, False if is_automatic(alike) else vectorize, logging.progress)
+        chosen |= dict(zip((label for label in labelled if label not in chosen), run_results, strict=True))
+    results = tuple(chosen[label] for label in labelled)
     for one, rows, _, its_seeds in data_sets:
         if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None:
             results = tuple(
@@ -189,7 +199,8 @@ def _label(method: Method, methods: Sequence[Method]) -> str:
         for field in fields(method)
         if any(differs(getattr(other, field.name, None), getattr(method, field.name)) for other in same_class)
     ]
-    return f"{type(method).__name__}({', '.join(varying)})"
+    name = "Automatic" if isinstance(method, OpenMethod) else type(method).__name__
+    return f"{name}({', '.join(varying)})"
 
 
 def _check_seeds(seeds: Any) -> tuple[int, ...]:
@@ -207,6 +218,30 @@ def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
     if len(given) != len(seeds):
         raise ValueError(f"{name} must be one for all seeds or a list of {len(seeds)}, but is a list of {len(given)}")
     return given
+
+
+def _run_second_order(
+    data_sets: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
+    method: OpenMethod,
+    rounds: int | None,
+    sampling: Sampling | None,
+    logging: Logging,
+    **options: Any,
+) -> tuple[Result, ...] | None:
+    """Run ``SQP`` on every data set; None if a first-order method must run on one of them. Seeds have no effect."""
+    results: list[Result] = []
+    sampling = resolve_sampling(sampling, method)
+    for problem, clients, held_out, seeds in data_sets:
+        if isinstance(problem, Federation):
+            return None
+        silent = replace(logging, held_out=held_out, callbacks=())
+        settings = RunSettings.from_options(rounds, None, sampling, options["output"], silent)
+        options["logging"] = silent
+        attempt = attempt_second_order(problem, clients, method, settings, seeds[0], sampling, **options)
+        if attempt.result is None or attempt.reason is not None:
+            return None
+        results += [replace(attempt.result, seed=seed) for seed in seeds]
+    return tuple(results)
 
 
 class _Share(NamedTuple):

@@ -1,29 +1,56 @@
-"""Automatic settings: a method whose step size, softmax sharpness and threshold are chosen during the run."""
+"""Automatic settings: a method whose settings are chosen during the run, and the choice between methods."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.sqp import SQP
+
+CRITERIA = (None, "max", "pooled")
+"""Criteria that first- and second-order methods have in common."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenMethod(SoftmaxSGM):
+    """The method of a run that chooses it: ``second_order`` if the problem allows it, else ``first_order``.
+
+    Engines of first-order methods accept it as it is: it is a ``SoftmaxSGM`` without a step size.
+    """
+
+    @property
+    def first_order(self) -> SoftmaxSGM:
+        """``SoftmaxSGM`` with automatic settings."""
+        return SoftmaxSGM(alpha=None, step_size=None, tolerance=self.tolerance, criterion=self.criterion)
+
+    @property
+    def second_order(self) -> SQP:
+        """``SQP`` with the same tolerance."""
+        return SQP(tolerance=self.tolerance, criterion=self.criterion)
 
 
 class Automatic:
     """A method whose settings are chosen during the run, except those that are given.
 
-    ``solve(problem, clients, tolerance=0.1)`` is short for ``solve(problem, clients, Automatic(tolerance=0.1))``. The
-    run proceeds in restarts with a normalised Adam step at the server, and adapts the step size, the sharpness of the
-    softmax and the threshold of the switch. The theorems do not cover it; ``result.method`` is the method that ran.
+    ``solve(problem, clients, tolerance=0.1)`` is short for ``solve(problem, clients, Automatic(tolerance=0.1))``.
+    Without a class of a method and without settings the method is chosen too: ``SQP`` for small smooth models with all
+    rows at hand, else ``SoftmaxSGM``. A first-order run proceeds in restarts with a normalised Adam step at the server,
+    and adapts the step size, the sharpness of the softmax and the threshold of the switch. The theorems do not cover
+    it; ``result.method`` is the method that ran, and ``result.auto_settings`` gives the reason.
 
     Args:
         tolerance: ε >= 0, in units of g: the constraint is met if G(w) <= ε.
-        method: Subclass of ``Method``. Default: ``SoftmaxSGM``.
+        method: Class of a first-order method, such as ``SoftmaxSGM``. Default: chosen.
         settings: Settings of the method that stay fixed, such as ``robust=2``. ``step_size`` is not accepted.
     """
 
-    def __init__(self, tolerance: float, method: type[Method] = SoftmaxSGM, **settings: Any) -> None:
-        if not (isinstance(method, type) and issubclass(method, Method)):
-            raise TypeError(f"method must be a subclass of Method, such as SoftmaxSGM, but is {method!r}")
+    def __init__(self, tolerance: float, method: type[Method] | None = None, **settings: Any) -> None:
+        is_open = method is None and settings.keys() <= {"criterion"}
+        method = OpenMethod if is_open and settings.get("criterion") in CRITERIA else method or SoftmaxSGM
+        if not (isinstance(method, type) and issubclass(method, Method)) or issubclass(method, SQP):
+            raise TypeError(f"method must be a class of a first-order method, such as SoftmaxSGM, but is {method!r}")
         if settings.get("step_size") is not None:
             raise ValueError(
                 f"step_size must not be given to Automatic, but is {settings['step_size']!r}: "
@@ -39,7 +66,7 @@ class Automatic:
         return self.template.tolerance
 
     def __repr__(self) -> str:
-        return f"Automatic({self.template})"
+        return f"Automatic({self.tolerance if isinstance(self.template, OpenMethod) else self.template})"
 
 
 def as_method(method: Method) -> Method | Automatic:
@@ -49,3 +76,8 @@ def as_method(method: Method) -> Method | Automatic:
     automatic = object.__new__(Automatic)
     automatic.template = method
     return automatic
+
+
+def to_first_order(method: Method) -> Method:
+    """Return the first-order method of a run that would choose between methods; others as they are."""
+    return method.first_order if isinstance(method, OpenMethod) else method

@@ -85,6 +85,7 @@ class DiagnosticCode(StrEnum):
     STEP_SIZE_TOO_LARGE = "step-size-too-large"  # a round changes the criterion by more than the tolerance
     FEW_AVERAGED_ROUNDS = "few-averaged-rounds"  # the answer is the mean of few iterates
     STILL_IMPROVING = "still-improving"  # F still decreased at the end
+    STALLED = "stalled"  # no step improves F, but the optimum is not reached
     LIMITED_PRECISION = "limited-precision"  # a function computes in float32
     NO_BETTER_THAN_START = "no-better-than-start"  # the start is feasible, and F did not decrease
     NO_BETTER_THAN_CONSTANT = "no-better-than-constant"  # a constant prediction is feasible and as good

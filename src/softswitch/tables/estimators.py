@@ -25,7 +25,8 @@ from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import solve_certified
 from softswitch.engine.solve import solve
-from softswitch.methods.automatic import as_method
+from softswitch.methods.automatic import Automatic
+from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
@@ -120,8 +121,12 @@ class FederatedEstimator(BaseEstimator):
             return ClientData.from_arrays(selected, owner[part], strata=built.strata)
 
         train = select(learn)
-        method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
-        active = as_method(fill_alpha(method, len(train)))
+        active: Method | Automatic = Automatic(self.bound)
+        if self.alpha is not None:
+            active = Automatic(self.bound, alpha=self.alpha)
+        if self.step_size is not None:
+            method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
+            active = fill_alpha(method, len(train))
         options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
         run: dict[str, Any] = {"seed": seed, "logging": Logging(eval_every=0), **options}
         self.certificate_, self.certified_ = None, None

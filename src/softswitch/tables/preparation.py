@@ -16,6 +16,7 @@ from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.auto_tuning import default_alpha
+from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.problem.problem import Problem
@@ -138,8 +139,12 @@ def build_method(config: Config) -> Method:
     names = ("step_size", "criterion", "slack", "threshold", "local_step_size", "robust")
     common: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
     common |= {"tolerance": config.task.bound, "optimizer": OPTIMIZERS[section.optimizer]}
-    if section.name == "softmax":
-        return methods.SoftmaxSGM(alpha=replace_auto(section.alpha), **common)
+    if section.name in (AUTO, "softmax"):
+        given: dict[str, Any] = {"alpha": replace_auto(section.alpha), **common}
+        settings = {name: value for name, value in given.items() if value and name != "tolerance"}
+        if section.name == AUTO and "step_size" not in settings:
+            return Automatic(config.task.bound, **settings).template
+        return methods.SoftmaxSGM(**given)
     if section.name == "penalty":
         return methods.Penalty(penalty=section.penalty, **common)
     if section.name == "primal-dual":

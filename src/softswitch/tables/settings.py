@@ -80,7 +80,9 @@ class ModelSection:
 class MethodSection:
     """The method. Values set to "auto" are chosen during training, or as published if step_size is set."""
 
-    name: Annotated[str, OneOf(METHODS)] = setting("The method.", "softmax")
+    name: Annotated[str, OneOf((AUTO, *METHODS))] = setting(
+        "The method; auto: SQP, or softmax if that is needed.", AUTO
+    )
     alpha: float | Literal["auto"] = setting("Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO)
     step_size: float | Literal["auto"] = setting("Step size of the server.", AUTO)
     optimizer: Annotated[str, OneOf((AUTO, *OPTIMIZERS))] = setting("Optimiser of the server.", AUTO)
