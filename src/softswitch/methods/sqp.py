@@ -30,7 +30,8 @@ MIN_CURVATURE = 1e-9
 """Smallest eigenvalue of the model's Hessian, as a share of the largest."""
 ACCEPT, GOOD, POOR = 0.05, 0.7, 0.25
 """Ratios of actual to predicted decrease: of an accepted step, and of those that change the trust region."""
-MAX_PENALTY, MAX_RADIUS = 1e8, 1e10
+MIN_PENALTY, MAX_PENALTY, MAX_RADIUS = 1e-6, 1e8, 1e10
+PENALTY_FACTOR, LOW_VIOLATION = 10.0, 1e-1
 NEGLIGIBLE_VIOLATION, NEGLIGIBLE_MULTIPLIER = 1e-9, 1e-9
 
 
@@ -216,9 +217,15 @@ def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState)
                 and (steeper := program.solve(10 * penalty)) is not None
             ):
                 penalty, step = 10 * penalty, steeper
+        scale = max(1.0, abs(found.worst))
+        if violation > negligible and found.worst - step.model < method.precision * scale:
+            penalty = max(penalty, 1.0)  # only the constraint is left to improve
+        elif step.violation <= negligible and violation <= LOW_VIOLATION * program.constraint_change:
+            # Lower a penalty far above the multipliers, which would reject steps for violations of no importance.
+            enough = max(PENALTY_FACTOR * float(step.multipliers.sum()), MIN_PENALTY)
+            penalty = min(penalty, max(enough, penalty / PENALTY_FACTOR))
         predicted = _merit(found, tolerance, penalty) - step.model - penalty * step.violation
         query = Query(state.point + step.step, step.weights, step.multipliers)
-        scale = max(1.0, abs(found.worst))
         phase = Phase.STEP
         if predicted < method.precision * scale * (1.0 if violation <= negligible else 1e-3):
             phase, query = Phase.CONVERGED, query._replace(point=state.point)
