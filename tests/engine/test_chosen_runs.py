@@ -18,7 +18,7 @@ from softswitch.engine.restarts import LocalRestarts, numbers_of, with_numbers
 from softswitch.methods import Reports
 from softswitch.methods.schedules import FallingStep
 
-BARE = ss.Automatic(tolerance=0.1)
+BARE = ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
 DATA = regression()
 
@@ -106,7 +106,7 @@ def test_another_number_compiles_nothing(clients):
     chosen(clients, rounds=100)
     before = COMPILATIONS.count
     assert before > 0, "the counter must count"
-    chosen(clients, ss.Automatic(tolerance=0.2), rounds=230, seed=3, average_last=0.3)
+    chosen(clients, ss.Automatic(tolerance=0.2, method=ss.SoftmaxSGM), rounds=230, seed=3, average_last=0.3)
     assert COMPILATIONS.count == before
 
 
@@ -235,7 +235,7 @@ def pooled_problem():
 
 
 def test_a_pooled_criterion(clients):
-    method = ss.Automatic(tolerance=0.1, criterion="pooled")
+    method = ss.Automatic(tolerance=0.1, criterion="pooled", method=ss.SoftmaxSGM)
     result = chosen(clients, method, pooled_problem())
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
@@ -391,12 +391,14 @@ def test_clients_that_are_no_rows():
     """Springs to (1, 1) and (−1, 1), and walls that hold w back."""
     oracle = Springs(jnp.array([[1.0, 1.0], [-1.0, 1.0]]), jnp.array([[0.0, 1.0], [1.0, 0.0]]))
     federation = ss.Federation(oracle, jnp.array([2.0, -1.0]), ("right", "left"))
-    result = flat.solve_federation(federation, ss.Automatic(tolerance=0.25), eval_every=0)
+    result = flat.solve_federation(federation, ss.Automatic(tolerance=0.25, method=ss.SoftmaxSGM), eval_every=0)
     # F = (1 + |w₀|)² + (1 − w₁)², w₀ <= 0.25, w₁ <= 0.25: at best w = (0, 0.25).
     np.testing.assert_allclose(result.params, [0, 0.25], atol=0.01)
     assert result.status.code is ss.StatusCode.FEASIBLE
     check_cycles(result)
-    swept = flat.sweep_federation(federation, {"chosen": ss.Automatic(tolerance=0.25)}, seeds=1, eval_every=0)
+    swept = flat.sweep_federation(
+        federation, {"chosen": ss.Automatic(tolerance=0.25, method=ss.SoftmaxSGM)}, seeds=1, eval_every=0
+    )
     same_bits(swept["chosen"][0], result)
 
 
@@ -462,7 +464,7 @@ def test_an_answer_that_is_asked_for(clients, answer):
 
 
 def test_a_sweep_of_automatic_runs(clients):
-    methods = {"chosen": BARE, "chosen too": ss.Automatic(tolerance=0.2)}
+    methods = {"chosen": BARE, "chosen too": ss.Automatic(tolerance=0.2, method=ss.SoftmaxSGM)}
     options = {"rounds": 60, "eval_every": 0}
     found = flat.sweep(PROBLEM, clients, methods, seeds=2, **options)
     assert found.labels == tuple(methods)

@@ -17,7 +17,7 @@ from softswitch.engine.request import is_automatic
 from softswitch.methods.schedules import FallingStep, NormalizedAdam
 
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-BARE = ss.Automatic(tolerance=0.1)
+BARE = ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM)
 TEMPLATE = BARE.template
 PAPER = ss.SoftmaxSGM(tolerance=0.1, step_size=0.1, alpha=10 * math.log(6) / 0.1)
 EXPLICIT = {

@@ -16,7 +16,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 
-RULE = ss.Automatic(tolerance=0.05)
+RULE = ss.Automatic(tolerance=0.05, method=ss.SoftmaxSGM)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
 CLIENTS = client_data(*regression())
 RUNS = {
@@ -132,7 +132,7 @@ def test_what_took_its_time_is_not_run_again(tmp_path):
 def test_another_tolerance_is_refused(tmp_path):
     solve(tmp_path, rounds=100)
     with pytest.raises(ValueError, match="is a checkpoint of another run: its method is"):
-        solve(tmp_path, method=ss.Automatic(tolerance=0.06), rounds=100)
+        solve(tmp_path, method=ss.Automatic(tolerance=0.06, method=ss.SoftmaxSGM), rounds=100)
 
 
 CHILD = """

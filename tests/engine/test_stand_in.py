@@ -156,7 +156,7 @@ def test_clients_of_other_kinds_follow_their_stand_in(make, name, shape):
 def test_a_stand_in_of_another_number_of_constraints(clients):
     problem = ss.Problem(least_squares, rates, jnp.zeros(4), constraint_surrogate=lambda w, b: smooth(w, b)[0])
     with pytest.raises(ValueError, match=r"constraint_surrogate must .* 2, but returns 1"):
-        flat.solve(problem, clients, ss.Automatic(tolerance=0.5))
+        flat.solve(problem, clients, ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM))
     with pytest.raises(ValueError, match="one value for each"):
         numpy_client(constraint_surrogate=lambda params, batch: (0.0, {"w": np.zeros(4)}))
     with pytest.raises(ValueError, match="one value for each"):
@@ -176,7 +176,7 @@ def test_there_is_no_bound_and_it_says_why(clients):
 
 
 def test_a_run_that_chooses_for_itself(clients):
-    result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5), rounds=300)
+    result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM), rounds=300)
     assert result.gap is None
     assert result.status.ok
     rate = ss.evaluate(PROBLEM, clients, result.params)[1].max()
@@ -195,7 +195,9 @@ def test_another_stand_in_is_another_run(clients, tmp_path):
 
 def test_the_threshold_of_jumps_is_the_tolerance_itself(clients):
     problems = (PROBLEM, ss.Problem(PROBLEM.objective, smooth, PROBLEM.start))
-    jumps, smoothly = (flat.solve(one, clients, ss.Automatic(tolerance=TOLERANCE), rounds=10) for one in problems)
+    jumps, smoothly = (
+        flat.solve(one, clients, ss.Automatic(tolerance=TOLERANCE, method=ss.SoftmaxSGM), rounds=10) for one in problems
+    )
     assert jumps.restarts[0].threshold == pytest.approx(TOLERANCE, abs=1e-7)
     assert smoothly.restarts[0].threshold < TOLERANCE - 1e-6
 
@@ -223,7 +225,7 @@ def test_a_sweep_is_solve_bit_for_bit(clients):
 
 
 def test_a_sweep_of_runs_that_choose_for_themselves(clients):
-    methods = {str(tolerance): ss.Automatic(tolerance=tolerance) for tolerance in (0.5, 0.7)}
+    methods = {str(tolerance): ss.Automatic(tolerance=tolerance, method=ss.SoftmaxSGM) for tolerance in (0.5, 0.7)}
     for label, (result,) in flat.sweep(PROBLEM, clients, methods, seeds=[4], rounds=90):
         alone = flat.solve(PROBLEM, clients, methods[label], seed=4, rounds=90)
         np.testing.assert_array_equal(result.params, alone.params)
@@ -257,7 +259,7 @@ def test_a_warm_start_goes_on_as_if_there_had_been_no_break(clients):
 
 def test_a_warm_start_of_a_run_that_chooses_for_itself_stays_where_it_was(clients):
     """Its second cycle does not begin at the start again: that would be another run."""
-    method = ss.Automatic(tolerance=0.5)
+    method = ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM)
     first = flat.solve(PROBLEM, clients, method, rounds=300)
     later = flat.solve(PROBLEM, clients, method, rounds=90, warm_start=first)
     assert later.status.ok
@@ -275,7 +277,7 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
         return plain(self, origin, done)
 
     monkeypatch.setattr(LocalRestarts, "_state_at", watching)
-    result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5), rounds=300)
+    result = flat.solve(PROBLEM, clients, ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM), rounds=300)
     assert begun[:2] == ["the start", "the start"]
     assert begun[2] == result.restarts[1].answer
     steps = [cycle.step_size for cycle in result.restarts[:3]]
@@ -284,5 +286,5 @@ def test_the_second_cycle_begins_at_the_start_and_the_better_goes_on(clients, mo
         assert steps[2] == pytest.approx(steps[0])
     begun.clear()
     smooth_one = ss.Problem(least_squares, smooth, jnp.zeros(4))
-    flat.solve(smooth_one, clients, ss.Automatic(tolerance=0.5), rounds=300, lower_bound=False)
+    flat.solve(smooth_one, clients, ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM), rounds=300, lower_bound=False)
     assert begun[1] != "the start"

@@ -31,7 +31,8 @@ def folders(tmp_path_factory):
     made = []
     for name, rounds in (("long", 300), ("short", 40)):
         data = '[data]\nfile = "cases.csv"\nlabel = "y"\nclient = "ward"\n'
-        settings = f"{data}[task]\nbound = 0.4\n[run]\nrounds = {rounds}\n"
+        method = '[method]\nname = "softmax"\n'
+        settings = f"{data}[task]\nbound = 0.4\n{method}[run]\nrounds = {rounds}\n"
         (home / f"{name}.toml").write_text(settings)
         made.append(training.train(home / f"{name}.toml").folder)
     return made

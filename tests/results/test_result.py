@@ -83,7 +83,7 @@ def test_a_diverged_run_is_saved_too(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"participation": 0.5}], ids=["all", "remembered"])
 def test_what_a_run_chose_comes_back(tmp_path, options):
     problem, clients = ss.Problem(least_squares, softplus_level, jnp.zeros(4)), client_data(*regression())
-    bare = ss.Automatic(tolerance=0.1)
+    bare = ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM)
     chosen = flat.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
     assert len(chosen.restarts) > 1
     write_result(tmp_path, chosen)

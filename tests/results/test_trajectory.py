@@ -116,7 +116,7 @@ def test_cycles_that_still_gain():
 def test_chosen_settings_are_told_and_kept(tmp_path):
     clients = client_data(*regression(sizes=(40, 80)))
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
-    result = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=1500)
+    result = flat.solve(problem, clients, ss.Automatic(tolerance=0.2, method=ss.SoftmaxSGM), rounds=1500)
     assert codes(result) == [], result.explain()
     assert result.auto_settings["rounds"] == "1,500"
     assert result.auto_settings["rows for a gradient"] == "all of a client's"
@@ -126,7 +126,14 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
     assert told.count("  Restart ") == len(result.restarts) > 1
     write_result(tmp_path / "it", result)
     assert open_run(tmp_path / "it").about["auto_settings"] == result.auto_settings
-    drawn = flat.solve(problem, clients, ss.Automatic(tolerance=0.2), rounds=200, batch_size=16, value_batch_size=8)
+    drawn = flat.solve(
+        problem,
+        clients,
+        ss.Automatic(tolerance=0.2, method=ss.SoftmaxSGM),
+        rounds=200,
+        batch_size=16,
+        value_batch_size=8,
+    )
     assert drawn.auto_settings["rows for a gradient"] == "16 of each client's"
     assert drawn.auto_settings["rows for a report"] == "8 of each client's"
     by_hand = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.2)
@@ -135,7 +142,7 @@ def test_chosen_settings_are_told_and_kept(tmp_path):
 
 def test_few_chosen_rounds_are_still_improving():
     task = breast_cancer(20)
-    result = flat.solve(task.problem, task.train, ss.Automatic(tolerance=0.1), rounds=300)
+    result = flat.solve(task.problem, task.train, ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM), rounds=300)
     assert codes(result) == ["still-improving"]
 
 

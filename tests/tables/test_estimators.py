@@ -187,9 +187,14 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
         "confidence": 0.95,
         "random_state": 0,
     }
-    chosen = ss.BoundedClassifier("neyman-pearson", 0.2, seconds=0.01).fit(frame, malignant, clients=hospital).result_
-    assert chosen.restarts
-    assert len(chosen.history) < 20_000, "it took its time"
+    chosen = ss.BoundedClassifier("neyman-pearson", 0.2).fit(frame, malignant, clients=hospital).result_
+    assert isinstance(chosen.method, ss.SQP)
+    assert chosen.status.ok
+    hidden = ss.BoundedClassifier("neyman-pearson", 0.2, hidden=(3,), seconds=0.01)
+    network = hidden.fit(frame, malignant, clients=hospital).result_
+    assert network.restarts
+    assert "layers" in network.auto_settings["method"]
+    assert len(network.history) < 20_000, "it took its time"
     paper = ss.BoundedClassifier("neyman-pearson", 0.2, step_size=0.5).fit(frame, malignant, clients=hospital).result_
     assert (paper.restarts, len(paper.history)) == ((), 1000)
     assert paper.selected.startswith("mean of the")

@@ -38,6 +38,7 @@ def test_what_is_written_is_read_again(tmp_path):
 
 CHOSEN = {
     "method": (
+        "name",
         "alpha",
         "step_size",
         "optimizer",
@@ -77,7 +78,8 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
 
 def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
     methods = {name: build_method(parse_config({"data": DATA, "method": {"name": name}})) for name in METHODS}
-    assert methods["softmax"] == ss.Automatic(tolerance=0.1).template
+    assert methods["softmax"] == ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM).template
+    assert build_method(parse_config({"data": DATA})) == ss.Automatic(tolerance=0.1).template
     assert methods["hard"] == ss.Automatic(tolerance=0.1, method=HardSGM).template
     for method in methods.values():
         for name in ("step_size", "criterion", "optimizer", "slack", "threshold", "local_step_size"):

@@ -239,6 +239,7 @@ def solve_second_order(
                     state = _restart(oracle, method, state)
                 margin, margins = json.loads(saved.journal)
                 began -= saved.seconds
+                late = seconds is not None and saved.seconds >= seconds
                 share.update(History.from_records(oracle, records, done))
         try:
             while not (stopped or late) and done < rounds:
