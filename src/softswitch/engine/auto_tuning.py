@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,9 +184,9 @@ def choose_settings(
     return choice, sampling, replace(compute, group_by_size=grouped and not noisy), memory
 
 
-def has_layers(start: Any) -> bool:
-    """Return whether parameters are those of a network: whether two or more of the arrays are matrices."""
-    return sum(np.ndim(leaf) >= 2 for leaf in jax.tree.leaves(start)) >= 2
+def has_layers(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether parameters of these shapes are those of a network: two or more have at least two dimensions."""
+    return sum(len(shape) >= 2 for shape in shapes) >= 2
 
 
 def choose_first_restart(
@@ -204,7 +205,10 @@ def choose_first_restart(
     if it is negligible.
     """
     shortest = MIN_NOISY_RESTART_ROUNDS if noisy else MIN_RESTART_ROUNDS
-    length = max(shortest, rounds // (LAYERED_RESTARTS if has_layers(start) else RESTARTS))
+    length = max(
+        shortest,
+        rounds // (LAYERED_RESTARTS if has_layers([np.shape(leaf) for leaf in jax.tree.leaves(start)]) else RESTARTS),
+    )
     choice = Choice(rounds, may_end, length, 0.0, exact, chosen_for=None if may_end else rounds, jumps=jumps)
     if evaluation_cost is not None and choice.count_evaluations() * evaluation_cost > EVALUATION_SHARE * rounds:
         affordable = int((EVALUATION_SHARE * rounds / evaluation_cost - 1) / ANSWERS) + 1

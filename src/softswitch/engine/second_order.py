@@ -33,7 +33,7 @@ from softswitch.oracles.out_of_core import OutOfCoreDerivatives
 from softswitch.oracles.regret import client_optimum_of
 from softswitch.oracles.sharded import ShardedDerivatives
 from softswitch.problem.domains import Ball, Box
-from softswitch.problem.parameters import Params, count_parameters, takes_key, to_vector
+from softswitch.problem.parameters import Params, takes_key, to_vector
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results import baseline
 from softswitch.results.baseline import Baseline, LowerBound
@@ -80,12 +80,17 @@ def check_second_order(
         raise ValueError(f"constraint must be smooth for SQP, but the problem has a constraint_surrogate; {INSTEAD}")
     if not isinstance(problem.domain, Ball | Box | None):
         raise ValueError(f"domain must be a Ball, a Box or None for SQP, but is {problem.domain!r}; {INSTEAD}")
-    weights = problem.start.parameters() if is_torch else ()
-    parameters = sum(w.numel() for w in weights if w.requires_grad) if is_torch else count_parameters(problem.start)
-    if parameters > MAX_PARAMETERS:
+    if (parameters := sum(map(math.prod, _shapes(problem)))) > MAX_PARAMETERS:
         raise ValueError(
             f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}"
         )
+
+
+def _shapes(problem: Problem) -> list[tuple[int, ...]]:
+    """Return the shapes of the trained parameters."""
+    if problem.is_torch:
+        return [tuple(weight.shape) for weight in problem.start.parameters() if weight.requires_grad]
+    return [np.shape(leaf) for leaf in jax.tree.leaves(problem.start)]
 
 
 class Attempt(NamedTuple):
@@ -114,19 +119,19 @@ def attempt_second_order(
     chosen = isinstance(method, OpenMethod)
     if chosen and sampling == Sampling.automatic(memory=sampling.memory):
         sampling = Sampling()
+    active = method.second_order if isinstance(method, OpenMethod) else method
     try:
         check_second_order(problem, clients, sampling, output, compute, logging, privacy)
+        if chosen and (obstacle := _unsuitable(problem, clients)) is not None:
+            return Attempt(None, obstacle)
+        pooled = active.switches_on == "pooled"
+        oracle = make_derivatives(problem, clients, compute, pooled=pooled, held_out=logging.held_out)
     except (TypeError, ValueError) as error:
         if chosen:
             return Attempt(None, str(error).removesuffix(f"; {INSTEAD}"))
         raise
-    if chosen and (obstacle := _unsuitable(problem, clients)) is not None:
-        return Attempt(None, obstacle)
-    if warm_start is not None:
-        check_warm_params(warm_start.last, problem.start, problem.domain)
-    active = method.second_order if isinstance(method, OpenMethod) else method
     result = solve_second_order(
-        make_derivatives(problem, clients, compute, pooled=active.switches_on == "pooled", held_out=logging.held_out),
+        oracle,
         active,
         seed=seed,
         rounds=settings.rounds,
@@ -139,18 +144,19 @@ def attempt_second_order(
     result = replace(result, client_optimum=client_optimum_of(problem, clients))
     if not chosen:
         return Attempt(result)
-    size = count_parameters(problem.start)
-    result = replace(result, auto_settings={"method": f"SQP, because the model has {size} parameters and no layers"})
+    reason = f"SQP, because the model has {oracle.size} parameters and no layers"
+    result = replace(result, auto_settings={"method": reason})
     return Attempt(result, _failure(result))
 
 
 def _unsuitable(problem: Problem, clients: Any) -> str | None:
     """Return why a first-order method suits a problem better; None if it does not."""
-    if has_layers(problem.start):
+    shapes = _shapes(problem)
+    if has_layers(shapes):
         return "the model has layers"
     if takes_key(problem.objective) or takes_key(getattr(problem.constraint, "statistics", problem.constraint)):
         return "a function takes a random key"
-    size, rows = count_parameters(problem.start), int(np.sum(clients.sizes)) if hasattr(clients, "sizes") else 0
+    size, rows = sum(map(math.prod, shapes)), int(np.sum(getattr(clients, "sizes", 0)))
     if rows * size**2 > MAX_WORK:
         return f"the Hessians of {size} parameters on {rows:,} rows cost too much"
     return None

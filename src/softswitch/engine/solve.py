@@ -27,7 +27,7 @@ from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
 from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.oracles.regret import RegretObjective, client_optimum_of
+from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import count_parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -139,7 +140,7 @@ def draw_figure(demo: Demo) -> Figure:
     return figure
 
 
-def _extend(curve: np.ndarray, length: int) -> np.ndarray:
+def _extend(curve: Any, length: int) -> np.ndarray:
     """Return a curve that keeps its last value up to a length."""
     return np.pad(curve, (0, length - len(curve)), mode="edge")
 
