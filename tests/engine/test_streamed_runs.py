@@ -326,7 +326,7 @@ def test_an_error_in_the_reading_thread_ends_the_run_with_its_client():
 
 def test_nothing_is_chosen_that_does_not_fit_the_buffer():
     _, streamed = both(buffer_bytes=20_000, sizes=(60, 90))
-    result = flat.solve(problem(), streamed, ss.Automatic(tolerance=0.2), rounds=20)
+    result = flat.solve(problem(), streamed, ss.Automatic(tolerance=0.2, method=ss.SoftmaxSGM), rounds=20)
     assert len(result.history) == 20, "batches were chosen that fit"
 
 

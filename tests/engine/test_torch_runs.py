@@ -140,7 +140,12 @@ def test_a_pooled_constraint_is_refused():
 def test_a_run_that_chooses_for_itself_finds_the_same_answer():
     x, y = rows(np.float32)
     found = flat.solve_torch(
-        line(torch.float32), objective, misses, for_torch(x, y), ss.Automatic(tolerance=0.5), rounds=400
+        line(torch.float32),
+        objective,
+        misses,
+        for_torch(x, y),
+        ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM),
+        rounds=400,
     )
     wanted = flat.solve(
         ss.Problem(jax_objective, jax_misses, {"weight": START["weight"].astype(np.float32)}),

@@ -33,7 +33,7 @@ def run(grid, rounds=100, method=RULE, **settings):
 
 def test_the_grid_chooses_as_the_compiled_engine_does():
     data = breast_cancer(20)
-    method = ss.Automatic(tolerance=0.05)
+    method = ss.Automatic(tolerance=0.05, method=ss.SoftmaxSGM)
     both = [
         flat.solve(data.problem, data.train, method, rounds=200, engine=engine, lower_bound=False, eval_every=0)
         for engine in ("compiled", "grid")

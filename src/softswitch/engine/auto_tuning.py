@@ -204,10 +204,11 @@ def choose_first_restart(
     ``noisy`` is True if reports are on sampled rows. ``evaluation_cost`` is the cost of an evaluation in rounds; None
     if it is negligible.
     """
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
     shortest = MIN_NOISY_RESTART_ROUNDS if noisy else MIN_RESTART_ROUNDS
     length = max(
         shortest,
-        rounds // (LAYERED_RESTARTS if has_layers([np.shape(leaf) for leaf in jax.tree.leaves(start)]) else RESTARTS),
+        rounds // (LAYERED_RESTARTS if has_layers(shapes) else RESTARTS),
     )
     choice = Choice(rounds, may_end, length, 0.0, exact, chosen_for=None if may_end else rounds, jumps=jumps)
     if evaluation_cost is not None and choice.count_evaluations() * evaluation_cost > EVALUATION_SHARE * rounds:

@@ -151,6 +151,10 @@ def attempt_second_order(
 
 def _unsuitable(problem: Problem, clients: Any) -> str | None:
     """Return why a first-order method suits a problem better; None if it does not."""
+    if isinstance(clients, TorchData):
+        is_loader = [hasattr(one, "batch_sampler") for one in clients.datasets.values()]
+        if clients.optimizer is not None or any(is_loader):
+            return "the clients have DataLoaders or an optimizer"
     shapes = _shapes(problem)
     if has_layers(shapes):
         return "the model has layers"
