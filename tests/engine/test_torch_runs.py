@@ -137,6 +137,9 @@ def test_a_pooled_constraint_is_refused():
         )
 
 
+FIRST_ORDER = ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM)
+
+
 def test_a_run_that_chooses_for_itself_finds_the_same_answer():
     x, y = rows(np.float32)
     found = flat.solve_torch(

@@ -52,6 +52,7 @@ MAX_MARGINS = 3
 """How often the tolerance is lowered because the parameters, rounded to their dtype, exceed it."""
 MAX_WORK = 4e10
 """Rows times squared parameters up to which an automatic run computes Hessians: about 10 seconds for ten exchanges."""
+FLOWER_ENGINE = "softswitch.flower.simulation"  # imported on first use
 INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
 
 
@@ -130,23 +131,41 @@ def attempt_second_order(
         if chosen:
             return Attempt(None, str(error).removesuffix(f"; {INSTEAD}"))
         raise
-    result = solve_second_order(
-        oracle,
-        active,
-        seed=seed,
-        rounds=settings.rounds,
-        seconds=settings.seconds,
-        logging=logging,
-        checkpoints=checkpoints,
-        warm_start=warm_start,
-        lower_bound=output.lower_bound is not False,
-    )
+    with_bound = output.lower_bound is not False
+    if compute.engine == "compiled":
+        result = solve_second_order(
+            oracle,
+            active,
+            seed=seed,
+            rounds=settings.rounds,
+            seconds=settings.seconds,
+            logging=logging,
+            checkpoints=checkpoints,
+            warm_start=warm_start,
+            lower_bound=with_bound,
+        )
+    else:
+        refuse_over_flower(compute, seconds=settings.seconds, held_out=logging.held_out, warm_start=warm_start)
+        exchanges = RunSettings(
+            rounds=settings.rounds or DEFAULT_EXCHANGES, eval_every=0, answer="last", average_last=None
+        )
+        arguments = (exchanges, seed, logging, checkpoints, oracle.digest() if checkpoints else {}, with_bound)
+        solve_over_flower: Callable[..., Result] = import_module(FLOWER_ENGINE).solve_over_flower
+        result = solve_over_flower(problem, clients, active, Sampling(batch_size=None), *arguments)
     result = replace(result, client_optimum=client_optimum_of(problem, clients))
     if not chosen:
         return Attempt(result)
     reason = f"SQP, because the model has {oracle.size} parameters and no layers"
     result = replace(result, auto_settings={"method": reason})
     return Attempt(result, _failure(result))
+
+
+def refuse_over_flower(compute: Compute, **options: Any) -> None:
+    """Raise an error if an option is given that clients over Flower do not have."""
+    unsupported = options | {name: getattr(compute, name) for name in ("client_batch_size", "devices")}
+    for name, value in unsupported.items():
+        if value is not None:
+            raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
 
 
 def _unsuitable(problem: Problem, clients: Any) -> str | None:

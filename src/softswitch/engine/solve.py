@@ -20,7 +20,7 @@ from softswitch.engine.request import (
     resolve_method,
     resolve_sampling,
 )
-from softswitch.engine.second_order import attempt_second_order, better
+from softswitch.engine.second_order import FLOWER_ENGINE, attempt_second_order, better, refuse_over_flower
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
@@ -38,7 +38,7 @@ from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
 FLOWER_ROUNDS = 300  # default of an automatic run over Flower
-FLOWER_ENGINE, TORCH_ENGINE = "softswitch.flower.simulation", "softswitch.engine.torch"  # imported on first use
+TORCH_ENGINE = "softswitch.engine.torch"  # imported on first use
 
 
 def solve(
@@ -159,7 +159,7 @@ def solve_problem(
     if compute.engine == "compiled":
         result = run(prepared, method, seed, logging, checkpoints)
     else:
-        _refuse_over_flower(compute, seconds=settings.seconds, held_out=logging.held_out, warm_start=warm_start)
+        refuse_over_flower(compute, seconds=settings.seconds, held_out=logging.held_out, warm_start=warm_start)
         template = method if prepared.choice is None else prepared.choice.template(method)
         identity = prepared.identity(template, seed) if checkpoints else {}
         arguments = (prepared.sampling, prepared.settings, seed, logging, checkpoints, identity)
@@ -167,14 +167,6 @@ def solve_problem(
     if isinstance(problem.objective, RegretObjective):
         result = replace(result, client_optimum=cast(Any, clients).client_optimum)
     return _add_lower_bound(result, problem, clients, output, compute, automatic=prepared.choice is not None)
-
-
-def _refuse_over_flower(compute: Compute, **options: Any) -> None:
-    """Raise an error if an option is given that clients over Flower do not have."""
-    unsupported = options | {name: getattr(compute, name) for name in ("client_batch_size", "devices")}
-    for name, value in unsupported.items():
-        if value is not None:
-            raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
 
 
 def solve_federation(

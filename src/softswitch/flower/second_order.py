@@ -20,8 +20,8 @@ from softswitch.flower.intervals import check_in_range
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
+from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.base import Method
-from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.sqp import SQP, Derivatives, Query
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError
@@ -41,9 +41,8 @@ FOLDER = "second-order"
 
 def find_obstacle(method: Method, settings: StrategySettings, params: Params, roster: Roster | None = None) -> str:
     """Return why a run cannot use second derivatives, of these clients if they are known; "" if it can."""
-    is_plain = isinstance(method, SQP) or method == SoftmaxSGM(alpha=None, step_size=None, tolerance=method.tolerance)
     conditions = {
-        f"{method} has settings of a first-order method": is_plain,
+        f"{method} is a first-order method": isinstance(method, SQP | OpenMethod),
         "the constraint is pooled, for which clients would have to be asked twice": method.switches_on != "pooled",
         f"the model has more than {MAX_PARAMETERS} parameters": count_parameters(params) <= MAX_PARAMETERS,
         "secure aggregation hides single replies": settings.secure is None,

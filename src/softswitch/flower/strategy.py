@@ -23,7 +23,7 @@ from softswitch.flower.run import FlowerRun, check_run, parse_start
 from softswitch.flower.second_order import FOLDER, find_obstacle, has_stalled, run_second_order
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
-from softswitch.methods.automatic import Automatic
+from softswitch.methods.automatic import Automatic, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.derivatives import UnavailableError
@@ -184,9 +184,18 @@ class SwitchingStrategy(Strategy):
 
     def _run_rounds(self, settings: StrategySettings, meeting: _Meeting, begin_at: Params | None = None) -> Result:
         grid, roster, events, params, rounds, after_round = meeting
+        method = to_first_order(self.method)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
             run = self._run = FlowerRun(
-                self.method, settings, grid, roster, events, params, rounds, self.clients_identity, begin_at
+                to_first_order(self.method),
+                settings,
+                grid,
+                roster,
+                events,
+                params,
+                rounds,
+                self.clients_identity,
+                begin_at,
             )
             self.clients = run.clients
             try:
