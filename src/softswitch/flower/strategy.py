@@ -187,7 +187,7 @@ class SwitchingStrategy(Strategy):
         method = to_first_order(self.method)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
             run = self._run = FlowerRun(
-                to_first_order(self.method),
+                method,
                 settings,
                 grid,
                 roster,
