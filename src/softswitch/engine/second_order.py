@@ -48,7 +48,7 @@ from softswitch.support.text import format_value, join_first
 from softswitch.support.tracing import strip_addresses
 
 DEFAULT_EXCHANGES = 100
-MAX_MARGINS = 3
+MAX_MARGINS = 6
 """How often the tolerance is lowered because the parameters, rounded to their dtype, exceed it."""
 MAX_WORK = 4e10
 """Rows times squared parameters up to which an automatic run computes Hessians: about 10 seconds for ten exchanges."""
@@ -127,6 +127,8 @@ def attempt_second_order(
             return Attempt(None, obstacle)
         pooled = active.switches_on == "pooled"
         oracle = make_derivatives(problem, clients, compute, pooled=pooled, held_out=logging.held_out)
+        if chosen and oracle.kink is not None:
+            return Attempt(None, f"a function is not smooth ({oracle.kink})")
     except (TypeError, ValueError) as error:
         if chosen:
             return Attempt(None, str(error).removesuffix(f"; {INSTEAD}"))
@@ -157,7 +159,7 @@ def attempt_second_order(
         return Attempt(result)
     reason = f"SQP, because the model has {oracle.size} parameters and no layers"
     result = replace(result, auto_settings={"method": reason})
-    return Attempt(result, _failure(result))
+    return Attempt(result, _failure(result, settings.rounds is None))
 
 
 def refuse_over_flower(compute: Compute, **options: Any) -> None:
@@ -185,13 +187,13 @@ def _unsuitable(problem: Problem, clients: Any) -> str | None:
     return None
 
 
-def _failure(result: Result) -> str | None:
-    """Return why the answer of ``SQP`` may not be the optimum; None if it is, or if the run ended early."""
+def _failure(result: Result, default_rounds: bool) -> str | None:
+    """Return why the answer of ``SQP`` may not be the optimum; None if it is, or if the user's limits ended the run."""
     codes = {one.code: one for one in result.diagnostics}
     if result.status.code is StatusCode.DIVERGED:
         return f"SQP failed: {result.status.message}"
-    if DiagnosticCode.STALLED in codes:
-        return f"SQP stalled after {len(result.history)} exchanges"
+    if DiagnosticCode.STALLED in codes or (default_rounds and len(result.history) >= DEFAULT_EXCHANGES):
+        return f"SQP did not converge in {len(result.history)} exchanges"
     is_early = result.status.code is StatusCode.STOPPED or DiagnosticCode.STILL_IMPROVING in codes
     if result.status.ok or is_early or DiagnosticCode.NEVER_FEASIBLE in codes:
         return None
@@ -277,7 +279,7 @@ def solve_second_order(
                     if not excess > 0 or margins == MAX_MARGINS:
                         break
                     least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, tolerance)
-                    margin, margins = margin + max(2 * excess, least), margins + 1
+                    margin, margins = max(margin + 2 * excess, 4 * margin, least), margins + 1
                     state = sqp.propose(method, tolerance - margin, domain, state)
                     continue
                 before, point = oracle.rows, state.query.point

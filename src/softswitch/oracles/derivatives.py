@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Literal
 from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData, Rows
@@ -33,6 +34,8 @@ from softswitch.support.tracing import program_digest
 
 MAX_PARAMETERS = 500
 """Largest model: the server factorises matrices of d × d numbers."""
+KINKS = ("abs", "max", "min", "clamp", "sign", "floor", "round")
+"""Operations of JAX that are not differentiable everywhere."""
 MAX_WIDTHS = 3
 """Number of batch widths among which clients are divided: each is compiled separately."""
 WIDTH_CANDIDATES = 48
@@ -59,6 +62,7 @@ class DerivativeOracle(ABC):
         rounding: Relative rounding error allowed for a mean over a client's rows.
         is_exact: Whether everything is computed in float64: False if a function casts to float32.
         has_gaps: Whether the constraints are the pieces a − b and b − a of gaps |a − b|, in this order.
+        kink: An operation of the functions that is not differentiable everywhere, such as "abs"; None if none is known.
         outcomes: The ``ClientOutcome`` of each client in the last exchange; None if clients cannot be lost.
     """
 
@@ -72,6 +76,7 @@ class DerivativeOracle(ABC):
     rounding: float
     is_exact: bool = True
     has_gaps: bool = False
+    kink: str | None = None
     outcomes: np.ndarray | None = None
 
     @abstractmethod
@@ -228,6 +233,7 @@ class RowDerivatives(DerivativeOracle):
             batch = jax.eval_shape(partial(_batch, width=widest), self._rows, jnp.int32(0))
             program = jax.make_jaxpr(self._functions.values)(point, batch)
         self.is_exact = not _computes_in_float32(program.jaxpr)
+        self.kink = _find_kink(program.jaxpr, set(program.jaxpr.invars[:1]), max(2, widest))
         (self._outputs,) = program.out_avals[0].shape
         self.shape = (len(clients), self._outputs - 1)
         if pooled:
@@ -375,6 +381,28 @@ def _computes_in_float32(program: Any) -> bool:
         if any((o.dtype == jnp.float32 and o.size > 1) or o.dtype in (jnp.float16, jnp.bfloat16) for o in outputs):
             return True
     return False
+
+
+def _find_kink(program: Any, dependent: set[Any], size: int) -> str | None:
+    """Return an operation on every row that is not differentiable everywhere, such as "abs"; None if there is none.
+
+    ``dependent`` are the variables that depend on the parameters, and ``size`` is the number of rows. Functions with
+    derivative rules of their own, such as ``jnp.logaddexp``, are taken to be smooth.
+    """
+    for equation in program.eqns:
+        inputs = [not isinstance(v, Literal) and v in dependent for v in equation.invars]
+        name = equation.primitive.name
+        if not any(inputs) or name == "stop_gradient":
+            continue
+        if name in KINKS and equation.outvars[0].aval.size >= size:
+            return str(name)
+        dependent.update(equation.outvars)
+        inner = equation.params.get("jaxpr") if name in ("jit", "pjit") else None
+        if inner is not None:
+            variables = {v for v, is_dependent in zip(inner.jaxpr.invars, inputs, strict=True) if is_dependent}
+            if (kink := _find_kink(inner.jaxpr, variables, size)) is not None:
+                return kink
+    return None
 
 
 def _batch(rows: Rows, client: Array, width: int) -> Batch:
