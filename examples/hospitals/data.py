@@ -1,7 +1,8 @@
-"""Make five hospitals' files out of scikit-learn's breast cancer data: `python data.py FOLDER`.
+"""Write the tables of five hospitals: `python data.py FOLDER`.
 
-The hospitals differ in size and in their share of malignant tumours. Columns are standardised, as if the hospitals had
-agreed on units beforehand.
+Patients are simulated: their 30 features are drawn from normal distributions with the means and covariances of the
+malignant and of the benign tumours in scikit-learn's breast cancer data, which has too few rows for five hospitals. The
+hospitals differ in size, in their share of malignant tumours, and in a shift of each feature.
 """
 
 import sys
@@ -11,26 +12,29 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
-HOSPITALS = 5
+SIZES = (900, 400, 600, 1500, 700)
+SHIFT = 0.15
+"""Standard deviation of a hospital's shift of a standardised feature."""
 
 
 def main(folder: Path) -> None:
     """Write hospital-1.csv to hospital-5.csv."""
     x, y = load_breast_cancer(return_X_y=True)
-    x, malignant = (x - x.mean(axis=0)) / x.std(axis=0), (y == 0).astype(int)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    classes = [x[y == 1], x[y == 0]]  # benign, malignant
     generator = np.random.default_rng(0)
-    owner = np.empty(len(y), int)
-    for label in (0, 1):
-        own = generator.permutation(np.flatnonzero(malignant == label))
-        shares = generator.dirichlet(np.full(HOSPITALS, 4.0))
-        owner[own] = np.repeat(np.arange(HOSPITALS), generator.multinomial(len(own), shares))
     folder.mkdir(parents=True, exist_ok=True)
-    for hospital in range(HOSPITALS):
-        mine = generator.permutation(np.flatnonzero(owner == hospital))
-        table = pd.DataFrame(x[mine], columns=[f"feature_{i + 1}" for i in range(x.shape[1])])
-        table["malignant"] = malignant[mine]
-        table.to_csv(folder / f"hospital-{hospital + 1}.csv", index=False, float_format="%.6g")
-        print(f"hospital-{hospital + 1}.csv: {len(mine)} rows, {int(malignant[mine].sum())} malignant")
+    for hospital, size in enumerate(SIZES, start=1):
+        malignant = generator.random(size) < generator.uniform(0.25, 0.5)
+        features = np.empty((size, x.shape[1]))
+        for label, rows in enumerate(classes):
+            mean, covariance = rows.mean(axis=0), np.cov(rows.T)
+            features[malignant == label] = generator.multivariate_normal(mean, covariance, (malignant == label).sum())
+        features += generator.normal(scale=SHIFT, size=x.shape[1])
+        table = pd.DataFrame(features, columns=[f"feature_{i + 1}" for i in range(x.shape[1])])
+        table["malignant"] = malignant.astype(int)
+        table.to_csv(folder / f"hospital-{hospital}.csv", index=False, float_format="%.6g")
+        print(f"hospital-{hospital}.csv: {size} rows, {int(malignant.sum())} malignant")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The whole deployment on one machine, for real: `python loopback.py FOLDER [--rounds 8] [--resume] [--imposter]`.
+"""The whole deployment on one machine: `python loopback.py FOLDER [--model network] [--resume] [--imposter]`.
 
 A SuperLink and five SuperNodes as processes of their own, with TLS and node authentication, on 127.0.0.1 and free
 ports. Only the five hospitals whose keys are in FOLDER/clients may take part; --imposter starts a sixth node, with a
@@ -62,6 +62,8 @@ class Loopback:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "HOSPITALS_METRICS": str(self.folder / "metrics" / "hospitals.prom"),
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "programs"),  # every message starts a process
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "OMP_NUM_THREADS": "1",  # many processes share the cores
         }
 
@@ -215,7 +217,8 @@ def main() -> int:
     """Run it once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--model", choices=("linear", "network"), default="linear")
+    parser.add_argument("--rounds", type=int, help="default: at most 30 exchanges, or 8 rounds of the network")
     parser.add_argument("--resume", action="store_true", help="go on with the newest run that was not finished")
     parser.add_argument("--imposter", action="store_true", help="start a node that is not in the list of clients")
     parser.add_argument("--exclude", default="", metavar="NAME", help="go on without these hospitals")
@@ -224,7 +227,8 @@ def main() -> int:
     with Loopback(chosen.folder, imposters=int(chosen.imposter)) as deployment:
         print(f"SuperLink at {deployment.address}, {deployment.nodes} SuperNodes; logs in {deployment.folder / 'logs'}")
         log = deployment.folder / "logs" / "run.log"
-        run = deployment.run(rounds=chosen.rounds, resume=chosen.resume, exclude=chosen.exclude)
+        rounds = chosen.rounds or (30 if chosen.model == "linear" else 8)
+        run = deployment.run(model=chosen.model, rounds=rounds, resume=chosen.resume, exclude=chosen.exclude)
         with log.open(encoding="utf-8", errors="replace") as stream:
             stream.seek(0, os.SEEK_END)
             while run.poll() is None:

@@ -1,1 +1,1 @@
-"""Five hospitals and one network."""
+"""Five hospitals and one model."""

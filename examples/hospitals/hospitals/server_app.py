@@ -1,26 +1,49 @@
-"""What runs at the coordinator: no data, only a rule."""
+"""The server of the coordinator, which has no data."""
 
 import os
+from typing import Any
 
-from hospitals.task import MOST_MISS_LOSS, network
-from softswitch import SoftmaxSGM
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from hospitals.linear import MAX_MISS_LOSS, PROBLEM
+from softswitch import SQP, SoftmaxSGM
 from softswitch.flower import parameters, server_app
 from softswitch.trackers import PrometheusTracker
 
 METRICS = os.environ.get("HOSPITALS_METRICS")
-"""Where Prometheus' node exporter looks for numbers, a file that ends in .prom; not set: none are written."""
+"""File for Prometheus' node exporter, whose name ends in .prom. Default: none is written."""
 
-app = server_app(
-    SoftmaxSGM(alpha=50.0, step_size=2.0, local_step_size=0.5, tolerance=MOST_MISS_LOSS),
-    parameters(network()),
-    name="hospitals",
-    local_steps=10,
-    average_last=0.5,
-    names=[f"hospital-{i}" for i in range(1, 6)],
-    constraints=1,
-    min_clients=3,
-    wait=300.0,
-    report_timeout=120.0,
-    update_timeout=120.0,
-    callbacks=[PrometheusTracker(METRICS, run="hospitals")] if METRICS else [],
-)
+SETTINGS: dict[str, Any] = {
+    "name": "hospitals",
+    "names": [f"hospital-{i}" for i in range(1, 6)],
+    "constraints": 1,
+    "min_clients": 3,
+    "wait": 300.0,
+    "report_timeout": 120.0,
+    "update_timeout": 120.0,
+    "callbacks": [PrometheusTracker(METRICS, run="hospitals")] if METRICS else [],
+}
+
+
+def linear_app() -> ServerApp:
+    """Return the server of the linear model: second order, with an optimality gap."""
+    return server_app(SQP(tolerance=MAX_MISS_LOSS), PROBLEM.start, convex=True, **SETTINGS)
+
+
+def network_app() -> ServerApp:
+    """Return the server of the network: first order, with ten local steps in a round."""
+    from hospitals.network import network
+
+    method = SoftmaxSGM(alpha=50.0, step_size=2.0, local_step_size=0.5, tolerance=MAX_MISS_LOSS)
+    return server_app(method, parameters(network()), local_steps=10, average_last=0.5, **SETTINGS)
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the model of the run config."""
+    model = str(context.run_config.get("model", "linear"))
+    {"linear": linear_app, "network": network_app}[model]()(grid, context)

@@ -133,7 +133,11 @@ class RemoteDerivatives(DerivativeOracle):
             lost = join_first([repr(self._roster.names[i]) for i in sorted(failures)]) or "too few clients"
             raise UnavailableError(f"no usable reply of {lost} in {settings.patience} attempts (patience)")
         self._set_clients()
-        return self._combine(replies, weights_of)
+        found = self._combine(replies, weights_of)
+        if needed is None and len(replies) == len(self.names) and np.array_equal(query.point, to_vector(self.start)):
+            constraint = np.maximum(*np.split(found.constraint, 2, axis=1)) if self.has_gaps else found.constraint
+            self._known[query.point.tobytes()] = Evaluation(found.objective, constraint, None)
+        return found
 
     def _parse(self, content: RecordDict, *, with_hessian: bool) -> wire.LocalDerivatives:
         """Return a client's derivatives, or raise ``InvalidMessageError``."""

@@ -302,14 +302,8 @@ class RowDerivatives(DerivativeOracle):
             function: 0 for the objective; a larger number for a piece of the constraint.
         """
         with jax.enable_x64(True):
-            found = _row_curvatures(
-                jnp.asarray(point, float),
-                self._rows,
-                functions=self._functions,
-                function=function,
-                width=self.groups[0][1],
-            )
-            return np.asarray(found)
+            arguments = jnp.asarray(point, float), self._rows, jnp.int32(function)
+            return np.asarray(_row_curvatures(*arguments, functions=self._functions, width=self.groups[0][1]))
 
     def _derive(
         self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray
@@ -420,38 +414,36 @@ def _pool(sums: Array, multipliers: Array, *, functions: _Functions) -> tuple[Ar
     return functions.pieces(sums), jax.jacrev(functions.pieces)(sums), jax.hessian(total)(sums)
 
 
-@partial(jax.jit, static_argnames=("functions", "function", "width"))
-def _row_curvatures(point: Array, rows: Rows, *, functions: _Functions, function: int, width: int) -> Array:
+@partial(jax.jit, static_argnames=("functions", "width"))
+def _row_curvatures(point: Array, rows: Rows, function: Array, *, functions: _Functions, width: int) -> Array:
     """Return the norms of the rows' Hessians of one function, less the smallest Hessian; 0 for rows without it."""
-    batch, losses = _batch(rows, jnp.int32(0), width), functions.losses
-    columns = {name: column for name, column in batch.items() if name != WEIGHT}
-
-    def statistics(point: Array, batch: Batch) -> Any:
-        return losses.statistics(functions.rebuild(point), batch)
-
+    everything, losses = _batch(rows, jnp.int32(0), width), functions.losses
+    columns = {name: column for name, column in everything.items() if name != WEIGHT}
     slopes = None
-    if function and losses.has_pooled_constraint:
-        slopes = jax.grad(lambda sums: functions.pieces(sums)[function - 1])(statistics(point, batch))
+    if losses.has_pooled_constraint:
+        slopes = jax.jacrev(functions.pieces)(losses.statistics(functions.rebuild(point), everything))
 
     def value(point: Array, row: Batch) -> Array:
         batch = {**{name: column[None] for name, column in row.items()}, WEIGHT: jnp.ones(1, point.dtype)}
-        if slopes is not None:
-            return jnp.dot(slopes, statistics(point, batch))
-        return functions.values(point, batch)[function]
+        if slopes is None:
+            return functions.values(point, batch)[function]
+        params = functions.rebuild(point)
+        objective = jnp.atleast_1d(losses.objective(params, batch))
+        return jnp.concatenate([objective, slopes @ losses.statistics(params, batch)])[function]
 
-    def known(row: Batch) -> Array:
-        return jnp.isfinite(value(point, row))
+    def hessian(row: Batch) -> tuple[Array, Array]:
+        known = jnp.isfinite(value(point, row))
+        return jax.hessian(lambda point: jnp.where(known, value(point, row), 0))(point), known
 
-    def norm(row: Batch, less: Any = 0.0) -> Array:
-        hessian = jax.hessian(lambda point: jnp.where(known(row), value(point, row), 0))(point)
-        return jnp.linalg.norm(jnp.where(known(row), hessian, less) - less)
+    def norm(row: Batch, common: Any = 0.0) -> tuple[Array, Array]:
+        share, known = hessian(row)
+        return jnp.where(known, jnp.linalg.norm(share - common), 0), known
 
     block = max(1, SLICE_BYTES // (64 * point.size**2))
-    has_value = lax.map(known, columns, batch_size=block)
-    smallest = jnp.where(has_value, lax.map(norm, columns, batch_size=block), jnp.inf).argmin()
-    row = {name: column[smallest] for name, column in columns.items()}
-    common = jax.hessian(lambda point: jnp.where(has_value.any(), value(point, row), 0))(point)
-    return lax.map(lambda row: norm(row, common), columns, batch_size=block)
+    norms, known = lax.map(norm, columns, batch_size=block)
+    smallest = jnp.where(known, norms, jnp.inf).argmin()
+    common, _ = hessian({name: column[smallest] for name, column in columns.items()})
+    return lax.map(lambda row: norm(row, common)[0], columns, batch_size=block)
 
 
 @partial(jax.jit, static_argnames=("functions", "width", "columns"))

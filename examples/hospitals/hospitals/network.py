@@ -1,17 +1,14 @@
-"""The network, its two losses, and a hospital's rows: all that is about this task."""
+"""A small PyTorch network with the same two losses: the option ``model="network"``."""
 
-import numpy as np
 import torch
 from torch.nn.functional import softplus
 from torch.utils.data import TensorDataset
 
-FEATURES = 30
-MOST_MISS_LOSS = 0.3
-"""What the mean loss of malignant tumours may be at any hospital."""
+from hospitals.linear import FEATURES, read_rows
 
 
 def network() -> torch.nn.Module:
-    """A small network, the same at the start wherever it is made."""
+    """Return a small network, with the same initial weights on every machine."""
     generator = torch.Generator().manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
     with torch.no_grad():
@@ -22,7 +19,7 @@ def network() -> torch.nn.Module:
 
 
 def class_loss(net: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor], label: int) -> torch.Tensor:
-    """The mean logistic loss over the rows of one class; −∞ says that the batch has none."""
+    """Return the mean logistic loss over the rows of one class, or −∞ if there are none."""
     x, y = batch
     rows = y == label
     if not rows.any():
@@ -32,18 +29,17 @@ def class_loss(net: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor], l
 
 
 def false_alarms(net: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """The objective: the loss of benign tumours."""
+    """Return the objective: the loss of benign tumours."""
     return class_loss(net, batch, 0)
 
 
 def misses(net: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """The constraint: the loss of malignant ones; the tolerance is its bound."""
+    """Return the constraint: the loss of malignant tumours, which the tolerance bounds."""
     return class_loss(net, batch, 1)
 
 
-def rows(file: str) -> tuple[TensorDataset, TensorDataset]:
-    """A hospital's rows to train on, and those it holds out for the certificate: every third. The label comes last."""
-    table = torch.tensor(np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float32))
-    x, y = table[:, :FEATURES], table[:, FEATURES].long()
-    apart = torch.arange(len(y)) % 3 == 2
-    return TensorDataset(x[~apart], y[~apart]), TensorDataset(x[apart], y[apart])
+def datasets(file: str) -> tuple[TensorDataset, ...]:
+    """Return the training rows and the held-out rows of a hospital."""
+    return tuple(
+        TensorDataset(torch.from_numpy(rows["x"]), torch.from_numpy(rows["y"]).long()) for rows in read_rows(file)
+    )
