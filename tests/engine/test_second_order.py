@@ -488,3 +488,105 @@ def test_a_time_limit_is_no_interruption():
     result = ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), seconds=1e-9)
     assert len(result.history) == 1
     assert result.status.code is not StatusCode.STOPPED
+
+
+def test_a_tolerance_alone_chooses_second_order():
+    clients = parity()
+    chosen, again = ss.solve(PARITY, clients, tolerance=0.05), ss.solve(PARITY, clients, ss.Automatic(0.05))
+    requested = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
+    first = ss.solve(PARITY, clients, ss.Automatic(0.05, ss.SoftmaxSGM), rounds=60)
+    np.testing.assert_array_equal(chosen.params, requested.params)
+    np.testing.assert_array_equal(chosen.params, again.params)
+    assert "4 parameters" in chosen.auto_settings["method"]
+    assert requested.auto_settings == {}
+    assert first.restarts
+    assert first.worst_objective >= chosen.lower_bound.value - 1e-6
+    swept = ss.sweep(PARITY, clients, [ss.Automatic(0.05)], seeds=2)
+    for result in swept["Automatic()"]:
+        np.testing.assert_array_equal(result.params, chosen.params)
+
+
+def absolute_error(w, batch):
+    return (batch["weight"] * jnp.abs(batch["x"] @ w - batch["y"])).sum()
+
+
+def hidden_absolute_error(w, batch):
+    """The same, by an operation that is not recognised."""
+    error = batch["x"] @ w - batch["y"]
+    return (batch["weight"] * jnp.where(error > 0, error, -error)).sum()
+
+
+def network_loss(params, batch):
+    score = jnp.tanh(batch["x"] @ params["first"]) @ params["second"]
+    return (batch["weight"] * jnp.logaddexp(0, -score[:, 0] * (2 * batch["y"] - 1))).sum()
+
+
+def noisy_loss(w, batch, key=None):
+    return cross_entropy(w, batch)
+
+
+LAYERS = {"first": jnp.ones((4, 2)), "second": jnp.ones((2, 1))}
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "reason"),
+    [
+        (dataclasses.replace(PARITY, objective=absolute_error), {}, "not smooth (abs)"),
+        (ss.Problem(network_loss, network_loss, LAYERS), {}, "layers"),
+        (dataclasses.replace(PARITY, objective=noisy_loss), {}, "random key"),
+        (PARITY, {"sampling": ss.Sampling.automatic(participation=0.5)}, "participation"),
+        (PARITY, {"sampling": ss.Sampling.automatic(batch_size=8)}, "batch_size"),
+        (PARITY, {"output": ss.Output(iterate="average")}, "iterate"),
+    ],
+    ids=["kink", "layers", "random", "some clients", "batches", "average"],
+)
+def test_reasons_for_first_order(problem, options, reason):
+    result = ss.solve(problem, parity(), tolerance=0.7, rounds=2, **options)
+    assert isinstance(result.method, ss.SoftmaxSGM)
+    assert reason in result.auto_settings["method"]
+
+
+def test_first_order_continues_where_second_order_stalls(tmp_path):
+    """The answer is the better one, and a second call resumes both parts."""
+    problem = ss.Problem(hidden_absolute_error, lambda w, batch: (w**2).sum() - 1, jnp.zeros(4), convex=True)
+    second = ss.solve(problem, parity(), ss.SQP(tolerance=0.0))
+    assert DiagnosticCode.STALLED in [one.code for one in second.diagnostics]
+    folder = ss.Checkpoints(tmp_path)
+    result = ss.solve(problem, parity(), tolerance=0.0, checkpoints=folder)
+    assert "did not converge" in result.auto_settings["method"]
+    assert result.status.ok
+    assert result.worst_objective <= second.worst_objective
+    again = ss.solve(problem, parity(), tolerance=0.0, checkpoints=folder)
+    np.testing.assert_array_equal(again.params, result.params)
+
+
+def test_separable_data_need_few_exchanges():
+    """The objective falls to 0 at infinity, where the multipliers vanish too."""
+    task = breast_cancer(20)
+    result = ss.solve(task.problem, task.train, ss.SQP(tolerance=0.1))
+    assert result.status.ok
+    assert len(result.history) <= 35
+    assert -1e-9 <= result.gap <= 1e-6
+
+
+def test_parameters_of_large_labels_meet_the_tolerance_after_rounding():
+    """Errors of 0.5 at labels of some hundreds are near the precision of float32."""
+    generator = np.random.default_rng(0)
+    x = np.c_[generator.normal(size=(400, 3)), np.ones(400)].astype(np.float32)
+    y = (x @ [10, -20, 5, 150] + 50 * generator.normal(size=400)).astype(np.float32)
+    clients = ss.ClientData.from_arrays({"x": x, "y": y}, client=generator.integers(0, 4, 400))
+
+    def error(w, batch):
+        return (batch["weight"] * (batch["x"] @ w - batch["y"])).sum()
+
+    def squared(w, batch):
+        return (batch["weight"] * (batch["x"] @ w - batch["y"]) ** 2).sum()
+
+    def signed(w, batch):
+        return jnp.stack([error(w, batch), -error(w, batch)]) / 0.1
+
+    problem = ss.Problem(squared, signed, jnp.zeros(4), convex=True)
+    result = ss.solve(problem, clients, tolerance=5.0)
+    assert isinstance(result.method, ss.SQP)
+    assert result.status.ok
+    assert 4.99 < result.worst_constraint <= 5.0

@@ -497,10 +497,13 @@ def _describe(
         message = f"stopped after {done} exchanges{reason and f': {reason}'}; {status.message}"
         return Status(StatusCode.STOPPED, message, done, status.client), ()
     if phase == Phase.STALLED or phase < Phase.CONVERGED:
-        reason = "no step within the rounding error improves it" if phase == Phase.STALLED else "the run has ended"
-        evidence = f"the model still predicts a decrease of {float(state.predicted):.2g}, but {reason}"
+        code, evidence = (
+            DiagnosticCode.STALLED,
+            "no step improves the answer, against its derivatives",
+        )
         advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
-        code = DiagnosticCode.STALLED if phase == Phase.STALLED else DiagnosticCode.STILL_IMPROVING
+        if phase != Phase.STALLED:
+            code, evidence = DiagnosticCode.STILL_IMPROVING, f"a decrease of {float(state.predicted):.2g} is predicted"
         diagnostics.append(Diagnostic(code, evidence, advice, phase != Phase.STALLED))
     if not oracle.is_exact:
         advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"

@@ -32,6 +32,8 @@ ACCEPT, GOOD, POOR = 0.05, 0.7, 0.25
 """Ratios of actual to predicted decrease: of an accepted step, and of those that change the trust region."""
 MIN_PENALTY, MAX_PENALTY, MAX_RADIUS = 1e-6, 1e8, 1e10
 PENALTY_FACTOR, LOW_VIOLATION = 10.0, 1e-1
+STATIONARY_RADIUS, STATIONARY_FACTOR = 1e-3, 1e3
+"""Radius within which a solution must be one of the model too, and the decrease allowed there, in precisions."""
 NEGLIGIBLE_VIOLATION, NEGLIGIBLE_MULTIPLIER = 1e-9, 1e-9
 
 
@@ -227,8 +229,16 @@ def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState)
         predicted = _merit(found, tolerance, penalty) - step.model - penalty * step.violation
         query = Query(state.point + step.step, step.weights, step.multipliers)
         phase = Phase.STEP
-        if predicted < method.precision * scale * (1.0 if violation <= negligible else 1e-3):
-            phase, query = Phase.CONVERGED, query._replace(point=state.point)
+        limit = method.precision * scale * (1.0 if violation <= negligible else 1e-3)
+        if predicted < limit:
+            # A trust region that collapsed at a kink predicts no decrease either: look further.
+            wide = max(radius, STATIONARY_RADIUS * max(1.0, float(np.abs(state.point).max())))
+            further = _Program(state.point, found, tolerance, domain, wide).solve(penalty) if wide > radius else None
+            missed = 0.0
+            if further is not None:
+                missed = _merit(found, tolerance, penalty) - further.model - penalty * further.violation
+            phase = Phase.CONVERGED if missed < STATIONARY_FACTOR * method.precision * scale else Phase.STALLED
+            query = query._replace(point=state.point)
         state = state._replace(radius=np.float64(radius), penalty=np.float64(penalty), predicted=np.float64(predicted))
         return state._replace(phase=np.int64(phase), query=query)
     return state._replace(phase=np.int64(Phase.STALLED), query=state.query._replace(point=state.point))
