@@ -54,8 +54,7 @@ def play(
     loaded = load_policy(policy)
     for planet in PLANETS:
         shown = show(loaded, planet, seed, out / f"{planet}.gif")
-        cost = f"cost {shown.cost}, discounted {shown.discounted_cost:.1f}"
-        say(f"{planet}: {shown.steps} steps, {cost} → {shown.file}")
+        say(f"{planet}: {shown.steps} steps, cost {shown.cost}, discounted {shown.discounted_cost:.1f} → {shown.file}")
     say("Budgets for the mean discounted cost of many episodes: 25 to 35.")
 
 
@@ -122,8 +121,7 @@ def _run_batch(batch: Batch) -> tuple[list[Saved], list[str]]:
         else:
             failed.append(outcome.name)
             say(f"{outcome.name} FAILED: {outcome.reason}", style="bold red")
-        done = len(saved) + len(failed)
-        if done < count:
+        if (done := len(saved) + len(failed)) < count:
             say(f"  {done} of {count} done, about {format_duration(batch.remaining())} left")
     return saved, failed
 
@@ -165,8 +163,7 @@ def bench(
         if not matches:
             names = "; ".join(one.name for one in known)
             raise typer.BadParameter(f"{option}: no name contains any of {texts}; there are {names}")
-    effort = QUICK if quick else Effort()
-    effort = effort if seeds is None else replace(effort, seeds=seeds)
+    effort = replace(QUICK if quick else Effort(), **({} if seeds is None else {"seeds": seeds}))
     board, store = Board(chosen, on, () if one_scheme else OTHERS), CellStore(out, effort)
     keys = list(board.keys())
     done = sum(store.read(key) is not None for key in keys)
@@ -176,8 +173,8 @@ def bench(
         nonlocal done
         done += 1
         best = min(run["merit"] for run in cell["runs"]["passes"])
-        measured = f"merit {best:.4f}, {cell['seconds']:.0f} s"
-        say(f"{done}/{len(keys)}  {key.task} · {key.scheme.name} · {key.method}: {measured}", wrap=True)
+        name = f"{done}/{len(keys)}  {key.task} · {key.scheme.name} · {key.method}"
+        say(f"{name}: merit {best:.4f}, {cell['seconds']:.0f} s", wrap=True)
 
     try:
         board.run(store, jobs or (thread_count() if jax.default_backend() == "cpu" else 1), print_cell)

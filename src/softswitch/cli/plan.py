@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -35,17 +35,9 @@ def plan(
     from softswitch.theory.theorems import Constants
 
     known = Constants(diameter, lipschitz, gradient_noise, value_noise, heterogeneity)
-    planned = make_plan(
-        known,
-        clients=clients,
-        participation=participation,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        delta=delta,
-        epsilon=epsilon,
-        rounds=rounds,
-        switch_share=switch_share,
-    )
+    sampling: dict[str, Any] = {"clients": clients, "participation": participation, "batch_size": batch_size}
+    goal: dict[str, Any] = {"delta": delta, "epsilon": epsilon, "rounds": rounds, "switch_share": switch_share}
+    planned = make_plan(known, **sampling, local_steps=local_steps, **goal)
     console = Console()
     if json_output:
         typer.echo(json.dumps(planned.to_dict(), indent=2, ensure_ascii=False))

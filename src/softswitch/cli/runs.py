@@ -25,19 +25,17 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Pat
     """List the runs below a folder with their status, certificate and worst client's values."""
     from softswitch.results.folder import check_folder, find_runs
 
-    found = find_runs(check_folder(folder))
-    if not found:
+    if not (found := find_runs(check_folder(folder))):
         say(f"There are no runs below {folder}.")
         return
-    names = [str(run.folder.relative_to(folder)) for run in found]
     table = _table("run", "status", *HEAD)
-    for name, run in zip(names, found, strict=True):
+    for run in found:
         status = run.about["status"]["code"] if run.finished else "not finished"
         try:
             line = _line(run)
         except (ValueError, OSError):  # softswitch report prints what is wrong
             status, line = "damaged", ("",) * len(HEAD)
-        table.add_row(*map(escape, (name, status, *line)))
+        table.add_row(*map(escape, (str(run.folder.relative_to(folder)), status, *line)))
     Console().print(table, NOTE)
 
 
@@ -85,7 +83,10 @@ def _line(run: Run) -> tuple[str, ...]:
 
     if not run.finished:
         return ("",) * len(HEAD)
-    about, certificate, write = run.about, run.certificate, read_description(run.about).write
-    verdict = "no" if certificate is None else certificate["verdict"]
-    values = (write(about["worst_constraint"]), write(about["tolerance"]), format_number(about["worst_objective"]))
-    return verdict, *values
+    about, write = run.about, read_description(run.about).write
+    verdict = "no" if run.certificate is None else run.certificate["verdict"]
+    return (
+        verdict,
+        *map(write, (about["worst_constraint"], about["tolerance"])),
+        format_number(about["worst_objective"]),
+    )

@@ -30,10 +30,12 @@ class Verdict(StrEnum):
         VIOLATES: A constraint is above the tolerance.
     """
 
-    MEETS = "meets"
-    UNDECIDED = "undecided"
-    UNKNOWN = "unknown"
-    VIOLATES = "violates"
+    MEETS, UNDECIDED, UNKNOWN, VIOLATES = "meets", "undecided", "unknown", "violates"
+
+    def sort_key(self, *values: float) -> tuple[float, ...]:
+        """Return a key that sorts clients: violating, undecided or unknown, meeting; in each, large values first."""
+        rank = {Verdict.VIOLATES: 0, Verdict.MEETS: 2}.get(self, 1)
+        return (rank, *(math.inf if math.isnan(value) else -value for value in values))
 
 
 class IntervalMethod(StrEnum):
@@ -47,11 +49,7 @@ class IntervalMethod(StrEnum):
         NOISED: Limits of a mean from a differentially private sum, including the noise.
     """
 
-    BINOMIAL = "binomial"
-    BETTING = "betting"
-    GAP = "gap"
-    NORMAL = "normal"
-    NOISED = "with noise"
+    BINOMIAL, BETTING, GAP, NORMAL, NOISED = "binomial", "betting", "gap", "normal", "with noise"
 
 
 @dataclass(frozen=True)
@@ -160,22 +158,18 @@ class Certificate:
         if tests == 1 or self.verdict is not Verdict.MEETS:
             return self
         limits: dict[str, Any] = {"lower": -math.inf, "upper": self.tolerance, "marginal_upper": self.tolerance}
-        clients = tuple(
-            replace(
-                client,
-                objective=replace(client.objective, approximate=True),
-                constraints=tuple(replace(interval, **limits) for interval in client.constraints),
-            )
-            for client in self.clients
-        )
-        return replace(self, clients=clients, tests=tests)
+        clients = []
+        for client in self.clients:
+            constraints = tuple(replace(interval, **limits) for interval in client.constraints)
+            objective = replace(client.objective, approximate=True)
+            clients.append(replace(client, objective=objective, constraints=constraints))
+        return replace(self, clients=tuple(clients), tests=tests)
 
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of any client, in the order violates, unknown, undecided, meets."""
         verdicts = {client.verdict for client in self.clients}
-        order = (Verdict.VIOLATES, Verdict.UNKNOWN, Verdict.UNDECIDED)
-        return next((verdict for verdict in order if verdict in verdicts), Verdict.MEETS)
+        return next((verdict for verdict in reversed(Verdict) if verdict in verdicts), Verdict.MEETS)
 
     @property
     def approximate(self) -> bool:
@@ -207,43 +201,30 @@ class Certificate:
         return dict(replace_non_finite(derived | asdict(self)))
 
     def table(self) -> Table:
-        """Return a rich table, one row per client: violating clients first, then undecided.
-
-        With more than 50 clients it has only the worst 20.
-        """
+        """Return a rich table: violating clients first, then undecided. With more than 50, it has the worst 20."""
         title = f"Constraint <= {self.tolerance:g} with confidence {self.confidence:g}: {self.verdict}"
         table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-
-        def key(client: ClientCertificate) -> tuple[float, ...]:
-            levels = (client.worst.estimate, client.worst.upper)
-            rank = {Verdict.VIOLATES: 0, Verdict.MEETS: 2}.get(client.verdict, 1)
-            return (rank, *(math.inf if math.isnan(level) else -level for level in levels))
-
-        ordered = sorted(self.clients, key=key)
+        ordered = sorted(self.clients, key=lambda c: c.verdict.sort_key(c.worst.estimate, c.worst.upper))
         shown = ordered if len(ordered) <= MAX_TABLE_ROWS else ordered[:SHORT_TABLE_ROWS]
         names = [escape(str(client.client)) for client in shown]
         table.add_column("client", overflow="fold", no_wrap=max(map(len, names), default=0) <= MAX_UNWRAPPED_NAME)
         for name in ("rows", "objective\nat most", "constraint", "constraint\nat most", "verdict"):
             table.add_column(name, overflow="fold")
-        captions = self.notes
-        if len(shown) < len(ordered):
-            captions.insert(0, f"The worst {len(shown)} of {len(ordered):,} clients.")
-        table.caption = "\n".join(captions)
+        selection = [f"The worst {len(shown)} of {len(ordered):,} clients."] if len(shown) < len(ordered) else []
+        table.caption = "\n".join(selection + self.notes)
         for client, name in zip(shown, names, strict=True):
-            more = "" if client.rows_needed is None else f" ({client.rows_needed:,} more rows)"
-            if client.rows_needed == 0:
-                more = " (depends on other clients)"
+            more = f" ({client.rows_needed:,} more rows)" if client.rows_needed else " (depends on other clients)"
+            verdict = f"{client.verdict}{'' if client.rows_needed is None else more}"
             rows, estimate = f"{client.worst.rows:,}", format_number(client.worst.estimate)
-            table.add_row(name, rows, str(client.objective), estimate, str(client.worst), f"{client.verdict}{more}")
+            table.add_row(name, rows, str(client.objective), estimate, str(client.worst), verdict)
         return table
 
     @property
     def notes(self) -> list[str]:
         """Sentences that explain the table's limits."""
         worst = {"constraint": self.worst_constraint, "objective": self.worst_objective}
-        finite = {name: format_number(value) for name, value in worst.items() if math.isfinite(value)}
-        limits = " and ".join(f"the worst client's {name} is at most {value}" for name, value in finite.items())
-        private = self.epsilon is not None
+        finite = [f"{name} is at most {format_number(value)}" for name, value in worst.items() if math.isfinite(value)]
+        limits, private = " and ".join(f"the worst client's {text}" for text in finite), self.epsilon is not None
         is_wider = any(c.worst.upper > self.tolerance for c in self.clients if c.verdict is Verdict.MEETS)
         approximate = self.approximate or self.approximate_objective
         notes = {
@@ -283,8 +264,7 @@ def describe_certification(certificate: Certificate | None) -> str:
         note = " Approximate: the range of the constraint is unknown." if certificate.approximate else ""
         return f"Certified: with {confidence}, the constraint is {bound} {where} on new data.{note}"
     sentences = [f"Not certified: there is no {confidence} that the constraint is {bound} at every client."]
-    meeting = sum(client.verdict is Verdict.MEETS for client in certificate.clients)
-    if meeting:
+    if meeting := sum(client.verdict is Verdict.MEETS for client in certificate.clients):
         sentences.append(f"{meeting} of {count} clients meet it.")
     reasons = {
         Verdict.VIOLATES: ("violates", "violate", "it"),
@@ -296,9 +276,8 @@ def describe_certification(certificate: Certificate | None) -> str:
         for client in (client for client in certificate.clients if client.verdict is verdict):
             more = f", needs about {client.rows_needed:,} more" if client.rows_needed else ""
             failing.append(f"{client.client} ({min(one.rows for one in client.constraints):,} rows{more})")
-        if failing:
-            verb = singular if len(failing) == 1 else plural
-            sentences.append(f"{len(failing)} {verb} {what}: {join_first(failing)}.")
+        verb = singular if len(failing) == 1 else plural
+        sentences += [f"{len(failing)} {verb} {what}: {join_first(failing)}."] if failing else []
     if math.isfinite(level := certificate.worst_constraint):
         digits = 3 - math.floor(math.log10(abs(level))) if level else 3
         smallest = f"{'about ' * certificate.approximate}{math.ceil(level * 10**digits) / 10**digits:.4g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,34 +132,31 @@ class Checkpoints:
             like: Returns a state and a record of the structure to restore.
             best: Parameters with the structure of the best answer of an auto-tuned run. Default: None, not auto-tuned.
         """
-        for file, content, arrays in self._intact():
-            _check_identity(file, content["identity"], identity)
-            with wrap_read_errors(file):
-                state, record, best = unflatten_by_path(arrays, (*like(), best))
-                values = {name: content[name] for name in VALUES} | {"names": tuple(content["names"])}
-                return Snapshot(state=state, record=record, best=best, **values)
-        return None
+        newest = self._newest()
+        if newest is None:
+            return None
+        file, content, arrays = newest
+        _check_identity(file, content["identity"], identity)
+        with wrap_read_errors(file):
+            state, record, best = unflatten_by_path(arrays, (*like(), best))
+            values = {name: content[name] for name in VALUES} | {"names": tuple(content["names"])}
+            return Snapshot(state=state, record=record, best=best, **values)
 
     def saved_identity(self, name: str) -> str | None:
-        """Return an entry of the newest intact checkpoint's identity; None without a checkpoint or the entry.
-
-        Args:
-            name: Name of the entry.
-        """
-        for _, content, _ in self._intact():
-            entry: str | None = content["identity"].get(name)
-            return entry
-        return None
+        """Return an entry of the newest intact checkpoint's identity; None without a checkpoint or the entry."""
+        newest = self._newest()
+        return None if newest is None else newest[1]["identity"].get(name)
 
     def saved_names(self) -> tuple[str, ...]:
         """Return the clients of the newest intact checkpoint, in their order; none if there is no checkpoint."""
-        return next((tuple(content["names"]) for _, content, _ in self._intact()), ())
+        newest = self._newest()
+        return () if newest is None else tuple(newest[1]["names"])
 
     def _files(self) -> list[Path]:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
-    def _intact(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, np.ndarray]]]:
-        """Yield the file, the metadata and the arrays of each checkpoint whose digest matches, the newest first."""
+    def _newest(self) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]] | None:
+        """Return the file, the metadata and the arrays of the newest checkpoint whose digest matches."""
         for file in self._files():
             try:
                 check_size(file, MAX_TENSOR_BYTES)
@@ -179,16 +176,15 @@ class Checkpoints:
             with wrap_read_errors(file):
                 content = json.loads(metadata["content"])
                 checks.check_schema(content, {"identity": checks.MapOf(str), **VALUES}, "checkpoint")
-            yield file, content, arrays
+            return file, content, arrays
+        return None
 
 
 def _check_identity(file: Path, saved: Mapping[str, str], identity: Mapping[str, str]) -> None:
     for name, value in identity.items():
         if saved.get(name) == value or name == "jax":
             continue
-        difference = f"its {name} is {saved.get(name)}, not {value}"
-        if name in DIGESTS:
-            difference = f"{DIGESTS[name]} differs"
+        difference = f"{DIGESTS[name]} differs" if name in DIGESTS else f"its {name} is {saved.get(name)}, not {value}"
         if saved.get("jax") != identity.get("jax"):
             difference += f" (it was written with JAX {saved.get('jax')}; this is {identity.get('jax')})"
         raise ValueError(f"{file} is a checkpoint of another run: {difference}; use another folder")

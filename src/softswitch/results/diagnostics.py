@@ -33,17 +33,13 @@ OUTLIER_DISTANCE = 100.0  # an outlier's distance from the remaining clients, in
 Found = Iterator[Diagnostic]
 
 
-def diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callable[[], float]) -> tuple[Diagnostic, ...]:
-    """Return all diagnostics of a run, the most important first.
+def diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callable[[], float]) -> Found:
+    """Yield all diagnostics of a run, the most important first.
 
     ``evaluation`` has the values of the answer at every client. ``clients`` is an ``Oracle``, or has its
     ``participants``, ``noise_setting`` and ``report_batch_size``. ``scatter`` returns the standard deviation of the
     sampled G at a fixed iterate, and is called only if a diagnostic needs it.
     """
-    return tuple(_diagnose(end, evaluation, clients, scatter))
-
-
-def _diagnose(end: RunEnd, evaluation: Evaluation, clients: Any, scatter: Callable[[], float]) -> Found:
     history, method, restarts = end.history, end.method, end.restarts
     yield from _client_dropout(history, end.names)
     if end.diverged_at >= 0:
@@ -220,10 +216,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _constraint_scale(criterion: np.ndarray, method: Method) -> float | None:
-    """Return the size of a relevant change of the constraint; None if tolerance and threshold are 0.
-
-    It is the tolerance or the threshold, whichever is larger, or 5% of the criterion's range if that is more.
-    """
+    """Return the largest of tolerance, threshold and 5% of the criterion's range; None if the first two are 0."""
     given, finite = _given_scale(method), _finite(criterion)
     return None if given == 0 or len(finite) == 0 else max(given, 0.05 * float(np.ptp(finite)))
 
@@ -300,12 +293,10 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
     suspicious = np.flatnonzero((ratio > MAX_SCALE_RATIO * usual) | (ratio < usual / MAX_SCALE_RATIO)).tolist()
     if suspicious:
         listed = join_first([f"{names[i]!r} ({ratio[i]:.2g} times)" for i in suspicious])
-        evidence = (
-            f"the median client's reports change by {usual:.2g} times what its updates predict; those of {listed}"
-        )
+        usually = f"the median client's reports change by {usual:.2g} times what its updates predict"
         units = "Its reports and updates have different units, or are made up"
         advice = f"{units}: check its code, or continue without it (exclude)"
-        yield Diagnostic(Code.UPDATE_SCALE_MISMATCH, evidence, advice)
+        yield Diagnostic(Code.UPDATE_SCALE_MISMATCH, f"{usually}; those of {listed}", advice)
 
 
 def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:

@@ -77,6 +77,10 @@ _FINISHED = {  # further entries of a finished run
 _LIMITS = [_all(_NUMBER, "estimate lower upper")]
 _CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
 _CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CLIENT]}
+_POINT = _all(_NUMBER, "objective constraint other_objective constant") | {"bound": float, "measures": MapOf(_NUMBER)}
+_POINT |= _all(str, "outcome model") | {"failing_clients": [str]}
+_FRONTIER = {"points": [_POINT], "confidence": float, "clients": int, "requested": _NUMBER, "tested": [[(bool, float)]]}
+_FRONTIER |= _all(bool, "shares approximate") | {"certifiability": str}
 
 
 def read_versions() -> dict[str, str]:
@@ -90,13 +94,12 @@ def read_versions() -> dict[str, str]:
 
 def create_folder(parent: Path, stem: str) -> Path:
     """Create the folder ``parent/stem-YYYYMMDD-HHMMSS`` (UTC), with a number appended if it exists, and return it."""
-    base = parent / f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    for attempt in itertools.count(1):
-        folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+    base = f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folders = (parent / f"{base}{'' if attempt == 1 else f'-{attempt}'}" for attempt in itertools.count(1))
+    while True:
         with suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            break
-    return folder
+            (folder := next(folders)).mkdir(parents=True)
+            return folder
 
 
 def write_result(
@@ -124,7 +127,7 @@ def write_result(
     (folder / CERTIFICATE).unlink(missing_ok=True)  # of previous parameters
     if certificate is not None:
         write_json(folder / CERTIFICATE, certificate.to_dict())
-    history, privacy = result.history, result.privacy
+    privacy, copied = result.privacy, ("seed", "worst_objective", "worst_constraint", "auto_settings", "price")
     values = {
         "format": FORMAT,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -133,29 +136,25 @@ def write_result(
         "method": str(result.method),
         "tolerance": float(result.method.tolerance),
         "threshold": float(result.method.switch_at),
-        "seed": result.seed,
-        "rounds": len(history),
+        "rounds": len(result.history),
         "seconds": round(result.seconds, 3),
         "restarts": [restart.to_dict() for restart in result.restarts],
-        "switch_share": float(history.switch_share),
-        "worst_objective": float(result.worst_objective),
-        "worst_constraint": float(result.worst_constraint),
-        "worst_loss": None if result.client_optimum is None else float(result.worst_loss),
+        "switch_share": result.history.switch_share,
+        "worst_loss": None if result.client_optimum is None else result.worst_loss,
         "lower_bound": result.lower_bound and result.lower_bound.to_dict(),
-        "violating": [str(name) for name in result.violating],
+        "violating": list(map(str, result.violating)),
         "clients": len(result.names),
-        "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
-        "auto_settings": result.auto_settings,
+        "diagnostics": list(map(asdict, result.diagnostics)),
         "models": [model.to_dict() for model in (result.as_baseline, *result.baselines)],
         "privacy": privacy and {**privacy.to_dict(), "description": str(privacy)},
-        "price": None if result.price is None else float(result.price),
         "versions": read_versions(),
+        **{name: getattr(result, name) for name in copied},
     }
     write_json(folder / ABOUT, replace_non_finite(values) | dict(about or {}))
 
 
 def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
-    table: dict[str, Sequence[Any]] = {"client": [str(name) for name in result.names], **more}
+    table: dict[str, Sequence[Any]] = {"client": list(map(str, result.names)), **more}
     if (memory := result.state.parts.get("memory")) is not None:
         table |= {"times_heard": memory.times.tolist(), "last_heard_in_round": memory.reported_at.tolist()}
     if result.privacy is not None:
@@ -164,8 +163,8 @@ def _clients_csv(result: Result, more: Mapping[str, Sequence[Any]]) -> bytes:
     if result.client_optimum is not None:
         table |= {"client_optimum": result.client_optimum.tolist(), "regret": result.client_objective.tolist()}
     constraints = result.client_constraint.T.tolist()
-    for i, values in enumerate(constraints, 1):
-        table["constraint" if len(constraints) == 1 else f"constraint_{i}"] = values
+    names = ["constraint"] if len(constraints) == 1 else [f"constraint_{i}" for i in range(1, len(constraints) + 1)]
+    table |= dict(zip(names, constraints, strict=True))
     stream = io.StringIO()
     writer = csv.writer(stream)
     writer.writerow(escape_row(table))
@@ -275,22 +274,21 @@ class Run:
 def read_format(file: Path, expected: str) -> dict[str, Any]:
     """Read a JSON object, or raise ValueError if its entry ``format`` is not ``expected``."""
     content = files.read_json(file)
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != expected:
-        raise ValueError(f"{file} has the format {found!r}, but this version reads {expected!r}")
+    written = content.get("format") if isinstance(content, dict) else None
+    if written != expected:
+        raise ValueError(f"{file} has the format {written!r}, but this version reads {expected!r}")
     return dict(content)
 
 
 def open_run(folder: str | Path) -> Run:
     """Open a run folder. Raise ValueError if its run.json is missing, damaged or of another version."""
-    path = Path(folder)
-    file = path / ABOUT
+    file = Path(folder) / ABOUT
     if not file.exists():
-        raise ValueError(f"{str(path)!r} must be the folder of a run, but has no {ABOUT}")
+        raise ValueError(f"{str(folder)!r} must be the folder of a run, but has no {ABOUT}")
     about = read_format(file, FORMAT)
     with wrap_read_errors(file):
         check_schema(about, _RUN | _FINISHED if "finished" in about else _RUN, "run")
-    return Run(path, about)
+    return Run(file.parent, about)
 
 
 def find_runs(parent: str | Path) -> list[Run]:
@@ -307,8 +305,7 @@ def resolve_run(folder: Path) -> Path:
     if folder.name != LATEST or folder.exists():
         return folder
     parent = check_folder(DEFAULT_PARENT if folder == Path(LATEST) else folder.parent)
-    runs = find_runs(parent)
-    if not runs:
+    if not (runs := find_runs(parent)):
         raise ValueError(f"there is no run below {parent}; create one with softswitch train SETTINGS")
     return max(runs, key=lambda r: (r.about.get("started") or r.about.get("finished") or "", r.name)).folder
 
@@ -323,7 +320,7 @@ def check_folder(folder: Path) -> Path:
 
 def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     """Return each setting that differs, as text for each run, by "section.name"; an unset value is an empty string."""
-    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    names = dict.fromkeys(name for run in runs for name in run.settings)
     values = {name: tuple(str(run.settings.get(name, "")) for run in runs) for name in names}
     return {name: tuple(map(shorten_numbers, texts)) for name, texts in values.items() if len(set(texts)) > 1}
 
@@ -341,7 +338,7 @@ def read_frontier(folder: str | Path) -> Frontier:
     file = Path(folder) / FRONTIER
     content = read_format(file, FRONTIER_FORMAT)
     with wrap_read_errors(file):
-        frontier = Frontier.from_dict(content)
-        if not frontier.points:
+        check_schema(content, _FRONTIER, "frontier")
+        if not content["points"]:
             raise ValueError("points is empty")
-        return frontier
+        return Frontier.from_dict(content)

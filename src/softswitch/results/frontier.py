@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 5.6, 2.9  # of a panel, in inches
-NUMBERS = ("objective", "constraint", "other_objective", "constant")  # fields of a point that are floats
 SMALL = 1e-4  # smaller positive numbers are written "<0.0001"
 
 
@@ -80,14 +80,9 @@ class FrontierPoint(JsonRecord):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontierPoint:
         """Restore a point, without its result and certificate, from ``to_dict``, with NaN for None."""
-        numbers: dict[str, Any] = {name: float(nan_if_none(values[name])) for name in ("bound", *NUMBERS)}
-        return cls(
-            **numbers,
-            outcome=BoundOutcome(values["outcome"]),
-            measures={name: float(nan_if_none(value)) for name, value in values["measures"].items()},
-            model=str(values["model"]),
-            failing_clients=tuple(map(str, values["failing_clients"])),
-        )
+        measures = {name: nan_if_none(value) for name, value in values["measures"].items()}
+        outcome, failing = BoundOutcome(values["outcome"]), tuple(values["failing_clients"])
+        return super().from_dict({**values, "measures": measures, "outcome": outcome, "failing_clients": failing})
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +133,11 @@ class Frontier:
 
     def _cost(self) -> list[str]:
         """Compare F at the requested or smallest certified bound with the next looser bound; empty if there is none."""
-        reached = [point for point in self.points if point.reached]
-        if len(reached) < 2:
-            return []
         wanted = self.smallest_certified if self.requested is None else self.requested
-        i = next((i for i, point in enumerate(reached) if i and point.bound == wanted), 1)
-        loose, tight = reached[i - 1 : i + 1]
+        pairs = list(itertools.pairwise(point for point in self.points if point.reached))
+        if not pairs:
+            return []
+        loose, tight = next((pair for pair in pairs if pair[1].bound == wanted), pairs[0])
         bounds = f"from {self.format_bound(loose.bound)} to {self.format_bound(tight.bound)}"
         change = f"from {_format(loose.objective)} to {_format(tight.objective)}"
         sentences = [f"Lowering the bound {bounds} changes the worst client's objective F {change} on training rows."]
@@ -157,10 +151,9 @@ class Frontier:
         sentences = [f"No bound is certified {confidence}."]
         if smallest is not None:
             looser = "one" if count == 2 else str(count - 1)
-            jointly = f", jointly with the {looser} looser before it" if count > 1 else ""
+            bound = f"{self.format_bound(smallest)}{f', jointly with the {looser} looser before it' * (count > 1)}"
             where = f"at all {self.clients} clients" if self.clients > 1 else "at the client"
-            bound = self.format_bound(smallest)
-            sentences = [f"The smallest certified bound is {bound}{jointly}, {confidence}, {where}."]
+            sentences = [f"The smallest certified bound is {bound}, {confidence}, {where}."]
         if self.tested:
             last, passed = self.tested[-1]
             ended = f"the last, for {self.format_bound(last)}, did not pass, which ended the tests"
@@ -175,15 +168,13 @@ class Frontier:
     @property
     def columns(self) -> dict[str, list[str]]:
         """The columns of the table by heading, one cell of text per point."""
-        points = self.points
-        approximate = "≈ " if self.approximate else ""
         return {
-            "bound": [self.format_bound(point.bound) for point in points],
-            "model": [f"{approximate if p.outcome is BoundOutcome.CERTIFIED else ''}{p.outcome}" for p in points],
-            "least F": [_format(point.objective if point.reached else math.nan) for point in points],
-            "F, validation": [_format(point.other_objective) for point in points],
-            **{name: [_format(p.measures.get(name, math.nan)) for p in points] for name in self._measure_names()},
-            "constant's F": [_format(point.constant) for point in points],
+            "bound": [self.format_bound(point.bound) for point in self.points],
+            "model": [f"{'≈ ' * (self.approximate and p in self.certified)}{p.outcome}" for p in self.points],
+            "least F": [_format(point.objective if point.reached else math.nan) for point in self.points],
+            "F, validation": [_format(point.other_objective) for point in self.points],
+            **{name: [_format(p.measures.get(name, math.nan)) for p in self.points] for name in self._measure_names()},
+            "constant's F": [_format(point.constant) for point in self.points],
         }
 
     @property
@@ -221,40 +212,29 @@ class Frontier:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Frontier:
         """Restore a frontier from ``to_dict``; its points have no result and no certificate."""
-        requested = values["requested"]
-        return cls(
-            points=tuple(map(FrontierPoint.from_dict, values["points"])),
-            confidence=float(values["confidence"]),
-            clients=int(values["clients"]),
-            shares=bool(values["shares"]),
-            approximate=bool(values["approximate"]),
-            certifiability=str(values["certifiability"]),
-            requested=None if requested is None else float(requested),
-            tested=tuple((float(bound), bool(passed)) for bound, passed in values["tested"]),
-        )
+        known = {entry.name: values[entry.name] for entry in fields(cls)}
+        points = tuple(map(FrontierPoint.from_dict, values["points"]))
+        return cls(**known | {"points": points, "tested": tuple((bound, passed) for bound, passed in values["tested"])})
 
     def figure(self) -> Figure:
         """Plot F, and in a second panel the metrics, against the bound. Filled markers are certified models."""
         from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, add_legend, make_panels
 
-        measures = self._measure_names()
+        bounds, measures = [point.bound for point in self.points], self._measure_names()
         figure, axes = make_panels(1 + bool(measures), 1, "Cost of the bound", width=WIDTH, height=HEIGHT)
         upper, lower = axes[0, 0], axes[-1, 0]
-        bounds, constants = [point.bound for point in self.points], [point.constant for point in self.points]
         least = [point.objective if point.reached else math.nan for point in self.points]
         upper.plot(bounds, least, color=BLUE, linewidth=1.8, label="least F within the bound, training rows")
         self._plot_models(upper, [p.other_objective for p in self.points], VERMILLION, "model's F, validation rows")
-        if any(map(math.isfinite, constants)):
+        if any(map(math.isfinite, constants := [point.constant for point in self.points])):
             upper.plot(bounds, constants, color=GREY, linestyle=":", label="best constant's F")
         upper.set(ylabel="worst client's objective F", ylim=(0, None))
-        for name, colour in zip(measures, (GREEN, PURPLE, BLUE, VERMILLION, GREY) * len(measures), strict=False):
+        for name, colour in zip(measures, itertools.cycle((GREEN, PURPLE, BLUE, VERMILLION, GREY)), strict=False):
             self._plot_models(lower, [p.measures.get(name, math.nan) for p in self.points], colour, name)
-        if measures:
             lower.set(ylabel="model, validation rows")
         labels: Any = list(map(self.format_bound, bounds))
         for panel in axes[:, 0]:
-            if min(bounds) > 0:
-                panel.set_xscale("log")
+            panel.set_xscale("log" if min(bounds) > 0 else "linear")
             panel.minorticks_off()
             panel.set_xticks(bounds, labels, rotation=45 if len(bounds) > 4 else 0)
         lower.set_xlabel("bound on the constraint; filled markers are certified")

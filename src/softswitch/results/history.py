@@ -36,14 +36,7 @@ class ClientOutcome(IntEnum):
         VOID: It completed the round, but too few clients did, and no update was applied.
     """
 
-    EMPTY = 0
-    COUNTED = 1
-    NO_REPORT = 2
-    BAD_REPORT = 3
-    REFUSED = 4
-    NO_UPDATE = 5
-    BAD_UPDATE = 6
-    VOID = 7
+    EMPTY, COUNTED, NO_REPORT, BAD_REPORT, REFUSED, NO_UPDATE, BAD_UPDATE, VOID = range(8)
 
     @property
     def label(self) -> str:
@@ -93,10 +86,7 @@ class Record(NamedTuple):
 
 
 def join(records: Sequence[Record], rounds: int) -> Record:
-    """Concatenate chunks of records on the host and keep the first ``rounds`` rounds.
-
-    Rounds with fewer clients than others get empty places.
-    """
+    """Join records on the host and keep the first ``rounds`` rounds; those with fewer clients get empty places."""
     width = max(0 if record.clients is None else record.clients.clients.shape[1] for record in records)
     records = [_widen(record, width) for record in records]
     joined: Record = jax.tree.map(lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:rounds], *records)
@@ -104,18 +94,16 @@ def join(records: Sequence[Record], rounds: int) -> Record:
 
 
 def _widen(record: Record, width: int) -> Record:
-    """Return a record with empty places for more clients."""
     if record.clients is None or (missing := width - record.clients.clients.shape[1]) == 0:
         return record
     places = [(0, 0), (0, missing), (0, 0)]
 
-    def pad(name: str, part: Any) -> Any:
-        part = np.asarray(part)
-        return np.pad(part, places[: part.ndim], constant_values=EMPTY_PLACE.get(name, np.nan))
+    def pad(part: Any, fill: float = np.nan) -> Any:
+        return np.pad(part, places[: np.ndim(part)], constant_values=fill)
 
     parts = record.clients._asdict()
-    padded = {name: pad(name, part) for name, part in parts.items() if part is not None and name != "metrics"}
-    metrics = {name: pad(name, part) for name, part in record.clients.metrics.items()}
+    padded = {name: pad(parts[name], fill) for name, fill in EMPTY_PLACE.items() if parts[name] is not None}
+    metrics = {name: pad(part) for name, part in record.clients.metrics.items()}
     return record._replace(clients=record.clients._replace(**padded, metrics=metrics))
 
 
@@ -214,11 +202,9 @@ class History:
         ``oracle`` is an ``Oracle``, or has its ``cost``.
         """
         joined: Any = join(records, rounds)
-        costs = oracle.cost(None if joined.rows is None else joined.rows.astype(np.int64))
-        values, gradients = (
-            np.cumsum(np.broadcast_to(cost, rounds), dtype=np.int64)
-            for cost in (costs[0] if joined.values is None else joined.values, costs[1])
-        )
+        values, gradients = oracle.cost(None if joined.rows is None else joined.rows.astype(np.int64))
+        costs = (values if joined.values is None else joined.values, gradients)
+        values, gradients = (np.cumsum(np.broadcast_to(cost, rounds), dtype=np.int64) for cost in costs)
         evaluated = np.flatnonzero(~np.isnan(joined.full.objective))
         full, held_out = (s and ClientSummary(*(part[evaluated] for part in s)) for s in (joined.full, joined.held_out))
         up, down = (None, None) if joined.traffic is None else (join_byte_counts(joined.traffic[:, i]) for i in (0, 1))

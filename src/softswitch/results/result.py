@@ -129,9 +129,8 @@ class Result:
     def violating(self) -> tuple[Any, ...]:
         """Labels of the clients above the tolerance on their training data, the largest constraint first."""
         worst = self.client_constraint.max(axis=1)
-        worst = np.where(np.isnan(worst), np.inf, worst)
-        order = np.argsort(-worst, kind="stable")
-        return tuple(self.names[i] for i in order if worst[i] > self.method.tolerance)
+        order = np.argsort(-np.where(np.isnan(worst), np.inf, worst), kind="stable")
+        return tuple(self.names[i] for i in order if not worst[i] <= self.method.tolerance)
 
     @property
     def as_baseline(self) -> Baseline:
@@ -191,7 +190,7 @@ def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Res
         best=end.state.best.params if end.history.feasible_rounds else None,
         selected=selected,
         status=run_status.run_status(end, evaluation),
-        diagnostics=diagnose(end, evaluation, clients, scatter),
+        diagnostics=tuple(diagnose(end, evaluation, clients, scatter)),
         **dict(zip(_ARRAYS, evaluation, strict=False)),
         baselines=() if end.start is None else (Baseline.of(baseline.START, end.start, end.method),),
         **{name: getattr(end, name) for name in _FROM_END},

@@ -212,12 +212,11 @@ def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
             cause = f"client {end.culprit!r} reported a value that is not finite"
         elif end.vanished:
             cause = "no client has an objective, or none has a constraint: all are −∞, also on all data"
-        advice = "Lower step_size, or check that client's values"
-        if not end.diverged_at:
-            advice = "Check objective and constraint at the start"
+        later = "Lower step_size, or check that client's values"
+        advice = later if end.diverged_at else "Check objective and constraint at the start"
         message = f"in round {end.diverged_at} {cause}; the last finite iterate is returned. {advice}"
         return Status(StatusCode.DIVERGED, message, end.diverged_at, end.culprit, smallest)
-    is_feasible, client, message = _judge(end.names, end.method, evaluation, pooled=end.method.switches_on == "pooled")
+    is_feasible, client, message = _judge(end.names, end.method, evaluation)
     if end.stopped:
         message = f"stopped after {len(history)} rounds, {history.feasible_rounds} of them feasible; {message}"
         return Status(StatusCode.STOPPED, message, len(history), client, smallest)
@@ -235,19 +234,12 @@ def run_status(end: RunEnd, evaluation: Evaluation) -> Status:
 
 def model_status(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Status:
     """Return the status, FEASIBLE or VIOLATED, of a model selected after its run, from its values at every client."""
-    pooled = method.switches_on == "pooled"
-    is_feasible, client, message = _judge(names, method, evaluation, " on training rows", pooled=pooled)
+    is_feasible, client, message = _judge(names, method, evaluation, " on training rows")
     return Status(StatusCode.FEASIBLE if is_feasible else StatusCode.VIOLATED, message, None, client)
 
 
-def _judge(
-    names: Sequence[Any], method: Method, evaluation: Evaluation, where: str = "", *, pooled: bool = False
-) -> tuple[bool, Any, str]:
-    """Return whether a model is feasible, the label of the client with the largest constraint, and a message.
-
-    ``where`` is appended to the tolerance in the message. ``pooled`` is True if the tolerance applies to the data of
-    all clients together.
-    """
+def _judge(names: Sequence[Any], method: Method, evaluation: Evaluation, where: str = "") -> tuple[bool, Any, str]:
+    """Return whether a model is feasible, the client with the largest constraint, and a message on data ``where``."""
     worst, tolerance = evaluation.constraint.max(axis=1), f"the tolerance {method.tolerance:g}"
     count, above = len(worst), int((~(worst <= method.tolerance)).sum())
     unknown = [repr(names[int(i)]) for i in np.flatnonzero(np.isnan(worst))]
@@ -258,7 +250,7 @@ def _judge(
         parts = [f"all {count} clients are within {tolerance}{where}"]
     elif is_feasible:
         parts[0] += f", trimmed as robust={method.robust} allows"
-    if pooled and evaluation.pooled is not None:
+    if method.switches_on == "pooled" and evaluation.pooled is not None:
         level = float(evaluation.pooled.max())
         is_feasible = level <= method.tolerance and not unknown
         side = "within" if level <= method.tolerance else "above"

@@ -22,21 +22,11 @@ from softswitch.support.plotting import BLUE, GREEN, GREY, PURPLE, VERMILLION, a
 from softswitch.support.text import format_number
 
 AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
-CSS_VARIABLES = {  # matplotlib colour -> the CSS variable of the page that replaces it in the SVG
-    BLUE: "first",
-    GREY: "quiet",
-    GREEN: "third",
-    PURPLE: "fourth",
-    VERMILLION: "bad",
-    AMBER: "unsure",
-    DEEP_GREEN: "good",
-    FAINT: "faint",
-    BLACK: "text",
-    "#b0b0b0": "line",
-    "#cccccc": "line",
-}
+# CSS variable of the page -> pattern of the matplotlib colours that it replaces in the SVG
+CSS_VARIABLES = {"first": BLUE, "quiet": GREY, "third": GREEN, "fourth": PURPLE, "faint": FAINT, "text": BLACK}
+CSS_VARIABLES |= {"bad": VERMILLION, "unsure": AMBER, "good": DEEP_GREEN, "line": "(?:#b0b0b0|#cccccc)"}
 VERDICT_COLOURS = {Verdict.VIOLATES: VERMILLION, Verdict.UNDECIDED: AMBER, Verdict.MEETS: DEEP_GREEN}
-GENERATED_IDS = re.compile(r' id="[a-zA-Z0-9]+_\d+"')  # matplotlib's ids, which are the same in every figure
+REMOVED = re.compile(r'(?s)<!--.*?-->| id="[a-zA-Z0-9]+_\d+"')  # comments, and ids that are the same in every figure
 MAX_POINTS = 500  # longer curves are thinned to about this many points
 MAX_NAME = 24  # longer client names are cut to this many characters
 WIDTH = 5.6  # of every chart, in inches
@@ -55,20 +45,19 @@ def render_svg(figure: Figure, key: str) -> str:
         warnings.filterwarnings("ignore", "Glyph")  # the browser draws the text
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = stream.getvalue()
-    text = re.sub(r"<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL).strip()
-    text = GENERATED_IDS.sub("", text)
-    for colour, name in CSS_VARIABLES.items():
+    text = REMOVED.sub("", text[text.index("<svg") :]).strip()
+    for name, colour in CSS_VARIABLES.items():
         text = re.sub(rf"{colour}(?![0-9a-f])", f"var(--{name})", text, flags=re.IGNORECASE)
     return re.sub(r'<svg([^>]*?) width="[^"]*"( height="[^"]*")?', r"<svg\1", text, count=1)
 
 
 def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
     """Return an SVG chart of F, G and the share of feasible rounds by round; ``names`` are the titles of F and G."""
-    history, evaluated = run.history, run.history.full_rounds
+    history, evaluated, rounds = run.history, run.history.full_rounds, np.arange(len(run.history))
     figure, (objectives, constraints, switch) = _make_panels(3)
     for axes, value, name in zip((objectives, constraints), ("objective", "constraint"), names, strict=True):
         mean = getattr(history.full, f"mean_{value}")
-        _plot_curve(axes, np.arange(len(history)), getattr(history, value), FAINT, "worst client, as reported")
+        _plot_curve(axes, rounds, getattr(history, value), FAINT, "worst client, as reported")
         _plot_curve(axes, evaluated, getattr(history.full, value), BLUE, "worst client, all training rows")
         _plot_curve(axes, evaluated, mean, GREY, "mean client, all training rows", linestyle=":")
         if history.held_out is not None:
@@ -76,8 +65,7 @@ def plot_curves(run: Run, key: str, names: Sequence[str]) -> str:
         axes.set_title(name, loc="left", fontsize="medium")
     _format_axis(constraints.yaxis, read_description(run.about).write)
     constraints.axhline(run.about["tolerance"], color=BLACK, linestyle="--", linewidth=1, label="bound")
-    count = np.arange(len(history))
-    _plot_curve(switch, count, np.cumsum(history.feasible) / (count + 1), BLUE, "share")
+    _plot_curve(switch, rounds, np.cumsum(history.feasible) / (rounds + 1), BLUE, "share")
     switch.set_ylim(0, 1)
     switch.set_title("share of feasible rounds so far", loc="left", fontsize="medium")
     _format_axis(switch.yaxis, "{:.0%}".format)
@@ -97,7 +85,8 @@ def plot_clients(run: Run, clients: Sequence[ClientResult], key: str) -> str:
             limits = [limit if np.isfinite(limit) else client.estimate for limit in (client.lower, client.upper)]
             axes.plot(limits, [i, i], color=colour, linewidth=2, zorder=2)
             axes.plot([client.estimate], [i], color=colour, marker="o", markersize=6, zorder=3)
-    axes.set_yticks(range(len(clients)), [_shorten(client.name) for client in clients])
+    names = [c.name if len(c.name) <= MAX_NAME else f"{c.name[: MAX_NAME - 1]}…" for c in clients]
+    axes.set_yticks(range(len(clients)), [name.replace("$", r"\$") for name in names])  # $ begins a formula
     for label, client in zip(axes.get_yticklabels(), clients, strict=True):
         label.set_color(VERDICT_COLOURS[client.verdict])
     axes.set(ylim=(len(clients) - 0.4, -0.6), xlabel=kind.constraint)
@@ -126,8 +115,3 @@ def _plot_curve(axes: Axes, x: Any, y: Any, colour: str, label: str, **style: An
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     _format_axis(axes.xaxis, format_number)
     axes.set_xlabel("round")
-
-
-def _shorten(name: str) -> str:
-    """Cut a name to ``MAX_NAME`` characters, and escape dollar signs, which matplotlib reads as mathematics."""
-    return (name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…").replace("$", r"\$")

@@ -60,7 +60,7 @@ def summarise_clients(run: Run) -> list[ClientResult]:
     """Return the outcome of every client in the order of clients.csv; without a certificate, by the training rows."""
     table, is_nonnegative = run.clients, read_description(run.about).is_nonnegative
     certified = {str(client["client"]): client for client in (run.certificate or {}).get("clients", [])}
-    worst = np.max([values for name, values in table.items() if name.startswith("constraint")], axis=0).tolist()
+    largest = np.max([values for name, values in table.items() if name.startswith("constraint")], axis=0).tolist()
 
     def summarise(name: str, constraint: float) -> ClientResult:
         if not certified:
@@ -69,9 +69,8 @@ def summarise_clients(run: Run) -> list[ClientResult]:
         if name not in certified:
             return ClientResult(name, Verdict.UNDECIDED, "no held-out rows", constraint)
         judged, more = certified[name]["verdict"], certified[name].get("rows_needed")
-        sides = ("estimate", "lower", "upper")
-        limits = [[nan_if_none(interval[side]) for side in sides] for interval in certified[name]["constraints"]]
-        estimate, lower, upper = max(limits, key=lambda limit: math.inf if math.isnan(limit[2]) else limit[2])
+        worst = max(certified[name]["constraints"], key=lambda one: math.inf if one["upper"] is None else one["upper"])
+        estimate, lower, upper = (nan_if_none(worst[limit]) for limit in ("estimate", "lower", "upper"))
         lower = max(lower, 0.0) if is_nonnegative and math.isfinite(lower) else lower
         verdict = Verdict(judged) if judged in (Verdict.MEETS, Verdict.VIOLATES) else Verdict.UNDECIDED
         reason = "no relevant held-out rows" if judged == "unknown" else ""
@@ -79,18 +78,13 @@ def summarise_clients(run: Run) -> list[ClientResult]:
             reason = f"about {more:,} more rows" if more else "depends on other clients"
         return ClientResult(name, verdict, reason, constraint, estimate, lower, upper)
 
-    return list(map(summarise, table["client"], worst))
+    return list(map(summarise, table["client"], largest))
 
 
 def sort_worst_first(clients: list[ClientResult]) -> list[int]:
     """Return the clients' indices: violating first, then undecided, then meeting; in each, the largest value first."""
-
-    def key(i: int) -> tuple[float, ...]:
-        levels = (clients[i].estimate, clients[i].upper, clients[i].constraint)
-        rank = list(CLIENT_MARKS).index(clients[i].verdict)
-        return (rank, *(math.inf if math.isnan(level) else -level for level in levels))
-
-    return sorted(range(len(clients)), key=key)
+    keys = [client.verdict.sort_key(client.estimate, client.upper, client.constraint) for client in clients]
+    return sorted(range(len(clients)), key=keys.__getitem__)
 
 
 def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
@@ -101,12 +95,10 @@ def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
     if code == "diverged":
         return RunVerdict("bad", "The run diverged", "", message)
     counts = _count_verdicts(clients)
-    training = f"The run was stopped after {about['rounds']:,} rounds. " if code == "stopped" else ""
-    if violating:
-        above = f"{len(violating):,} of {about['clients']:,} {'is' if len(violating) == 1 else 'are'} above the bound"
-        training += f"On their training rows {above}: {join_first(violating, MAX_NAMES)}."
-    else:
-        training += f"On their training rows all {about['clients']:,} meet."
+    above = f"{len(violating):,} of {about['clients']:,} {'is' if len(violating) == 1 else 'are'} above the bound"
+    training = f"{above}: {join_first(violating, MAX_NAMES)}" if violating else f"all {about['clients']:,} meet"
+    stopped = f"The run was stopped after {about['rounds']:,} rounds. " if code == "stopped" else ""
+    training = f"{stopped}On their training rows {training}."
     if code == "no-feasible-round":
         return RunVerdict("bad", "No round was feasible", counts, f"{message} {training}")
     if certificate is None:
@@ -133,9 +125,8 @@ def _count_verdicts(clients: list[ClientResult]) -> str:
     """Return a text such as "3 of 4 meet, 1 undecided (other: about 120 more rows)"."""
     ordered = [clients[i] for i in sort_worst_first(clients)]
     violating, undecided, meeting = ([c for c in ordered if c.verdict is verdict] for verdict in CLIENT_MARKS)
-    parts = [f"{len(meeting):,} of {len(clients):,} meet"]
-    if len(meeting) == len(clients) > 1:
-        parts = [f"All {len(meeting):,} meet"]
+    share = "All" if len(meeting) == len(clients) > 1 else f"{len(meeting):,} of"
+    parts = [f"{share} {len(clients):,} meet"]
     if violating:
         names = join_first([client.name for client in violating], MAX_NAMES)
         parts.append(f"{len(violating):,} violate{'s' * (len(violating) == 1)} ({names})")

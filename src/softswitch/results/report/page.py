@@ -58,12 +58,10 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
         raise ValueError("folders must have at least one run, but is empty")
     paths = [Path(folder) for folder in folders]
     frontiers = [folder for folder in paths if (folder / FRONTIER).exists()]
-    runs: list[Run] = []
-    for folder in paths:
-        runs += run_folder.find_runs(folder) if folder in frontiers else [run_folder.open_run(folder)]
-    for run in runs:
-        if not run.finished:
-            raise ValueError(f"{run.folder} is not finished; resume it: softswitch resume {run.folder}")
+    find = run_folder.find_runs
+    runs = [run for path in paths for run in (find(path) if path in frontiers else [run_folder.open_run(path)])]
+    if running := [run.folder for run in runs if not run.finished]:
+        raise ValueError(f"{running[0]} is not finished; resume it: softswitch resume {running[0]}")
     file = paths[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
     with wrap_read_errors(" and ".join(str(folder) for folder in paths[:3])):
@@ -135,19 +133,17 @@ def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
         heading, write = METRICS[metric]
         columns = [np.array(table[f"{name}_{metric}"]) for name in ("held_out", "constant")]
         value, constant = (max(column[np.isfinite(column)], default=np.nan) for column in columns)
-        rates = f"{heading} at the worst {noun} {write(value)}, compared with {write(constant)}"
-        return f"{_rate(value, constant)}: {rates} for the best constant prediction (held-out rows)."
-    value = run.about["worst_objective"]
-    baseline = next((model for model in run.about.get("models", ()) if model["name"] == CONSTANT), None)
-    if baseline is None or value is None or baseline["objective"] is None:
-        return None
-    objective = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
-    if not baseline["feasible"]:
-        return f"No constant prediction meets the bound; {objective}."
-    compared = f"{objective}, compared with {format_number(baseline['objective'])}"
-    best = "for the best constant prediction that meets the bound (training rows)"
-    return f"{_rate(value, baseline['objective'])}: {compared} {best}."
-
-
-def _rate(value: float, constant: float) -> str:
-    return "Useful" if value < constant else "Not useful"
+        text = f"{heading} at the worst {noun} {write(value)}, compared with {write(constant)}"
+        best = "the best constant prediction (held-out rows)"
+    else:
+        value, models = run.about["worst_objective"], run.about.get("models", ())
+        baseline = next((model for model in models if model["name"] == CONSTANT), {"objective": None})
+        constant = baseline["objective"]
+        if value is None or constant is None:
+            return None
+        text = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
+        if not baseline["feasible"]:
+            return f"No constant prediction meets the bound; {text}."
+        text += f", compared with {format_number(constant)}"
+        best = "the best constant prediction that meets the bound (training rows)"
+    return f"{'Useful' if value < constant else 'Not useful'}: {text} for {best}."
