@@ -10,7 +10,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 demo: $(VENV)/.run
 	$(BIN)/softswitch demo --out demo
 
-# A SuperLink and five SuperNodes on loopback, with TLS and node authentication. Takes about five minutes.
+# A SuperLink and five SuperNodes on loopback, with TLS and node authentication: the optimum of a linear model in nine
+# exchanges, with its gap. Takes about four minutes.
 federated-demo: $(VENV)/.flower
 	$(BIN)/python examples/hospitals/loopback.py federated-demo
 
