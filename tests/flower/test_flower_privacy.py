@@ -17,7 +17,7 @@ import softswitch.flower as fl
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.flower import private_client
-from softswitch.flower.privacy_reports import PrivacyReports
+from softswitch.flower.remote import PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.clipping import sum_clipped_values

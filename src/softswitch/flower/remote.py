@@ -1,13 +1,15 @@
-"""The clients as the server sees them: evaluation and certification of an answer."""
+"""The clients as the server sees them: their reports, evaluation and certification of an answer, privacy budgets."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,17 +17,27 @@ from flwr.serverapp import Grid
 from softswitch.certification.certify import build_certificate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
+from softswitch.flower.client import clip_direction
+from softswitch.flower.compression import parse_direction
 from softswitch.flower.exchange import NoReply, Reply, check_reply, exchange, log_event
 from softswitch.flower.intervals import check_in_range, read_intervals
 from softswitch.flower.membership import confusable_key
-from softswitch.flower.privacy_reports import PrivacyReports
+from softswitch.flower.messages import require
 from softswitch.flower.roster import Roster
+from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
+from softswitch.flower.server_state import no_reports
 from softswitch.flower.settings import StrategySettings
+from softswitch.methods.compressors import Compressor
+from softswitch.methods.memory import Memory
+from softswitch.methods.messages import Reports
 from softswitch.oracles.base import Evaluation
+from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import endpoints, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.events import EventLog
+from softswitch.results.history import ClientOutcome
+from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
 from softswitch.support import checks
 from softswitch.support.text import join_first
@@ -34,6 +46,73 @@ logger = logging.getLogger("softswitch.flower")
 _Read = Callable[[int, RecordDict], None]
 ATTEMPTS = 3
 """Number of times that a client is asked if it fails for now."""
+
+
+class PrivacyReport(NamedTuple):
+    """Spent ε, δ, the neighbouring relation, and the deviations of the noise on f and each g, or None if unknown."""
+
+    epsilon: float
+    delta: float
+    neighbours: str
+    deviations: tuple[float | None, ...]
+
+
+class PrivacyReports:
+    """The last privacy report of each client that sends one; ``functions`` is the number of f and all g."""
+
+    def __init__(self, functions: int) -> None:
+        self._functions = functions
+        self.reports: dict[str, PrivacyReport] = {}
+
+    def read(self, name: str, content: RecordDict) -> float | None:
+        """Keep the privacy report in a client's reply and return its ε, or raise ``InvalidMessageError``."""
+        record = content.get(wire.PRIVACY)
+        if not isinstance(record, ConfigRecord):
+            return None
+        epsilon, delta = wire.read(record, "epsilon", float), wire.read(record, "delta", float)
+        require(epsilon >= 0 and 0 < delta < 1, f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}")
+        numbers = wire.read_numbers(record, "deviations")
+        is_valid = len(numbers) == self._functions and all(number >= 0 for number in numbers)
+        require(is_valid, f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}")
+        deviations = tuple(None if math.isinf(number) else number for number in numbers)
+        self.reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
+        return epsilon
+
+    def restore(self, reports: Mapping[str, Any]) -> None:
+        """Take over the reports of a checkpoint."""
+        self.reports = {
+            name: PrivacyReport(epsilon, delta, neighbours, tuple(deviations))
+            for name, (epsilon, delta, neighbours, deviations) in reports.items()
+        }
+
+    def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
+        """Return the budgets that these clients have spent; None if no client reports one."""
+        if not self.reports:
+            return None
+        unknown = PrivacyReport(math.nan, 0.0, "", (None,) * self._functions)
+        reports = [self.reports.get(str(name), unknown) for name in names]
+        return PrivacyAccount(
+            epsilon=tuple(None if report is unknown else report.epsilon for report in reports),
+            delta=max(report.delta for report in self.reports.values()),
+            neighbours="; or ".join(sorted({report.neighbours for report in self.reports.values()})),
+            deviations=tuple(report.deviations for report in reports),
+        )
+
+    def add_to_result(self, result: Result) -> Result:
+        """Return the result with the spent budgets, and a remark on noisy values in its status."""
+        account = self.account(result.names)
+        if account is None or np.isnan(result.client_objective).all():
+            return replace(result, privacy=account)
+        status = replace(result.status, message=f"{result.status.message}; {account.value_note}")
+        return replace(result, status=status, privacy=account)
+
+    def add_to_certificate(self, certificate: Certificate) -> Certificate:
+        """Return the certificate with the largest budget that was spent, its own cost included."""
+        if not self.reports:
+            return certificate
+        reports: Sequence[PrivacyReport] = list(self.reports.values())
+        largest = {name: max(getattr(report, name) for report in reports) for name in ("epsilon", "delta")}
+        return replace(certificate, **largest)
 
 
 def pool_statistics(value: Callable[[Any], Any], sums: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -218,3 +297,117 @@ class RemoteClients:
             log_event(self.events, "rejected", f"{kind}: {error}", client=name)
             return error
         return None
+
+
+class ReplyReader:
+    """Converts the replies of rounds to reports and directions, and logs the clients that fail.
+
+    ``epsilon`` has the spent budgets in the present round by place, or NaN.
+    """
+
+    def __init__(
+        self,
+        clients: RemoteClients,
+        shapes: Mapping[str, wire.ArraySpec],
+        dtype: np.dtype,
+        up: Compressor | None = None,
+        read_masked: Callable[[RecordDict], MaskedUpdate] | None = None,
+    ) -> None:
+        self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
+        self._shapes, self._dtype, self._up, self._read_masked = shapes, dtype, up, read_masked
+        memory = clients.settings.memory
+        self._reads_earlier = isinstance(memory, Memory) and memory.corrected
+        self.epsilon = np.zeros(0)
+
+    def read_reports(self, clients: list[int], replies: Sequence[Reply]) -> tuple[Reports, np.ndarray]:
+        """Return the reports of a round and the outcome of each client."""
+        pooled, count = self._settings.pooled, len(clients)
+        void = no_reports(count, self._clients.constraints, self._dtype, pooled is not None)
+        outcomes = np.zeros(count, np.int32)
+        self.epsilon = np.full(count, np.nan)
+        failures = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
+        read = {
+            place: self._read(index, reply, place, outcomes, failures, self._read_report)
+            for place, (index, reply) in enumerate(zip(clients, replies, strict=True))
+        }
+        reported = {place: values for place, values in read.items() if values is not None}
+        values = {place: now for place, (now, _) in reported.items()}
+        mask = jnp.asarray(np.isin(np.arange(count), list(reported)))
+        reports = Reports(*self._stack(count, values, -np.inf), void.pooled, mask)
+        if self._reads_earlier:
+            earlier = {place: before for place, (_, before) in reported.items() if before is not None}
+            reports = reports._replace(earlier=(*self._stack(count, earlier, np.nan), None))
+        if pooled is None or not reported:
+            return reports, outcomes
+        sums = [self._roster.rows(clients[place]) * np.asarray(now.statistics) for place, now in values.items()]
+        constraint = pool_statistics(pooled, sums)
+        if constraint is None:
+            return void, np.where(outcomes == ClientOutcome.COUNTED, ClientOutcome.VOID, outcomes)
+        return reports._replace(pooled=jnp.asarray(constraint, self._dtype)), outcomes
+
+    def _stack(self, count: int, values: Mapping[int, wire.Values], missing: float) -> tuple[Any, Any]:
+        """Return f and g by place."""
+        objective = np.full(count, missing, self._dtype)
+        constraint = np.full((count, self._clients.constraints), missing, self._dtype)
+        for place, reported in values.items():
+            objective[place], constraint[place] = reported.objective, reported.constraint
+        return jnp.asarray(objective), jnp.asarray(constraint)
+
+    def read_updates(self, clients: list[int], replies: Mapping[int, Reply], outcomes: np.ndarray) -> dict[int, Any]:
+        """Return the usable directions, masked with secure aggregation, by place; update ``outcomes`` for all."""
+        failures, read = (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE), self._read_masked or self._read_direction
+        updates = {
+            place: self._read(clients[place], reply, place, outcomes, failures, read)
+            for place, reply in replies.items()
+        }
+        return {place: update for place, update in updates.items() if update is not None}
+
+    def _read(
+        self,
+        index: int,
+        reply: Reply,
+        place: int,
+        outcomes: np.ndarray,
+        failures: tuple[ClientOutcome, ClientOutcome],
+        read: Callable[[RecordDict], Any],
+    ) -> Any:
+        """Return what ``read`` makes of a reply, or None if it is not usable; record the client's outcome.
+
+        ``failures`` are the outcomes of a client without a reply and of one with an invalid reply.
+        """
+        name, content, events = self._roster.names[index], None, self._clients.events
+        missing, invalid = failures
+        if isinstance(reply, NoReply):
+            outcomes[place] = missing
+            log_event(events, "lost", f"{missing.label}: {reply}", client=name)
+            return None
+        if (reason := wire.read_refusal(reply.content)) is not None:
+            outcomes[place] = ClientOutcome.REFUSED
+            log_event(events, "refused", reason, client=name)
+            return None
+        try:
+            content = read(reply.content)
+            if (epsilon := self._clients.privacy.read(name, reply.content)) is not None:
+                self.epsilon[place] = epsilon
+        except wire.InvalidMessageError as error:
+            outcomes[place] = invalid
+            log_event(events, "rejected", f"{invalid.label}: {error}", client=name)
+            return None
+        outcomes[place] = ClientOutcome.COUNTED
+        return content
+
+    def _read_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
+        """Return a client's report, and that of its batch at the previous iterate if it is wanted and present."""
+        if self._read_masked is not None:
+            parse_key(content)  # raises for a client that could not take part in the second exchange
+        has_earlier = self._reads_earlier and wire.PREVIOUS_VALUES in content
+        earlier = self._clients.read_values(content, wire.PREVIOUS_VALUES) if has_earlier else None
+        return self._clients.read_values(content), earlier
+
+    def _read_direction(self, content: RecordDict) -> wire.Arrays:
+        record, clip_norm = content.get(wire.DIRECTION), self._settings.clip_norm
+        if self._up is None:
+            direction = wire.parse_arrays(record, self._shapes)
+        else:
+            direction = parse_direction(record, self._up, self._shapes)
+        return direction if clip_norm is None else clip_direction(direction, clip_norm)

@@ -17,7 +17,6 @@ from softswitch.engine.server_step import Cost, Evaluated, Setup, apply, decide,
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
-from softswitch.flower.replies import no_reports
 from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
@@ -78,6 +77,12 @@ class Observed(NamedTuple):
     rows: tuple[int, int]
     traffic: tuple[int, int] | None
     epsilon: np.ndarray
+
+
+def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
+    """Return the reports of a round in which no client reported."""
+    objective, constraint = (jnp.full(shape, -jnp.inf, dtype) for shape in (clients, (clients, constraints)))
+    return Reports(objective, constraint, jnp.zeros(constraints, dtype) if pools else None, jnp.zeros(clients, bool))
 
 
 class ServerState:

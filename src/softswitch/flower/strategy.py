@@ -18,8 +18,7 @@ from softswitch.engine.request import is_automatic, resolve_method
 from softswitch.flower import messages as wire
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
-from softswitch.flower.rounds import play_round
-from softswitch.flower.run import FlowerRun, check_run, parse_start
+from softswitch.flower.run import FlowerRun, check_run, parse_start, play_round
 from softswitch.flower.second_order import FOLDER, find_obstacle, has_stalled, run_second_order
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
