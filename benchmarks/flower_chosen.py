@@ -95,14 +95,14 @@ def on_tables() -> None:
 
 
 def beside_compiled() -> None:
-    """Print what both engines reach on breast cancer with a tolerance alone."""
+    """Print what both engines reach on breast cancer with automatic settings of a first-order method."""
     for clients, rounds in ((4, 100), (20, 300)):
         data = breast_cancer(clients)
         for engine in ("compiled", "grid"):
             result = flat.solve(
                 data.problem,
                 data.train,
-                ss.Automatic(tolerance=0.05),
+                ss.Automatic(0.05, ss.SoftmaxSGM),
                 rounds=rounds,
                 eval_every=0,
                 lower_bound=False,
