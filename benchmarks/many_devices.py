@@ -19,7 +19,7 @@ import numpy as np
 
 import softswitch as ss
 from softswitch.engine import compiled
-from softswitch.engine.request import Request, RunSettings, request
+from softswitch.engine.request import Request, RunOptions, request
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.oracles.sharded import ShardedOracle
 
@@ -75,8 +75,9 @@ def asked(model: str, clients: int, devices: int, **how: Any) -> Request:
     }
     data = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), ROWS))
     problem = ss.Problem(objective, constraint, MODELS[model])
-    settings = RunSettings(rounds=ROUNDS, eval_every=0)
-    return request(problem, data, (RULE,), Sampling(**how), settings, compute=Compute(devices=devices))
+    groups: dict[str, Any] = {"sampling": Sampling(**how), "compute": Compute(devices=devices)}
+    options = RunOptions(rounds=ROUNDS, logging=ss.Logging(eval_every=0), **groups)
+    return request(problem, data, (RULE,), options)
 
 
 def work(model: str, clients: int, devices: int, **how: Any) -> Work:

@@ -20,7 +20,8 @@ import torch
 import softswitch as ss
 from benchmarks import flat, gymnasium_loop
 from softswitch.engine import compiled as engine
-from softswitch.engine.request import RunSettings, request_of
+from softswitch.engine.request import RunOptions, request_of
+from softswitch.oracles.options import group_options
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl import cartpole
 from softswitch_experiments.tasks.safe_rl.task import TEN_PLANETS
@@ -39,7 +40,8 @@ def balancing() -> Any:
 def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     """Seconds and environment steps of a round, compiled; every round begins with the given policy."""
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
-    asked = request_of(carts, (RULE,), RunSettings(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER))
+    options = group_options(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER)
+    asked = request_of(carts, (RULE,), RunOptions(**options))
     state = engine.start(policy, RULE, carts.oracle, None)
     go = partial(engine.CompiledEngine.run_chunk, asked.setup(RULE), asked.program(1))
     steps, began = 0.0, time.perf_counter()

@@ -16,7 +16,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 from softswitch.engine import compiled
-from softswitch.engine.request import RunSettings, request
+from softswitch.engine.request import RunOptions, request
 from softswitch.oracles import derivatives
 from softswitch.oracles.options import Sampling
 
@@ -147,8 +147,8 @@ def work():
         columns["b"] = generator.normal(size=n * 30)
         clients = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), 30))
         problem = ss.Problem(least_squares, two_constraints, jnp.zeros(20))
-        how, settings = Sampling(batch_size=16), RunSettings(rounds=5, eval_every=0)
-        asked = request(problem, clients, (RULE,), how, settings, compute=ss.Compute(devices=devices))
+        how = {"sampling": Sampling(batch_size=16), "logging": ss.Logging(eval_every=0)}
+        asked = request(problem, clients, (RULE,), RunOptions(rounds=5, compute=ss.Compute(devices=devices), **how))
         arguments = (asked.setup(RULE), asked.program(5), asked.span(0), jax.random.key(0), asked.first_state(RULE))
         program = compiled.CompiledEngine.run_chunk.lower(*arguments).compile()
         counted[devices] = {

@@ -11,7 +11,7 @@ import softswitch as ss
 from benchmarks import flat
 from softswitch.certification.private import count_applicable_rows
 from softswitch.engine.private import make_plan, make_private_oracle
-from softswitch.engine.request import RunSettings
+from softswitch.engine.request import RunOptions
 from softswitch.oracles import evaluation
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
@@ -45,7 +45,7 @@ def result():
 
 def made(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, data=CLIENTS):
     how = Sampling(local_steps=local_steps, participation=participation)
-    plan = make_plan(privacy, RunSettings(rounds=rounds), local_steps)
+    plan = make_plan(privacy, RunOptions(rounds=rounds, sampling=how))
     return make_private_oracle(PROBLEM, data, plan, how, count_applicable_rows(PROBLEM, data), seed)
 
 
@@ -189,7 +189,7 @@ def test_clients_that_are_asked_less_often_spend_less():
 
 def test_sizes_that_are_no_public_matter_are_told_with_noise_and_counted():
     privacy = dataclasses.replace(PRIVACY, public_sizes=False)
-    plan = make_plan(privacy, RunSettings(rounds=10), 1)
+    plan = make_plan(privacy, RunOptions(rounds=10))
     truth = count_applicable_rows(PROBLEM, CLIENTS)
     told = np.stack(
         [make_private_oracle(PROBLEM, CLIENTS, plan, Sampling(), truth, seed).counts - truth for seed in range(40)]

@@ -255,7 +255,7 @@ def test_clients_that_cannot_be_combined_name_the_alternative(monkeypatch):
         TypeError, match=r"clients must be ClientData or StreamedData for SQP, but is object.*use solve"
     ):
         ss.solve(PARITY, object(), method)
-    with pytest.raises(TypeError, match=r"clients must be .* for SQP.*use solve"):
+    with pytest.raises(TypeError, match=r"problem must be a Problem with clients that hold rows for SQP.*use solve"):
         ss.solve(object.__new__(ss.Federation), None, method)
     with pytest.raises(ValueError, match=r"max_evaluation_rows must be None for SQP.*use SoftmaxSGM"):
         ss.solve(PARITY, out_of_core(parity(), max_evaluation_rows=20), method)

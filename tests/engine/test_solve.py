@@ -13,7 +13,7 @@ from benchmarks import flat
 from compilations import COMPILATIONS
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engine import compiled as engine
-from softswitch.engine.request import RunSettings, request
+from softswitch.engine.request import RunOptions, request
 from softswitch.methods import Decision, LocalLoss
 from softswitch.oracles import evaluation as slices
 from softswitch.oracles.gradient import make_gradient_oracle
@@ -39,7 +39,8 @@ def same_params(one, other):
 
 def test_rounds_beyond_the_last_are_not_in_the_program(clients):
     """A chunk is a loop of as many rounds as are left: no branch passes the state through for the others."""
-    asked = request(PROBLEM, clients, (RULE,), Sampling(batch_size=8), RunSettings(rounds=3, eval_every=0))
+    options = RunOptions(rounds=3, sampling=Sampling(batch_size=8), logging=ss.Logging(eval_every=0))
+    asked = request(PROBLEM, clients, (RULE,), options)
     parts, program, state = asked.setup(RULE), asked.program(250), asked.first_state(RULE)
     arguments = (parts, asked.span(0), jax.random.key(0), state)
     traced = jax.make_jaxpr(lambda parts, *rest: engine.run_rounds(parts, program, *rest))(*arguments)

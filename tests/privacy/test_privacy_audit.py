@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 
 import softswitch as ss
 from softswitch.engine.private import make_plan, make_private_oracle
-from softswitch.engine.request import RunSettings
+from softswitch.engine.request import RunOptions
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.options import Sampling
 from softswitch.privacy.accounting import compute_epsilon
@@ -48,7 +48,7 @@ def found_in(canary, settings, rounds, weaken):
     """How much more likely all that left is with the canary than without it, in every run."""
     privacy = ss.RecordPrivacy(delta=DELTA, **settings)
     problem, data = ss.Problem(class_mean(0), class_mean(1), jnp.zeros(3)), rows_with(canary)
-    plan = make_plan(privacy, RunSettings(rounds=rounds), 1)
+    plan = make_plan(privacy, RunOptions(rounds=rounds))
     oracle = make_private_oracle(problem, data, plan, Sampling(), np.array([[1, OTHERS]]), 0)
     oracle = replace(oracle, noise=NoiseDeviations(*(deviation / weaken for deviation in oracle.noise)))
     decision = Decision(

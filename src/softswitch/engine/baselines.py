@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import choose_settings, default_memory
 from softswitch.engine.loop import run
-from softswitch.engine.request import RunSettings, request
+from softswitch.engine.request import RunOptions, request
 from softswitch.engine.second_order import solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
@@ -22,16 +22,11 @@ from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import RowDerivatives
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
-from softswitch.oracles.options import BatchSize, Compute, Sampling
+from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
-from softswitch.results.baseline import (
-    CONSTANT,
-    UNCONSTRAINED_WORST,
-    Baseline,
-    compare_with_trivial,
-)
+from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, compare_with_trivial
 from softswitch.results.result import Result
 from softswitch.support import checks
 
@@ -94,26 +89,35 @@ def add_baselines(
     return replace(result, baselines=baselines, diagnostics=(*result.diagnostics, *new))
 
 
-class _Budget(NamedTuple):
-    """Settings with which an unconstrained model is trained."""
+def _train_unconstrained(
+    result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None
+) -> Params | None:
+    """Return parameters trained without the constraint, from the result on; None if the budget is too small."""
+    if isinstance(result.method, SQP):
+        derivatives = RowDerivatives(replace(problem, start=result.params), clients)
+        options = RunOptions(output=Output(lower_bound=False))
+        return solve_second_order(derivatives, SQP(tolerance=NO_BOUND), options).params
+    if (limited := _options(result, problem, clients, held_out)) is None:
+        return None
+    template = Automatic(NO_BOUND, SoftmaxSGM).template
+    prepared = request(problem, clients, (template,), limited)
+    federation = replace(prepared.federation, start=result.params)
+    return run(replace(prepared, federation=federation), template, result.seed).params
 
-    rounds: int
-    rows: BatchSize  # batch size of each client; None for all rows, "auto" for the choice of the run
-    participation: float  # share of clients in a round
 
-
-def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | None:
-    """Return settings that take ``WORK_SHARE`` of the work of the run; None if it is too little for any training."""
+def _options(result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None) -> RunOptions | None:
+    """Return options that take ``WORK_SHARE`` of the work of the run; None if it is too little for any training."""
     history, count, largest = result.history, len(clients), int(clients.sizes.max())
     work = WORK_SHARE * float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
-    if result.restarts:
+    if result.restarts:  # with the compiled program of the run
         sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
         values, gradients = (
             float(count * rows) if isinstance(rows, int) else float(clients.sizes.sum())
             for rows in (sampling.value_batch_size, sampling.batch_size)
         )
         rounds = max(FEWEST_SHARED_ROUNDS, int(work / (values + 3 * gradients)))
-        return _Budget(min(rounds, len(history)), "auto", 1.0)
+        logging = Logging(held_out=held_out, record_clients=history.per_client is not None)
+        return RunOptions(rounds=min(rounds, len(history)), sampling=Sampling.automatic(), logging=logging)
     fewest = min(largest, max(FEWEST_ROWS, len(clients.strata)))
     wanted = max(WANTED_ROUNDS, int(work / (4 * clients.sizes.sum())))
     rounds = min(wanted, len(history), int(work / (4 * fewest)))
@@ -124,35 +128,10 @@ def _budget(result: Result, problem: Problem, clients: ClientData) -> _Budget | 
     rows = max(fewest, int(rows_per_round / participants))
     # Functions that ignore weights cannot use padded batches.
     may_use_all = int(clients.sizes.min()) == largest or not functions_ignoring_weights(problem, clients)
-    return _Budget(rounds, None if may_use_all and rows >= largest else min(rows, largest), participants / count)
-
-
-def _train_unconstrained(
-    result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None
-) -> Params | None:
-    """Return parameters trained without the constraint, from the result on; None if the budget is too small."""
-    if isinstance(result.method, SQP):
-        derivatives = RowDerivatives(replace(problem, start=result.params), clients)
-        return solve_second_order(derivatives, SQP(tolerance=NO_BOUND), lower_bound=False).params
-    budget = _budget(result, problem, clients)
-    if budget is None:
-        return None
-    shares_program, participation = budget.rows == "auto", budget.participation
-    memory: Any = default_memory(all_take_part=participation == 1, noisy=budget.rows is not None)
-    settings = RunSettings(
-        rounds=budget.rounds,
-        average_last=None,
-        answer="auto",
-        eval_every=None if shares_program else 0,
-        record_clients=shares_program and result.history.per_client is not None,
-        memory="auto" if shares_program else memory,
-    )
-    template = Automatic(NO_BOUND, SoftmaxSGM).template
-    sampling = Sampling(batch_size=budget.rows, value_batch_size=budget.rows, participation=participation)
-    held_out = held_out if shares_program else None
-    prepared = request(problem, clients, (template,), sampling, settings, held_out=held_out)
-    federation = replace(prepared.federation, start=result.params)
-    return run(replace(prepared, federation=federation), template, result.seed).params
+    size = None if may_use_all and rows >= largest else min(rows, largest)
+    memory = default_memory(all_take_part=participants == count, noisy=size is not None)
+    sampling = Sampling(participation=participants / count, batch_size=size, value_batch_size=size, memory=memory)
+    return RunOptions(rounds=rounds, sampling=sampling, logging=Logging(eval_every=0))
 
 
 def best_constant(

@@ -12,7 +12,7 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, CandidateGenerator, Move, Variant, best_of, further_variants
-from softswitch.engine.request import RunSettings, resolve_method, resolve_sampling
+from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.engine.solve import solve_problem
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
@@ -117,9 +117,10 @@ def solve_certified(
         checkpoints: Folder in which the first run is saved and from which it resumes; later runs use folders next to
             it. Default: none.
     """
-    options: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
-    options |= {"rounds": rounds, "seconds": seconds, "seed": seed, "checkpoints": checkpoints, "move": move}
-    prepared = prepare(problem, split, resolve_method(method, tolerance), confidence=confidence, **options)
+    active, seed = resolve_method(method, tolerance), checks.check_seed("seed", seed)
+    groups: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
+    options = RunOptions(rounds=rounds, seconds=seconds, seed=seed, **groups)
+    prepared = prepare(problem, split, active, options, confidence, move, checkpoints)
     compared, limits = prepared.models_compared, prepared.certifiability
     if not prepared.path:
         return Certified(prepared.first, None, (), compared, limits)
@@ -169,37 +170,24 @@ def prepare(
     problem: Problem,
     split: DataSplit,
     method: Method,
-    *,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    sampling: Sampling | None = None,
+    options: RunOptions,
     confidence: float = 0.95,
     move: Move | None = None,
-    rounds: int | None = None,
-    seconds: float | None = None,
-    seed: int = 0,
     checkpoints: Path | None = None,
 ) -> Prepared:
     """Train models on the training split and compare them on the validation split; arguments as ``solve_certified``."""
     checks.check_instance("split", split, DataSplit)
-    tolerance = method.tolerance
+    tolerance, seconds = method.tolerance, options.seconds
     limits = certifiability(problem, split.calibration, tolerance, confidence)
     evaluate = make_evaluator(problem, split.train)
-    sampling, seed = resolve_sampling(sampling, method), checks.check_seed("seed", seed)
 
-    def train(variant: Variant, problem: Problem, rounds: int | None, seconds: float | None, output: Output) -> Result:
-        folder = None
+    def train(variant: Variant, problem: Problem, options: RunOptions) -> Result:
         if checkpoints is not None:
-            is_first = variant == Variant()
-            folder = Checkpoints(
-                checkpoints if is_first else checkpoints.with_name(f"{checkpoints.name}-{variant.name}")
-            )
-        settings = RunSettings.from_options(rounds, seconds, sampling, output, logging)
-        options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": folder}
-        return solve_problem(problem, split.train, variant.method(method), settings, seed, sampling, **options)
+            other = checkpoints.with_name(f"{checkpoints.name}-{variant.name}")
+            options = replace(options, checkpoints=Checkpoints(checkpoints if variant == Variant() else other))
+        return solve_problem(problem, split.train, variant.method(method), options)
 
-    first = train(Variant(), problem, rounds, seconds, output)
+    first = train(Variant(), problem, options)
     if first.status.code in INCOMPLETE:
         return Prepared(first, (), None, 0, limits, evaluate, tolerance=tolerance)
     generator = _make_generator(problem, split, first, tolerance, confidence, move)
@@ -207,11 +195,12 @@ def prepare(
     shorter = None  # second-order runs are short
     if not isinstance(first.method, SQP):
         shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
+    options = replace(options, rounds=shorter, output=replace(options.output, lower_bound=False))
     left = None if seconds is None else seconds - first.seconds
     for variant in further_variants(first, problem, candidates, int(split.train.sizes.sum())):
         if left is not None and left <= 0:
             break
-        further = train(variant, variant.problem(problem, first), shorter, left, replace(output, lower_bound=False))
+        further = train(variant, variant.problem(problem, first), replace(options, seconds=left))
         left = None if left is None else left - further.seconds
         if further.status.code is StatusCode.STOPPED:
             return Prepared(first, (), None, len(candidates), limits, evaluate, tolerance=tolerance)

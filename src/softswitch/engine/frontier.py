@@ -16,7 +16,7 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
 from softswitch.engine.candidates import Candidate, Move, with_tolerance
 from softswitch.engine.certified import Prepared, prepare
-from softswitch.engine.request import resolve_method
+from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Evaluation
@@ -88,11 +88,11 @@ def frontier(
     method_for = partial(_method_for, None if method is None else resolve_method(method))
     curve = _Curve(problem, split, move, measures or {})
     trained: list[_Trained] = []
-    options: dict[str, Any] = {"confidence": confidence, "move": move, "rounds": rounds, "seed": seed}
-    options |= {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
+    groups: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
+    options = RunOptions(rounds=rounds, seed=checks.check_seed("seed", seed), **groups)
     for bound_method in [method_for(bound) for bound in ordered]:
         warm = replace(problem, start=trained[-1].prepared.first.params) if trained else problem
-        prepared = prepare(warm, split, bound_method, **options)
+        prepared = prepare(warm, split, bound_method, options, confidence, move)
         if prepared.best is None:
             if prepared.first.status.code is StatusCode.DIVERGED:
                 continue

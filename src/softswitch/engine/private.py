@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
-from softswitch.engine.request import RunSettings, request_of
+from softswitch.engine.request import RunOptions, RunSettings, request_of
 from softswitch.methods.automatic import to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -23,7 +23,7 @@ from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Federation
 from softswitch.oracles.evaluation import Losses, slice_size
-from softswitch.oracles.options import Logging, Sampling
+from softswitch.oracles.options import Output, Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon
 from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.jax_rows import poisson_capacity
@@ -31,7 +31,6 @@ from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secre
 from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
-from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
 
@@ -57,7 +56,7 @@ class PrivatePlan(NamedTuple):
 
     privacy: RecordPrivacy
     levels: NoiseLevels  # noise multipliers that spend the budget
-    settings: RunSettings
+    options: RunOptions
 
     @property
     def noise(self) -> NoiseDeviations:
@@ -66,32 +65,24 @@ class PrivatePlan(NamedTuple):
         return NoiseDeviations(levels.report * values, levels.step * gradients, levels.evaluation * values)
 
 
-def make_plan(privacy: RecordPrivacy, settings: RunSettings, local_steps: int) -> PrivatePlan:
+def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
     """Calibrate the noise for a client that participates in every round, and fill in the defaults of other settings."""
-    memory, rounds = settings.memory, ROUNDS if settings.rounds is None else settings.rounds
-    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, local_steps))
-    filled = RunSettings(
+    sampling, output, rounds = options.sampling or Sampling(), options.output, options.rounds or ROUNDS
+    memory = Memory(smoothing=SMOOTHING) if isinstance(sampling.memory, str) else sampling.memory
+    average_last = 0.5 if output.average_last is None else output.average_last
+    filled = replace(
+        options,
         rounds=rounds,
-        average_last=0.5 if settings.average_last is None else settings.average_last,
-        answer="average" if settings.answer == "auto" else settings.answer,
-        eval_every=0,
-        record_clients=True,
-        memory=Memory(smoothing=SMOOTHING) if isinstance(memory, str) else memory,
+        sampling=replace(sampling, memory=memory),
+        output=Output(iterate="average" if output.iterate == "auto" else output.iterate, average_last=average_last),
+        logging=replace(options.logging, eval_every=0, record_clients=True),
     )
+    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, sampling.local_steps))
     return PrivatePlan(privacy, levels, filled)
 
 
 def solve_privately(
-    problem: Problem,
-    clients: ClientData,
-    method: Method,
-    privacy: RecordPrivacy,
-    sampling: Sampling,
-    settings: RunSettings,
-    seed: int,
-    logging: Logging,
-    checkpoints: Checkpoints | None = None,
-    secret: Sequence[int] = (),
+    problem: Problem, clients: ClientData, method: Method, options: RunOptions, secret: Sequence[int] = ()
 ) -> Result:
     """Solve a problem with differential privacy; its objective and constraints must be means over rows.
 
@@ -99,15 +90,15 @@ def solve_privately(
     published. The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new.
     The answer is evaluated only once, at the end.
     """
-    refuse_options({"seconds": settings.seconds, **given_batches(sampling)})
-    counts = count_applicable_rows(problem, clients)
-    plan = make_plan(privacy, settings, sampling.local_steps)
-    oracle = make_private_oracle(problem, clients, plan, sampling, counts, seed, secret)
+    privacy, sampling = cast(RecordPrivacy, options.privacy), options.sampling or Sampling()
+    refuse_options({"seconds": options.seconds, **given_batches(sampling)})
+    counts, plan = count_applicable_rows(problem, clients), make_plan(privacy, options)
+    oracle = make_private_oracle(problem, clients, plan, sampling, counts, options.seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    method = _fill_method(to_first_order(method), oracle, plan.settings)
-    identity = f"{privacy} for {plan.settings.rounds} rounds"
-    request = request_of(federation, (method,), plan.settings, privacy=identity)
-    result = add_account(run(request, method, seed, logging, checkpoints), oracle, plan)
+    method = _fill_method(to_first_order(method), oracle, plan.options.settings)
+    request = request_of(federation, (method,), plan.options)
+    request = replace(request, privacy=f"{privacy} for {request.rounds} rounds")
+    result = add_account(run(request, method, options.seed, options.logging, options.checkpoints), oracle, plan)
     return _compare_with_ranges(result, problem, privacy)
 
 

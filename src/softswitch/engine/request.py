@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -32,6 +32,7 @@ from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharded import ShardedOracle, shard_oracle
+from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import PooledConstraint, Problem
@@ -53,11 +54,57 @@ CHOSEN_FOR = "chosen_for"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """The settings of one run, described and checked in ``solve``, ``Sampling``, ``Output`` and ``Logging``.
+class RunOptions:
+    """The options of one run, as described in ``solve``."""
 
-    Open ones (None, "auto") are filled in before the run.
-    """
+    rounds: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    sampling: Sampling | None = None
+    output: Output = field(default_factory=Output)
+    compute: Compute = field(default_factory=Compute)
+    logging: Logging = field(default_factory=Logging)
+    checkpoints: Checkpoints | None = None
+    warm_start: Result | None = None
+    privacy: RecordPrivacy | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in {"output": Output, "compute": Compute, "logging": Logging}.items():
+            checks.check_instance(name, getattr(self, name), kind)
+        for name, kind in {"sampling": Sampling, "checkpoints": Checkpoints, "warm_start": Result}.items():
+            if getattr(self, name) is not None:
+                checks.check_instance(name, getattr(self, name), kind)
+        if self.rounds is not None:
+            checks.check_integer("rounds", self.rounds, minimum=1)
+        if self.seconds is not None:
+            checks.check_real("seconds", self.seconds, above=0)
+
+    def with_sampling(self, method: Method) -> RunOptions:
+        """Return the options with a sampling: ``Sampling()``, or ``Sampling.automatic()`` for an automatic run."""
+        if self.sampling is None:
+            return replace(self, sampling=Sampling.automatic() if method.step_size is None else Sampling())
+        if self.sampling.is_automatic and method.step_size is not None:
+            needed = "sampling must have given batch sizes for a method with a step size"
+            raise ValueError(f"{needed}, but is {self.sampling}; batch_size=None uses all rows")
+        return self
+
+    @property
+    def settings(self) -> RunSettings:
+        """The options that an engine reads."""
+        return RunSettings(
+            rounds=self.rounds,
+            average_last=self.output.average_last,
+            answer=self.output.iterate,
+            eval_every=self.logging.eval_every,
+            record_clients=self.logging.record_clients,
+            memory=(self.sampling or Sampling()).memory,
+            seconds=self.seconds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The settings of one run that an engine reads. Open ones (None, "auto") are filled in before the run."""
 
     rounds: Any = 1000
     average_last: Any = 1.0
@@ -66,27 +113,6 @@ class RunSettings:
     record_clients: bool = False
     memory: Any = None
     seconds: float | None = None
-
-    @classmethod
-    def from_options(
-        cls, rounds: int | None, seconds: float | None, sampling: Sampling, output: Output, logging: Logging
-    ) -> RunSettings:
-        """Collect the settings of a run from the option groups."""
-        return cls(
-            rounds=rounds,
-            average_last=output.average_last,
-            answer=output.iterate,
-            eval_every=logging.eval_every,
-            record_clients=logging.record_clients,
-            memory=sampling.memory,
-            seconds=seconds,
-        )
-
-    def __post_init__(self) -> None:
-        if self.rounds is not None:
-            checks.check_integer("rounds", self.rounds, minimum=1)
-        if self.seconds is not None:
-            checks.check_real("seconds", self.seconds, above=0)
 
     @property
     def averaging_from(self) -> int:
@@ -195,25 +221,17 @@ def _static_settings(oracle: Oracle) -> dict[str, str]:
 
 
 def request(
-    problem: Problem,
-    clients: ClientData | StreamedData,
-    methods: Sequence[Method],
-    sampling: Sampling,
-    settings: RunSettings,
-    *,
-    compute: Compute | None = None,
-    held_out: ClientData | None = None,
-    warm_start: Result | None = None,
-    checkpoints: Checkpoints | None = None,
+    problem: Problem, clients: ClientData | StreamedData, methods: Sequence[Method], options: RunOptions
 ) -> Request:
     """Return a checked request for clients that hold rows; the methods are all automatic, or none is.
 
-    An automatic run in ``checkpoints`` keeps what it chose, even if the number of rounds has changed.
+    An automatic run with checkpoints keeps what it chose, even if the number of rounds has changed.
     """
     checks.check_instance("problem", problem, Problem)
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
-    compute, choice, memory = compute or Compute(), None, settings.memory
+    settings, compute, sampling = options.settings, options.compute, options.sampling or Sampling()
+    choice, memory, held_out = None, settings.memory, cast(ClientData | None, options.logging.held_out)
     if memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
         memory = None  # over Flower no pooled constraint is remembered
     if is_automatic(methods):
@@ -221,7 +239,7 @@ def request(
         can_repeat = all(method.robust is None for method in methods)
         choose = partial(choose_settings, problem, clients, sampling, compute, memory=memory, can_repeat=can_repeat)
         current = choose(settings.rounds)[0]
-        choice, sampling, compute, memory = choose(_rounds_of_first_run(settings.rounds, checkpoints))
+        choice, sampling, compute, memory = choose(_rounds_of_first_run(options))
         choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
     else:
         all_take_part = sampling.participants(len(clients)) == len(clients)
@@ -229,14 +247,13 @@ def request(
         memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
     settings = _fill_settings(settings, choice, memory)
     oracle: GradientOracle | OutOfCoreOracle
-    sharded, on_one_device = None, None
+    sharded = None
     if isinstance(clients, StreamedData):
         oracle = OutOfCoreOracle(problem, clients, sampling, compute, held_out)
     else:
         oracle = make_gradient_oracle(problem, clients, sampling, compute, held_out)
         if compute.devices is not None and compute.engine == "compiled":
             sharded = shard_oracle(oracle, clients, compute.devices, compute.client_batch_size)
-            on_one_device = oracle
     if settings.eval_every is None:
         client_rows = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
         evaluated: Any = sum(
@@ -250,22 +267,15 @@ def request(
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     start = problem.start if sharded is None else release(problem.start)
     federation = Federation(sharded or oracle, start, clients.names, problem.domain)
-    prepared = Request(federation, settings, warm_start, choice, sampling=sampling, on_one_device=on_one_device)
+    on_one_device = oracle if sharded is not None else None
+    prepared = Request(federation, settings, options.warm_start, choice, sampling, on_one_device)
     return _check_methods(prepared, methods)
 
 
-def request_of(
-    federation: Federation,
-    methods: Sequence[Method],
-    settings: RunSettings,
-    *,
-    warm_start: Result | None = None,
-    checkpoints: Checkpoints | None = None,
-    privacy: str | None = None,
-) -> Request:
+def request_of(federation: Federation, methods: Sequence[Method], options: RunOptions) -> Request:
     """Return a checked request for clients that are an oracle, which has its own sampling."""
-    checks.check_instance("federation", federation, Federation)
-    oracle, memory, choice = federation.oracle, settings.memory, None
+    oracle, settings, choice = federation.oracle, options.settings, None
+    memory = settings.memory
     all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
     if oracle.supports_client_selection:
         memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
@@ -276,12 +286,12 @@ def request_of(
             chosen = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
             memory = chosen if oracle.supports_client_selection else None
         current = choose_for_federation(federation, settings.rounds, memory)
-        choice = choose_for_federation(federation, _rounds_of_first_run(settings.rounds, checkpoints), memory)
+        choice = choose_for_federation(federation, _rounds_of_first_run(options), memory)
         choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
     settings = _fill_settings(settings, choice, memory)
     if settings.eval_every is None:
         settings = replace(settings, eval_every=math.ceil(settings.rounds / EVALUATIONS))
-    return _check_methods(Request(federation, settings, warm_start, choice, privacy=privacy), methods)
+    return _check_methods(Request(federation, settings, options.warm_start, choice), methods)
 
 
 def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
@@ -311,17 +321,6 @@ def resolve_method(method: Any, tolerance: float | None = None) -> Method:
             "softswitch.methods.Automatic to have it chosen"
         )
     return method
-
-
-def resolve_sampling(sampling: Sampling | None, method: Method) -> Sampling:
-    """Return the sampling of a run: ``Sampling()``, or ``Sampling.automatic()`` for an automatic run."""
-    if sampling is None:
-        return Sampling.automatic() if method.step_size is None else Sampling()
-    checks.check_instance("sampling", sampling, Sampling)
-    if sampling.is_automatic and method.step_size is not None:
-        needed = "sampling must have given batch sizes for a method with a step size"
-        raise ValueError(f"{needed}, but is {sampling}; batch_size=None uses all rows")
-    return sampling
 
 
 def is_automatic(methods: Sequence[Method]) -> bool:
@@ -367,11 +366,10 @@ def _fill_settings(settings: RunSettings, choice: Choice | None, memory: Any) ->
     )
 
 
-def _rounds_of_first_run(rounds: int | None, checkpoints: Checkpoints | None) -> int | None:
-    """Return the rounds that the automatic run in these checkpoints was started with; else the current ones."""
-    stored = checkpoints.saved_identity(CHOSEN_FOR) if isinstance(checkpoints, Checkpoints) else None
-    first_rounds: int | None = rounds if stored is None else json.loads(stored)
-    return first_rounds
+def _rounds_of_first_run(options: RunOptions) -> int | None:
+    """Return the rounds that the automatic run in the checkpoints was started with; else the current ones."""
+    stored = None if options.checkpoints is None else options.checkpoints.saved_identity(CHOSEN_FOR)
+    return options.rounds if stored is None else json.loads(stored)
 
 
 def _check_methods(request: Request, methods: Sequence[Method]) -> Request:

@@ -6,9 +6,9 @@ import json
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +20,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import has_layers
 from softswitch.engine.loop import defer_interrupts
-from softswitch.engine.request import RunSettings, check_warm_params
+from softswitch.engine.request import RunOptions, RunSettings, check_warm_params
 from softswitch.methods import sqp
 from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
@@ -28,17 +28,17 @@ from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives, UnavailableError
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
+from softswitch.oracles.options import Sampling, TorchData, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreDerivatives
 from softswitch.oracles.regret import client_optimum_of
 from softswitch.oracles.sharded import ShardedDerivatives
 from softswitch.problem.domains import Ball, Box
-from softswitch.problem.parameters import Params, takes_key, to_vector
+from softswitch.problem.parameters import takes_key, to_vector
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results import baseline
 from softswitch.results.baseline import Baseline, LowerBound
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
-from softswitch.results.checkpoints import Checkpoints, Snapshot
+from softswitch.results.checkpoints import Snapshot
 from softswitch.results.history import ClientHistory, History, Record, join, keep_clients
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode, Status, StatusCode, model_status
@@ -56,25 +56,16 @@ FLOWER_ENGINE = "softswitch.flower.simulation"  # imported on first use
 INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
 
 
-def check_second_order(
-    problem: Any,
-    clients: Any,
-    sampling: Sampling | None,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    privacy: Any,
-) -> None:
+def check_second_order(problem: Any, clients: Any, options: RunOptions) -> None:
     """Raise an error that names the alternative, unless these options can be combined with ``SQP``."""
-    is_torch = isinstance(problem, Problem) and problem.is_torch
-    kinds = (TorchData,) if is_torch else (ClientData, StreamedData)
-    if not isinstance(problem, Problem) or not isinstance(clients, kinds):
+    kinds = (TorchData,) if problem.is_torch else (ClientData, StreamedData)
+    if not isinstance(clients, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"clients must be {expected} for SQP, but is {type(clients).__name__}; {INSTEAD}")
-    changed = [] if sampling is None else changed_options(sampling)
-    changed += changed_options(compute, *(["devices", "engine"] if isinstance(clients, ClientData) else []))
-    changed += changed_options(output, "lower_bound")
-    changed += ["privacy"] if privacy is not None else []
+    changed = changed_options(options.sampling or Sampling())
+    changed += changed_options(options.compute, *(["devices", "engine"] if isinstance(clients, ClientData) else []))
+    changed += changed_options(options.output, "lower_bound")
+    changed += ["privacy"] if options.privacy is not None else []
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for SQP, which uses all rows of all clients; {INSTEAD}")
     if problem.constraint_surrogate is not None:
@@ -82,9 +73,8 @@ def check_second_order(
     if not isinstance(problem.domain, Ball | Box | None):
         raise ValueError(f"domain must be a Ball, a Box or None for SQP, but is {problem.domain!r}; {INSTEAD}")
     if (parameters := sum(map(math.prod, _shapes(problem)))) > MAX_PARAMETERS:
-        raise ValueError(
-            f"start must have at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}; {INSTEAD}"
-        )
+        limit = f"at most {MAX_PARAMETERS} parameters for SQP, but has {parameters}"
+        raise ValueError(f"start must have {limit}; {INSTEAD}")
 
 
 def _shapes(problem: Problem) -> list[tuple[int, ...]]:
@@ -101,73 +91,46 @@ class Attempt(NamedTuple):
     reason: str | None = None
 
 
-def attempt_second_order(
-    problem: Problem,
-    clients: Any,
-    method: SQP | OpenMethod,
-    settings: RunSettings,
-    seed: int,
-    sampling: Sampling,
-    *,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    checkpoints: Checkpoints | None = None,
-    warm_start: Result | None = None,
-    privacy: Any = None,
-) -> Attempt:
+def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMethod, options: RunOptions) -> Attempt:
     """Run ``SQP``, if these options allow it and, unless it was requested, if it suits the problem."""
-    chosen = isinstance(method, OpenMethod)
+    chosen, checkpoints, sampling = isinstance(method, OpenMethod), options.checkpoints, options.sampling or Sampling()
     if chosen and sampling == Sampling.automatic(memory=sampling.memory):
-        sampling = Sampling()
+        options = replace(options, sampling=Sampling())
     active = method.second_order if isinstance(method, OpenMethod) else method
     try:
-        check_second_order(problem, clients, sampling, output, compute, logging, privacy)
+        check_second_order(problem, clients, options)
         if chosen and (obstacle := _unsuitable(problem, clients)) is not None:
             return Attempt(None, obstacle)
-        pooled = active.switches_on == "pooled"
-        oracle = make_derivatives(problem, clients, compute, pooled=pooled, held_out=logging.held_out)
+        oracle = make_derivatives(problem, clients, options, pooled=active.switches_on == "pooled")
         if chosen and oracle.kink is not None:
             return Attempt(None, f"a function is not smooth ({oracle.kink})")
     except (TypeError, ValueError) as error:
         if chosen:
             return Attempt(None, str(error).removesuffix(f"; {INSTEAD}"))
         raise
-    with_bound = output.lower_bound is not False
-    if compute.engine == "compiled":
-        result = solve_second_order(
-            oracle,
-            active,
-            seed=seed,
-            rounds=settings.rounds,
-            seconds=settings.seconds,
-            logging=logging,
-            checkpoints=checkpoints,
-            warm_start=warm_start,
-            lower_bound=with_bound,
-        )
+    if options.compute.engine == "compiled":
+        result = solve_second_order(oracle, active, options)
     else:
-        refuse_over_flower(compute, seconds=settings.seconds, held_out=logging.held_out, warm_start=warm_start)
-        exchanges = RunSettings(
-            rounds=settings.rounds or DEFAULT_EXCHANGES, eval_every=0, answer="last", average_last=None
-        )
-        arguments = (exchanges, seed, logging, checkpoints, oracle.digest() if checkpoints else {}, with_bound)
-        solve_over_flower: Callable[..., Result] = import_module(FLOWER_ENGINE).solve_over_flower
-        result = solve_over_flower(problem, clients, active, Sampling(batch_size=None), *arguments)
+        refuse_over_flower(options)
+        rounds = options.rounds or DEFAULT_EXCHANGES
+        exchanges = RunSettings(rounds=rounds, eval_every=0, answer="last", average_last=None)
+        identity, with_bound = oracle.digest() if checkpoints else {}, options.output.lower_bound is not False
+        arguments = (Sampling(), exchanges, options.seed, options.logging, checkpoints, identity, with_bound)
+        result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, active, *arguments)
     result = replace(result, client_optimum=client_optimum_of(problem, clients))
     if not chosen:
         return Attempt(result)
     reason = f"SQP, because the model has {oracle.size} parameters and no layers"
-    result = replace(result, auto_settings={"method": reason})
-    return Attempt(result, _failure(result, settings.rounds is None))
+    return Attempt(replace(result, auto_settings={"method": reason}), _failure(result, options.rounds is None))
 
 
-def refuse_over_flower(compute: Compute, **options: Any) -> None:
+def refuse_over_flower(options: RunOptions) -> None:
     """Raise an error if an option is given that clients over Flower do not have."""
-    unsupported = options | {name: getattr(compute, name) for name in ("client_batch_size", "devices")}
-    for name, value in unsupported.items():
-        if value is not None:
-            raise ValueError(f"{name} must be None with engine={compute.engine!r}, but is {value!r}")
+    groups = {"seconds": options, "warm_start": options, "held_out": options.logging}
+    groups |= {"client_batch_size": options.compute, "devices": options.compute}
+    for name, group in groups.items():
+        if (value := getattr(group, name)) is not None:
+            raise ValueError(f"{name} must be None with engine={options.compute.engine!r}, but is {value!r}")
 
 
 def _unsuitable(problem: Problem, clients: Any) -> str | None:
@@ -213,10 +176,9 @@ def better(first: Result, second: Result) -> Result:
     return second if rank(second) < rank(first) else first
 
 
-def make_derivatives(
-    problem: Problem, clients: Any, compute: Compute, *, pooled: bool = False, held_out: Any = None
-) -> DerivativeOracle:
+def make_derivatives(problem: Problem, clients: Any, options: RunOptions, *, pooled: bool = False) -> DerivativeOracle:
     """Return the clients of ``solve`` as clients that return derivatives; ``pooled``: with one constraint of all."""
+    held_out, devices = cast(Any, options.logging.held_out), options.compute.devices
     if pooled and not isinstance(problem.constraint, PooledConstraint):
         raise ValueError(f"constraint must be a PooledConstraint with criterion='pooled', but is {problem.constraint}")
     if isinstance(clients, TorchData):
@@ -226,101 +188,261 @@ def make_derivatives(
         checks.check_instance("held_out", held_out, ClientData)
     if isinstance(clients, StreamedData):
         return OutOfCoreDerivatives(problem, clients, pooled=pooled, held_out=held_out)
-    if compute.devices is not None:
-        return ShardedDerivatives(problem, clients, compute.devices, pooled=pooled, held_out=held_out)
+    if devices is not None:
+        return ShardedDerivatives(problem, clients, devices, pooled=pooled, held_out=held_out)
     return RowDerivatives(problem, clients, pooled=pooled, held_out=held_out)
 
 
 def solve_second_order(
-    oracle: DerivativeOracle,
-    method: SQP,
-    *,
-    seed: int = 0,
-    rounds: int | None = None,
-    seconds: float | None = None,
-    logging: Logging = Logging(),  # noqa: B008 (frozen)
-    checkpoints: Checkpoints | None = None,
-    warm_start: Result | None = None,
-    lower_bound: bool = True,
-    check_convexity: bool = True,
+    oracle: DerivativeOracle, method: SQP, options: RunOptions, *, check_convexity: bool = True
 ) -> Result:
     """Run ``SQP`` from the start or from its latest checkpoint, with any clients that return derivatives.
 
-    ``lower_bound`` adds the optimality gap, and ``check_convexity`` tests the assumption behind it, with 24 further
-    evaluations.
+    ``check_convexity`` tests the assumption behind the lower bound on the optimum, with 24 further evaluations.
     """
-    start, tolerance, domain = oracle.start, method.tolerance, oracle.domain
-    if warm_start is not None:
-        check_warm_params(start := warm_start.last, oracle.start, domain)
-    rounds = DEFAULT_EXCHANGES if rounds is None else rounds
+    run, checkpoints, seconds = _Run(oracle, method, options), options.checkpoints, options.seconds
+    rounds, logging = options.rounds or DEFAULT_EXCHANGES, options.logging
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
-    state = sqp.start(method, to_vector(start), len(oracle.names), oracle.shape)
-    records, done, margin, margins, stopped, late, reason = list[Record](), 0, 0.0, 0, False, False, ""
-    identity = {} if checkpoints is None else _identity(oracle, method, start, logging)
+    stopped, late, reason = False, False, ""
     with checkpoints.lock() if checkpoints else nullcontext(), ProgressBar(rounds, logging.progress) as bar:
-        if checkpoints is not None:
-            like = partial(_record, oracle, method, state.found, 0, logging)
-            if (saved := checkpoints.latest(identity, lambda: (state, like()))) is not None:
-                saved.check_rounds(rounds)
-                state, records, done = saved.state, [saved.record], saved.done
-                names = tuple(map(str, oracle.names))
-                if oracle.outcomes is not None and saved.names != names:  # clients were excluded, or are new
-                    kept = [i for i, name in enumerate(saved.names) if name in names]
-                    records = [keep_clients(saved.record, kept, len(saved.names))]
-                    state = _restart(oracle, method, state)
-                margin, margins = json.loads(saved.journal)
-                began -= saved.seconds
-                late = seconds is not None and saved.seconds >= seconds
-                share.update(History.from_records(oracle, records, done))
+        if (saved := run.resume()) is not None:
+            saved.check_rounds(rounds)
+            began -= saved.seconds
+            late = seconds is not None and saved.seconds >= seconds
+            share.update(run.history)
         try:
-            while not (stopped or late) and done < rounds:
-                if state.is_over:
-                    excess = _rounding_excess(oracle, method, state)
-                    if not excess > 0 or margins == MAX_MARGINS:
+            while not (stopped or late) and run.done < rounds:
+                if run.state.is_over:
+                    if not run.lower_tolerance():
                         break
-                    least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, tolerance)
-                    margin, margins = max(margin + 2 * excess, 4 * margin, least), margins + 1
-                    state = sqp.propose(method, tolerance - margin, domain, state)
                     continue
-                before, point = oracle.rows, state.query.point
                 try:
-                    reply = oracle.reply(state.query)
+                    record = run.exchange()
                 except UnavailableError as error:
-                    if not done:
+                    if not run.done:
                         raise
                     stopped, reason = True, str(error)
                     break
-                with defer_interrupts():
-                    record = _record(oracle, method, reply, oracle.rows - before, logging, point)
-                    if _have_clients_changed(state, reply):
-                        state = _restart(oracle, method, state)
-                    else:
-                        state = sqp.advance(method, tolerance - margin, domain, state, reply)
-                    records, done = [*records, record], done + 1
                 elapsed = time.perf_counter() - began
-                history = History.from_records(oracle, [record], 1, first=done - 1)
-                chunk = Chunk(
-                    done, rounds, history, share.update(history), _server_state(oracle, method, state), elapsed
-                )
+                history = History.from_records(oracle, [record], 1, first=run.done - 1)
+                chunk = Chunk(run.done, rounds, history, share.update(history), run.server_state, elapsed)
                 stopped = run_callbacks((bar, *callbacks), chunk)
                 late = seconds is not None and elapsed >= seconds
                 if checkpoints is not None and checkpoints.is_due():
-                    records = _save(checkpoints, identity, oracle, state, records, done, elapsed, (margin, margins))
+                    run.save(elapsed)
         except KeyboardInterrupt:
-            if not done:
+            if not run.done:
                 raise
             stopped = True
         elapsed = time.perf_counter() - began
-        if checkpoints is not None:
-            records = _save(checkpoints, identity, oracle, state, records, done, elapsed, (margin, margins))
-    stopped = stopped and not state.is_over
-    result = _finish(oracle, method, state, records, done, seed, elapsed, stopped, reason)
-    if not lower_bound or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
+        run.save(elapsed)
+    result = run.finish(elapsed, stopped and not run.state.is_over, reason)
+    if options.output.lower_bound is False or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
         return result
-    try:
-        return replace(result, lower_bound=_lower_bound(oracle, result, state, check_convexity))
-    except (KeyboardInterrupt, UnavailableError):  # the run itself is complete
-        return result
+    with suppress(KeyboardInterrupt, UnavailableError):  # the run itself is complete
+        return replace(result, lower_bound=run.lower_bound(result, check_convexity))
+    return result
+
+
+class _Run:
+    """A second-order run: its clients, method and options, and its state after ``done`` exchanges."""
+
+    def __init__(self, oracle: DerivativeOracle, method: SQP, options: RunOptions) -> None:
+        self.oracle, self.method, self.options = oracle, method, options
+        self.start = oracle.start
+        if options.warm_start is not None:
+            check_warm_params(options.warm_start.last, oracle.start, oracle.domain)
+            self.start = options.warm_start.last
+        self.records, self.done, self.margin, self.margins = list[Record](), 0, 0.0, 0
+        self._restart(to_vector(self.start))
+
+    def _restart(self, point: np.ndarray) -> None:
+        """Set the first state with the present clients, at a point."""
+        self.state = sqp.start(self.method, point, len(self.oracle.names), self.oracle.shape)
+
+    @property
+    def history(self) -> History:
+        """The history of all exchanges."""
+        return History.from_records(self.oracle, self.records, self.done)
+
+    @property
+    def server_state(self) -> State:
+        """The state in the form of first-order runs, for callbacks and results."""
+        oracle = self.oracle
+        return first_state(oracle.rebuild(self.state.point), self.method, (), len(oracle.names), oracle.shape[1])
+
+    @cached_property
+    def _identity(self) -> dict[str, str]:
+        """Everything that determines a run, as text."""
+        return {
+            "method": strip_addresses(str(self.method)),
+            "domain": strip_addresses(repr(self.oracle.domain)),
+            "record_clients": str(self.options.logging.record_clients),
+            "start": fingerprint(self.start),
+            **self.oracle.digest(),
+            "jax": jax.__version__,
+        }
+
+    def resume(self) -> Snapshot | None:
+        """Restore and return the latest checkpoint; None if there is none."""
+        if self.options.checkpoints is None:
+            return None
+        like = partial(self._record, self.state.found, 0)
+        saved = self.options.checkpoints.latest(self._identity, lambda: (self.state, like()))
+        if saved is not None:
+            self.state, self.records, self.done = saved.state, [saved.record], saved.done
+            self.margin, self.margins = json.loads(saved.journal)
+            names = tuple(map(str, self.oracle.names))
+            if self.oracle.outcomes is not None and saved.names != names:  # clients were excluded, or are new
+                kept = [i for i, name in enumerate(saved.names) if name in names]
+                self.records = [keep_clients(saved.record, kept, len(saved.names))]
+                self._restart(self.state.point)
+        return saved
+
+    def save(self, seconds: float) -> None:
+        """Save the run, if it has a folder of checkpoints, and join its records into one."""
+        if self.options.checkpoints is not None:
+            self.records = [join(self.records, self.done)]
+            names, journal = tuple(map(str, self.oracle.names)), json.dumps((self.margin, self.margins))
+            snapshot = Snapshot(self.state, self.records[0], self.done, seconds, 0, names, journal=journal)
+            self.options.checkpoints.save(snapshot, self._identity)
+
+    def exchange(self) -> Record:
+        """Run one exchange, and return its record."""
+        oracle, method, before, point = self.oracle, self.method, self.oracle.rows, self.state.query.point
+        reply = oracle.reply(self.state.query)
+        with defer_interrupts():
+            record = self._record(reply, oracle.rows - before, point)
+            if _have_clients_changed(self.state, reply):
+                self._restart(self.state.point)
+            else:
+                self.state = sqp.advance(method, method.tolerance - self.margin, oracle.domain, self.state, reply)
+            self.records, self.done = [*self.records, record], self.done + 1
+        return record
+
+    def lower_tolerance(self) -> bool:
+        """Lower the tolerance and return True, if the answer exceeds it only because it is rounded to its dtype."""
+        method, state, tolerance = self.method, self.state, self.method.tolerance
+        has_failed = int(state.phase) == Phase.DIVERGED or state.found.violation(tolerance) > 1e-6 * (1 + tolerance)
+        if has_failed or self.margins == MAX_MARGINS:
+            return False
+        excess = self._level(self.oracle.evaluate(self.oracle.rebuild(state.point))) - tolerance
+        if not excess > 0:
+            return False
+        least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, tolerance)
+        self.margin, self.margins = max(self.margin + 2 * excess, 4 * self.margin, least), self.margins + 1
+        self.state = sqp.propose(method, tolerance - self.margin, self.oracle.domain, state)
+        return True
+
+    def _level(self, evaluation: Evaluation) -> float:
+        """Return G: the largest constraint of a client, or of the pooled data."""
+        values: Any = evaluation.pooled if self.method.switches_on == "pooled" else evaluation.constraint
+        return float(values.max())
+
+    def _record(self, found: Derivatives, rows: int, point: np.ndarray | None = None) -> Record:
+        """Return the record of an exchange, with one round; without a point, one of the same structure."""
+        oracle, logging, count = self.oracle, self.options.logging, len(self.oracle.names)
+        constraint: Any = found.constraint
+        objective: Any = found.objective
+        if oracle.has_gaps:
+            constraint = np.maximum(*np.split(constraint, 2, axis=1))
+        if len(constraint) != count:  # pooled
+            constraint = np.repeat(constraint, count, axis=0)
+        worst, held_out, clients = constraint.max(), None, None
+        if logging.held_out is not None:
+            values = None if point is None else oracle.evaluate_held_out(oracle.rebuild(point))
+            held_out = ClientSummary.missing() if values is None else _summarize(*values[:2])
+        if logging.record_clients:
+            numbers: Any = np.arange(count, dtype=np.int32)
+            clients = ClientHistory(numbers, objective, constraint, {}, oracle.outcomes)
+        no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
+        record = Record(
+            objective=objective.max(),
+            constraint=worst,
+            criterion=worst,
+            feasible=worst <= self.method.tolerance,
+            worst_client=cast(Any, np.int32(objective.argmax())),
+            full=_summarize(objective, constraint),
+            held_out=held_out,
+            absent=cast(Any, np.int32(no_value.sum())),
+            rows=cast(Any, np.int64(rows)),
+            clients=clients,
+        )
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)
+
+    def finish(self, seconds: float, stopped: bool, reason: str) -> Result:
+        """Return the result: the last iterate, evaluated in the user's precision."""
+        oracle, method = self.oracle, self.method
+        params = oracle.rebuild(self.state.point)
+        evaluation: Evaluation = oracle.evaluate(params)
+        status, diagnostics = self._describe(evaluation, stopped, reason)
+        start: Evaluation = oracle.evaluate(oracle.start)
+        oracle.load_answer(params)
+        return Result(
+            params=params,
+            last=params,
+            best=params if status.ok else None,
+            selected=f"last iterate, after {self.done} exchanges",
+            status=status,
+            diagnostics=diagnostics,
+            history=self.history,
+            client_objective=evaluation.objective,
+            client_constraint=evaluation.constraint,
+            pooled_constraint=evaluation.pooled,
+            names=oracle.names,
+            method=method,
+            seed=self.options.seed,
+            seconds=seconds,
+            state=self.server_state,
+            baselines=(Baseline.of(baseline.START, start, method),),
+        )
+
+    def lower_bound(self, result: Result, check_convexity: bool) -> LowerBound:
+        """Return the bound by the multipliers of the last quadratic program."""
+        oracle, state, answer = self.oracle, self.state, to_vector(result.params)
+        found, query = state.found, state.query._replace(point=state.point)
+        if not np.array_equal(answer, state.point):  # rounded to the dtype of the start
+            objective, constraint = oracle.values(answer)
+            found = found._replace(objective=objective, constraint=constraint)
+        options = {"meets": result.status.ok, "check_convexity": check_convexity}
+        return bound_by_weights(oracle, answer, found, float(self.method.tolerance), query, **options)
+
+    def _describe(self, evaluation: Evaluation, stopped: bool, reason: str) -> tuple[Status, tuple[Diagnostic, ...]]:
+        """Return how the run ended, and what to know about it."""
+        oracle, method, names, query = self.oracle, self.method, self.oracle.names, self.state.query
+        status, phase, diagnostics = model_status(names, method, evaluation), int(self.state.phase), []
+        if phase == Phase.DIVERGED:
+            found = self.state.found
+            values = (found.objective, found.objective_gradient, found.constraint_gradient)
+            culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(names))]))
+            message = f"the derivatives of client {names[culprit]!r} are not finite at the start"
+            return Status(StatusCode.DIVERGED, message, 0, names[culprit]), ()
+        if stopped:
+            message = f"stopped after {self.done} exchanges{reason and f': {reason}'}; {status.message}"
+            return Status(StatusCode.STOPPED, message, self.done, status.client), ()
+        if phase == Phase.STALLED or phase < Phase.CONVERGED:
+            code, evidence = DiagnosticCode.STALLED, "no step improves the answer, against its derivatives"
+            advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
+            if phase != Phase.STALLED:
+                evidence = f"a decrease of {float(self.state.predicted):.2g} is predicted"
+                code = DiagnosticCode.STILL_IMPROVING
+            diagnostics.append(Diagnostic(code, evidence, advice, phase != Phase.STALLED))
+        if not oracle.is_exact:
+            advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
+            diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))
+        proof = None
+        with suppress(UnavailableError):
+            proof = None if status.ok else prove_infeasible(oracle, method.tolerance, query)
+        if proof is not None:
+            least, assumed = proof
+            blocking = [repr(names[i]) for i in np.flatnonzero(query.multipliers.any(axis=1))]
+            is_pooled = method.switches_on == "pooled"
+            where = "on the pooled data" if is_pooled else f"at all of {join_first(blocking)}"
+            evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} {where}"
+            evidence += f", if {assumed}" if assumed else ""
+            advice = f"Raise the tolerance to at least {format_value(self._level(evaluation))}"
+            diagnostics.append(Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, advice))
+        return status, tuple(diagnostics)
 
 
 def _have_clients_changed(state: SQPState, reply: Derivatives) -> bool:
@@ -333,87 +455,6 @@ def _have_clients_changed(state: SQPState, reply: Derivatives) -> bool:
     return int(state.phase) != Phase.START and bool((lost != was_lost).any())
 
 
-def _restart(oracle: DerivativeOracle, method: SQP, state: SQPState) -> SQPState:
-    """Return the first state with the present clients, at the iterate."""
-    return sqp.start(method, state.point, len(oracle.names), oracle.shape)
-
-
-def _save(
-    checkpoints: Checkpoints,
-    identity: Any,
-    oracle: DerivativeOracle,
-    state: SQPState,
-    records: Any,
-    done: int,
-    seconds: float,
-    margins: Any,
-) -> list[Record]:
-    """Save the run, and return its records as one."""
-    joined, names = join(records, done), tuple(map(str, oracle.names))
-    checkpoints.save(Snapshot(state, joined, done, seconds, 0, names, journal=json.dumps(margins)), identity)
-    return [joined]
-
-
-def _identity(oracle: DerivativeOracle, method: SQP, start: Params, logging: Logging) -> dict[str, str]:
-    """Return everything that determines a run, as text."""
-    return {
-        "method": strip_addresses(str(method)),
-        "domain": strip_addresses(repr(oracle.domain)),
-        "record_clients": str(logging.record_clients),
-        "start": fingerprint(start),
-        **oracle.digest(),
-        "jax": jax.__version__,
-    }
-
-
-def _rounding_excess(oracle: DerivativeOracle, method: SQP, state: SQPState) -> float:
-    """Return by how much the answer exceeds the tolerance only because it is rounded; 0 or less if it does not."""
-    if int(state.phase) == Phase.DIVERGED or state.found.violation(method.tolerance) > 1e-6 * (1 + method.tolerance):
-        return 0.0
-    evaluation = oracle.evaluate(oracle.rebuild(state.point))
-    values: Any = evaluation.pooled if method.switches_on == "pooled" else evaluation.constraint
-    return float(values.max()) - method.tolerance
-
-
-def _record(
-    oracle: DerivativeOracle,
-    method: SQP,
-    found: Derivatives,
-    rows: int,
-    logging: Logging,
-    point: np.ndarray | None = None,
-) -> Record:
-    """Return the record of an exchange, with one round; without a point, one of the same structure."""
-    constraint: Any = found.constraint
-    objective: Any = found.objective
-    count = len(oracle.names)
-    if oracle.has_gaps:
-        constraint = np.maximum(*np.split(constraint, 2, axis=1))
-    if len(constraint) != count:  # pooled
-        constraint = np.repeat(constraint, count, axis=0)
-    worst, held_out = constraint.max(), None
-    if logging.held_out is not None:
-        values = None if point is None else oracle.evaluate_held_out(oracle.rebuild(point))
-        held_out = ClientSummary.missing() if values is None else _summarize(*values[:2])
-    clients = None
-    if logging.record_clients:
-        clients = ClientHistory(cast(Any, np.arange(count, dtype=np.int32)), objective, constraint, {}, oracle.outcomes)
-    no_value = np.isneginf(objective) | np.isneginf(constraint).any(axis=1)
-    record = Record(
-        objective=objective.max(),
-        constraint=worst,
-        criterion=worst,
-        feasible=worst <= method.tolerance,
-        worst_client=cast(Any, np.int32(objective.argmax())),
-        full=_summarize(objective, constraint),
-        held_out=held_out,
-        absent=cast(Any, np.int32(no_value.sum())),
-        rows=cast(Any, np.int64(rows)),
-        clients=clients,
-    )
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record)
-
-
 def _summarize(objective: Any, constraint: Any) -> ClientSummary:
     """Return the worst and the mean of the clients' values, without compiling anything."""
 
@@ -421,105 +462,3 @@ def _summarize(objective: Any, constraint: Any) -> ClientSummary:
         return np.mean(known) if len(known := values[~np.isneginf(values)]) else -np.inf
 
     return ClientSummary(objective.max(), constraint.max(), mean(objective), mean(constraint))
-
-
-def _server_state(oracle: DerivativeOracle, method: SQP, state: SQPState) -> State:
-    params = oracle.rebuild(state.point)
-    return first_state(params, method, (), len(oracle.names), oracle.shape[1])
-
-
-def _finish(
-    oracle: DerivativeOracle,
-    method: SQP,
-    state: SQPState,
-    records: Any,
-    done: int,
-    seed: int,
-    seconds: float,
-    stopped: bool,
-    reason: str,
-) -> Result:
-    """Return the result: the last iterate, evaluated in the user's precision."""
-    params, history = oracle.rebuild(state.point), History.from_records(oracle, records, done)
-    evaluation: Evaluation = oracle.evaluate(params)
-    status, diagnostics = _describe(oracle, method, state, evaluation, done, stopped, reason)
-    start: Evaluation = oracle.evaluate(oracle.start)
-    oracle.load_answer(params)
-    return Result(
-        params=params,
-        last=params,
-        best=params if status.ok else None,
-        selected=f"last iterate, after {done} exchanges",
-        status=status,
-        diagnostics=diagnostics,
-        history=history,
-        client_objective=evaluation.objective,
-        client_constraint=evaluation.constraint,
-        pooled_constraint=evaluation.pooled,
-        names=oracle.names,
-        method=method,
-        seed=seed,
-        seconds=seconds,
-        state=_server_state(oracle, method, state),
-        baselines=(Baseline.of(baseline.START, start, method),),
-    )
-
-
-def _lower_bound(oracle: DerivativeOracle, result: Result, state: SQPState, check_convexity: bool) -> LowerBound:
-    """Return the bound by the multipliers of the last quadratic program."""
-    answer, found, tolerance = to_vector(result.params), state.found, float(result.method.tolerance)
-    if not np.array_equal(answer, state.point):  # rounded to the dtype of the start
-        objective, constraint = oracle.values(answer)
-        found = found._replace(objective=objective, constraint=constraint)
-    query = state.query._replace(point=state.point)
-    return bound_by_weights(
-        oracle, answer, found, tolerance, query, meets=result.status.ok, check_convexity=check_convexity
-    )
-
-
-def _describe(
-    oracle: DerivativeOracle,
-    method: SQP,
-    state: SQPState,
-    evaluation: Evaluation,
-    done: int,
-    stopped: bool,
-    reason: str,
-) -> tuple[Status, tuple[Diagnostic, ...]]:
-    """Return how the run ended, and what to know about it."""
-    status, phase, diagnostics = model_status(oracle.names, method, evaluation), int(state.phase), []
-    if phase == Phase.DIVERGED:
-        values = (state.found.objective, state.found.objective_gradient, state.found.constraint_gradient)
-        culprit = int(np.argmin([all(np.isfinite(part[i]).all() for part in values) for i in range(len(oracle.names))]))
-        message = f"the derivatives of client {oracle.names[culprit]!r} are not finite at the start"
-        return Status(StatusCode.DIVERGED, message, 0, oracle.names[culprit]), ()
-    if stopped:
-        message = f"stopped after {done} exchanges{reason and f': {reason}'}; {status.message}"
-        return Status(StatusCode.STOPPED, message, done, status.client), ()
-    if phase == Phase.STALLED or phase < Phase.CONVERGED:
-        code, evidence = (
-            DiagnosticCode.STALLED,
-            "no step improves the answer, against its derivatives",
-        )
-        advice = "Check that the functions are twice differentiable, or use solve(..., tolerance=...)"
-        if phase != Phase.STALLED:
-            code, evidence = DiagnosticCode.STILL_IMPROVING, f"a decrease of {float(state.predicted):.2g} is predicted"
-        diagnostics.append(Diagnostic(code, evidence, advice, phase != Phase.STALLED))
-    if not oracle.is_exact:
-        advice = "Compute in the dtype of the arguments, without astype(float32), for the full precision"
-        diagnostics.append(Diagnostic(DiagnosticCode.LIMITED_PRECISION, "a function computes in float32", advice))
-    try:
-        proof = None if status.ok else prove_infeasible(oracle, method.tolerance, state.query)
-    except UnavailableError:
-        proof = None
-    if proof is not None:
-        least, assumed = proof
-        blocking = [oracle.names[i] for i in np.flatnonzero(state.query.multipliers.any(axis=1))]
-        is_pooled = method.switches_on == "pooled"
-        where = "on the pooled data" if is_pooled else f"at all of {join_first(list(map(repr, blocking)))}"
-        evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} {where}"
-        evidence += f", if {assumed}" if assumed else ""
-        reached: Any = evaluation.pooled if is_pooled else evaluation.constraint
-        advice = f"Raise the tolerance to at least {format_value(float(reached.max()))}"
-        diagnostics.append(Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, advice))
-    return status, tuple(diagnostics)

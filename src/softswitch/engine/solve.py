@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,14 +14,8 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import (
-    RunSettings,
-    request,
-    request_of,
-    resolve_method,
-    resolve_sampling,
-)
-from softswitch.engine.second_order import FLOWER_ENGINE, attempt_second_order, better, refuse_over_flower
+from softswitch.engine.request import RunOptions, request, request_of, resolve_method
+from softswitch.engine.second_order import FLOWER_ENGINE, INSTEAD, attempt_second_order, better, refuse_over_flower
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
@@ -88,63 +83,50 @@ def solve(
     Returns:
         A ``Result``. Ctrl-C stops the run early and returns the result so far, with status "stopped".
     """
-    method, seed = resolve_method(method, tolerance), checks.check_seed("seed", seed)
-    groups: list[tuple[str, Any, type]] = [("output", output, Output), ("compute", compute, Compute)]
-    groups += [("logging", logging, Logging)]
-    groups += [] if checkpoints is None else [("checkpoints", checkpoints, Checkpoints)]
-    groups += [] if warm_start is None else [("warm_start", warm_start, Result)]
-    for name, given, kind in groups:
-        checks.check_instance(name, given, kind)
-    options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
-    options |= {"warm_start": warm_start, "privacy": privacy}
-    if isinstance(problem, Federation):
-        if clients is not None:
-            raise ValueError(f"clients must be None for a Federation, which has its own, but is {clients!r}")
-        settings = RunSettings.from_options(rounds, seconds, sampling or Sampling(), output, logging)
-        return solve_federation(problem, to_first_order(method), settings, seed, sampling, **options)
-    sampling = resolve_sampling(sampling, method)
-    settings = RunSettings.from_options(rounds, seconds, sampling, output, logging)
-    if not isinstance(problem, Problem):
+    method = resolve_method(method, tolerance)
+    options = RunOptions(
+        rounds=rounds,
+        seconds=seconds,
+        seed=checks.check_seed("seed", seed),
+        sampling=sampling,
+        output=output,
+        compute=compute,
+        logging=logging,
+        checkpoints=checkpoints,
+        warm_start=warm_start,
+        privacy=privacy,
+    )
+    if isinstance(problem, Problem):
+        return solve_problem(problem, clients, method, options)
+    if not isinstance(problem, Federation):
         raise TypeError(f"problem must be a Problem or a Federation, but is {problem!r}")
-    return solve_problem(problem, clients, method, settings, seed, sampling, **options)
+    if clients is not None:
+        raise ValueError(f"clients must be None for a Federation, which has its own, but is {clients!r}")
+    return solve_federation(problem, to_first_order(method), options)
 
 
-def solve_problem(
-    problem: Problem,
-    clients: Any,
-    method: Method,
-    settings: RunSettings,
-    seed: int,
-    sampling: Sampling,
-    *,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    checkpoints: Checkpoints | None = None,
-    warm_start: Result | None = None,
-    privacy: RecordPrivacy | None = None,
-) -> Result:
+def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOptions) -> Result:
     """Solve for clients that hold rows; a method without a step size has its settings chosen."""
-    options: dict[str, Any] = {"output": output, "compute": compute, "logging": logging, "checkpoints": checkpoints}
-    options |= {"warm_start": warm_start, "privacy": privacy}
+    options = options.with_sampling(method)
+    output, compute, logging, checkpoints = options.output, options.compute, options.logging, options.checkpoints
     if isinstance(method, SQP | OpenMethod):
-        attempt = attempt_second_order(problem, clients, method, settings, seed, sampling, **options)
+        attempt = attempt_second_order(problem, clients, method, options)
         if attempt.result is not None and (attempt.reason is None or isinstance(method, SQP)):
             return attempt.result
         if attempt.result is not None and checkpoints is not None:
-            options["checkpoints"] = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
-        first = solve_problem(problem, clients, to_first_order(method), settings, seed, sampling, **options)
+            checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
+        first = solve_problem(problem, clients, to_first_order(method), replace(options, checkpoints=checkpoints))
         chosen = {"method": f"{type(first.method).__name__}, because {attempt.reason}"}
         first = replace(first, auto_settings=chosen | first.auto_settings)
         return first if attempt.result is None else better(first, replace(attempt.result, auto_settings=chosen))
     if problem.is_torch:
         solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
-        return solve_torch(problem, clients, method, settings, seed, sampling, **options)
-    if privacy is not None:
-        check_private(clients, privacy, compute.engine)
-        refuse_uncounted(problem, settings, sampling, output, compute, logging, warm_start)
-        rows = cast(ClientData, clients)
-        return solve_privately(problem, rows, method, privacy, sampling, settings, seed, logging, checkpoints)
+        return solve_torch(problem, clients, method, options)
+    if options.privacy is not None:
+        check_private(clients, options.privacy, compute.engine)
+        sampling, settings = cast(Sampling, options.sampling), options.settings
+        refuse_uncounted(problem, settings, sampling, output, compute, logging, options.warm_start)
+        return solve_privately(problem, clients, method, options)
     if isinstance(clients, StreamedData):
         if compute.devices is not None:
             raise ValueError(f"devices must be None for StreamedData, but is {compute.devices!r}")
@@ -152,60 +134,43 @@ def solve_problem(
             raise ValueError(f"engine must be 'compiled' for StreamedData, but is {compute.engine!r}")
         if output.lower_bound:
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
-    if settings.rounds is None and compute.engine != "compiled" and method.step_size is None:
-        settings = replace(settings, rounds=FLOWER_ROUNDS)
-    given: dict[str, Any] = {"held_out": logging.held_out, "warm_start": warm_start, "checkpoints": checkpoints}
-    prepared = request(problem, clients, (method,), sampling, settings, compute=compute, **given)
+    if options.rounds is None and compute.engine != "compiled" and method.step_size is None:
+        options = replace(options, rounds=FLOWER_ROUNDS)
+    prepared = request(problem, clients, (method,), options)
     if compute.engine == "compiled":
-        result = run(prepared, method, seed, logging, checkpoints)
+        result = run(prepared, method, options.seed, logging, checkpoints)
     else:
-        refuse_over_flower(compute, seconds=settings.seconds, held_out=logging.held_out, warm_start=warm_start)
+        refuse_over_flower(options)
         template = method if prepared.choice is None else prepared.choice.template(method)
-        identity = prepared.identity(template, seed) if checkpoints else {}
-        arguments = (prepared.sampling, prepared.settings, seed, logging, checkpoints, identity)
+        identity = prepared.identity(template, options.seed) if checkpoints else {}
+        arguments = (prepared.sampling, prepared.settings, options.seed, logging, checkpoints, identity)
         result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, *arguments)
     if isinstance(problem.objective, RegretObjective):
-        result = replace(result, client_optimum=cast(Any, clients).client_optimum)
-    return _add_lower_bound(result, problem, clients, output, compute, automatic=prepared.choice is not None)
-
-
-def solve_federation(
-    federation: Federation,
-    method: Method,
-    settings: RunSettings,
-    seed: int,
-    sampling: Sampling | None = None,
-    *,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    checkpoints: Checkpoints | None = None,
-    warm_start: Result | None = None,
-    privacy: RecordPrivacy | None = None,
-) -> Result:
-    """Solve for clients that are an oracle."""
-    changed = changed_options(sampling, "memory") if sampling is not None else []
-    changed += changed_options(compute) + changed_options(output, "iterate", "average_last")
-    changed += [name for name, value in (("held_out", logging.held_out), ("privacy", privacy)) if value is not None]
-    if changed:
-        raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
-    prepared = request_of(federation, (method,), settings, warm_start=warm_start, checkpoints=checkpoints)
-    return run(prepared, method, seed, logging, checkpoints)
-
-
-def _add_lower_bound(
-    result: Result, problem: Problem, clients: Any, output: Output, compute: Compute, *, automatic: bool
-) -> Result:
-    """Add a lower bound on the optimum, if it was requested or is cheap."""
-    bound = output.lower_bound
-    if bound is None:
+        result = replace(result, client_optimum=clients.client_optimum)
+    wanted = output.lower_bound
+    if wanted is None:  # if it is cheap
         in_memory = compute.engine == "compiled" and compute.devices is None and isinstance(clients, ClientData)
         is_small = count_parameters(problem.start) <= MAX_PARAMETERS
-        bound = automatic and problem.constraint_surrogate is None and in_memory and is_small
-    if not bound or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
+        wanted = prepared.choice is not None and problem.constraint_surrogate is None and in_memory and is_small
+    if not wanted or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
         return result
     spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
-    try:
+    with suppress(KeyboardInterrupt):  # the run itself is complete
         return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8))
-    except KeyboardInterrupt:  # the run itself is complete
-        return result
+    return result
+
+
+def solve_federation(federation: Federation, method: Method, options: RunOptions) -> Result:
+    """Solve for clients that are an oracle."""
+    if isinstance(method, SQP):
+        raise TypeError(
+            f"problem must be a Problem with clients that hold rows for SQP, but is a Federation; {INSTEAD}"
+        )
+    changed = changed_options(options.sampling or Sampling(), "memory") + changed_options(options.compute)
+    changed += changed_options(options.output, "iterate", "average_last")
+    given = {"held_out": options.logging.held_out, "privacy": options.privacy}
+    changed += [name for name, value in given.items() if value is not None]
+    if changed:
+        raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
+    prepared = request_of(federation, (method,), options)
+    return run(prepared, method, options.seed, options.logging, options.checkpoints)

@@ -22,15 +22,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine import compiled
 from softswitch.engine.loop import finish, run
-from softswitch.engine.request import (
-    Request,
-    RunSettings,
-    is_automatic,
-    request,
-    request_of,
-    resolve_method,
-    resolve_sampling,
-)
+from softswitch.engine.request import Request, RunOptions, is_automatic, request, request_of, resolve_method
 from softswitch.engine.second_order import attempt_second_order
 from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
@@ -49,6 +41,7 @@ AnyMethod = Method | Automatic
 AnyClients = ClientData | StreamedData | TorchData
 Results = tuple[tuple[Result, ...], ...]
 """Results by method and, within a method, by seed."""
+DataSet = tuple[Any, Any, Any, tuple[int, ...]]  # problem, clients, held-out data, and the seeds that run on them
 THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
     (jax.enable_x64, "jax_enable_x64"),
     (jax.default_device, "jax_default_device"),
@@ -147,25 +140,21 @@ def sweep(
     labelled, numbers = _label_methods(methods), _check_seeds(seeds)
     if changed_options(compute, "client_batch_size"):
         raise ValueError(f"compute must have the compiled engine on one device in a sweep, but is {compute}")
-    data = (problem, clients, logging.held_out)
-    data_sets: list[tuple[Any, Any, Any, tuple[int, ...]]] = [(*data, numbers)]
-    if any(isinstance(given, Sequence) for given in data):
-        per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), data, [numbers] * 3)
+    given = (problem, clients, logging.held_out)
+    data_sets: list[DataSet] = [(*given, numbers)]
+    if any(isinstance(each, Sequence) for each in given):
+        per_seed = map(_one_per_seed, ("problem", "clients", "held_out"), given, [numbers] * 3)
         data_sets = [(*one, (seed,)) for *one, seed in zip(*per_seed, numbers, strict=True)]
+    options = RunOptions(rounds=rounds, sampling=sampling, output=output, compute=compute, logging=logging)
     chosen: dict[str, tuple[Result, ...]] = {}
     for label, method in labelled.items():
-        if isinstance(method, OpenMethod):
-            options = {"output": replace(output, lower_bound=False), "compute": compute}
-            runs = _run_second_order(data_sets, method, rounds, sampling, logging, **options)
-            chosen |= {} if runs is None else {label: runs}
+        if isinstance(method, OpenMethod) and (runs := _run_second_order(data_sets, method, options)) is not None:
+            chosen[label] = runs
     alike = tuple(to_first_order(method) for label, method in labelled.items() if label not in chosen)
     if alike:
         if vectorize and is_automatic(alike):
             raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
-        shares = [
-            _Share(_prepare(one, rows, held_out, alike, rounds, sampling, output, compute, logging), its_seeds)
-            for one, rows, held_out, its_seeds in data_sets
-        ]
+        shares = [_Share(_prepare(data, alike, options), data[-1]) for data in data_sets]
         run_results = _run_all(shares, alike, False if is_automatic(alike) else vectorize, logging.progress)
         chosen |= dict(zip((label for label in labelled if label not in chosen), run_results, strict=True))
     results = tuple(chosen[label] for label in labelled)
@@ -221,23 +210,16 @@ def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:
 
 
 def _run_second_order(
-    data_sets: Sequence[tuple[Any, Any, Any, tuple[int, ...]]],
-    method: OpenMethod,
-    rounds: int | None,
-    sampling: Sampling | None,
-    logging: Logging,
-    **options: Any,
+    data_sets: Sequence[DataSet], method: OpenMethod, options: RunOptions
 ) -> tuple[Result, ...] | None:
     """Run ``SQP`` on every data set; None if a first-order method must run on one of them. Seeds have no effect."""
     results: list[Result] = []
-    sampling = resolve_sampling(sampling, method)
+    options = replace(options.with_sampling(method), output=replace(options.output, lower_bound=False))
     for problem, clients, held_out, seeds in data_sets:
         if isinstance(problem, Federation):
             return None
-        silent = replace(logging, held_out=held_out, callbacks=())
-        settings = RunSettings.from_options(rounds, None, sampling, options["output"], silent)
-        options["logging"] = silent
-        attempt = attempt_second_order(problem, clients, method, settings, seeds[0], sampling, **options)
+        silent = replace(options.logging, held_out=held_out, callbacks=())
+        attempt = attempt_second_order(problem, clients, method, replace(options, seed=seeds[0], logging=silent))
         if attempt.result is None or attempt.reason is not None:
             return None
         results += [replace(attempt.result, seed=seed) for seed in seeds]
@@ -251,28 +233,15 @@ class _Share(NamedTuple):
     seeds: tuple[int, ...]
 
 
-def _prepare(
-    problem: Problem | Federation,
-    clients: Any,
-    held_out: Any,
-    methods: tuple[Method, ...],
-    rounds: int | None,
-    sampling: Sampling | None,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-) -> Request:
+def _prepare(data: DataSet, methods: tuple[Method, ...], options: RunOptions) -> Request:
     """Return the request of all methods on one data set."""
-    if isinstance(problem, Federation):
-        sampling = sampling or Sampling()
-    else:
-        sampling = resolve_sampling(sampling, methods[0])
-        if problem.is_torch:
-            problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, sampling, held_out)
-    settings = RunSettings.from_options(rounds, None, sampling, output, logging)
-    if isinstance(problem, Federation):
-        return request_of(problem, methods, settings)
-    return request(problem, clients, methods, sampling, settings, compute=compute, held_out=held_out)
+    problem, clients, held_out, _ = data
+    if not isinstance(problem, Federation):
+        options = replace(options.with_sampling(methods[0]), logging=replace(options.logging, held_out=held_out))
+        if not problem.is_torch:
+            return request(problem, clients, methods, options)
+        problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, options.sampling, held_out)
+    return request_of(problem, methods, options)
 
 
 def _run_all(

@@ -8,60 +8,43 @@ from typing import Any
 
 from softswitch.certification.torch import functions_and_rows
 from softswitch.engine.auto_tuning import FEDERATION_ROUNDS
-from softswitch.engine.request import DEFAULT_ROUNDS, RunSettings, choose_eval_every
+from softswitch.engine.request import DEFAULT_ROUNDS, RunOptions, choose_eval_every
 from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Federation
 from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
-from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
+from softswitch.oracles.options import Sampling, TorchData, changed_options
 from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_derivatives import TorchDerivatives
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
-from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
-from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
 
 
-def solve_torch(
-    problem: Problem,
-    clients: TorchData,
-    method: Method,
-    settings: RunSettings,
-    seed: int,
-    sampling: Sampling,
-    *,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    checkpoints: Checkpoints | None = None,
-    warm_start: Result | None = None,
-    privacy: RecordPrivacy | None = None,
-) -> Result:
-    """Solve for a PyTorch module, and load the answer into the module, in ``eval`` mode; arguments as ``solve_rows``.
+def solve_torch(problem: Problem, clients: TorchData, method: Method, options: RunOptions) -> Result:
+    """Solve for a PyTorch module, and load the answer into the module, in ``eval`` mode; as ``solve_problem``.
 
     Values are computed in ``eval`` mode, gradients in ``train`` mode. Running means of normalisation layers are the
     mean over the clients that took steps; when parameters are evaluated, they are computed from all clients' rows.
     """
     checks.check_instance("clients", clients, TorchData)
-    refused = changed_options(compute) + changed_options(output, "iterate", "average_last")
+    sampling, logging, privacy = options.sampling or Sampling(), options.logging, options.privacy
+    refused = changed_options(options.compute) + changed_options(options.output, "iterate", "average_last")
     if refused:
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:
         raise ValueError(f"privacy must be None for PyTorch modules, but is {privacy!r}; use PrivateClient over Flower")
     federation = torch_federation(problem, clients, sampling, logging.held_out)
     oracle: Any = federation.oracle
-    if settings.eval_every is None:
+    every = logging.eval_every
+    if every is None:
         default = FEDERATION_ROUNDS if method.step_size is None else DEFAULT_ROUNDS
         rows = oracle.evaluation_row_count
         values, gradients = oracle.cost(rows * oracle.participants / oracle.client_count)
-        every = choose_eval_every(settings.rounds or default, rows, values + GRADIENT_COST * gradients)
-        settings = changed(settings, eval_every=every)
-    options: dict[str, Any] = {"output": output, "compute": compute, "logging": changed(logging, held_out=None)}
-    result = solve_federation(
-        federation, method, settings, seed, checkpoints=checkpoints, warm_start=warm_start, **options
-    )
+        every = choose_eval_every(options.rounds or default, rows, values + GRADIENT_COST * gradients)
+    logging, sampling = changed(logging, held_out=None, eval_every=every), Sampling(memory=sampling.memory)
+    result = solve_federation(federation, method, changed(options, sampling=sampling, logging=logging))
     oracle.load_answer(result.params)
     return changed(result, client_optimum=oracle.client_optimum)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
 from softswitch.flower.exchange import RefusedError
@@ -25,7 +26,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP, Derivatives, Query
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError
-from softswitch.oracles.options import Logging
+from softswitch.oracles.options import Logging, Output
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
 from softswitch.results.callbacks import Chunk
@@ -203,16 +204,15 @@ def run_second_order(
         events.round = chunk.round
         after_exchange(chunk)
 
-    result = solve_second_order(
-        RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity}),
-        method,
-        seed=settings.seed,
+    oracle = RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity})
+    options = RunOptions(
         rounds=rounds,
+        seed=settings.seed,
+        output=Output(lower_bound=settings.lower_bound),
         logging=Logging(callbacks=(count, *settings.callbacks), progress=False, record_clients=True),
         checkpoints=settings.checkpoints,
-        lower_bound=settings.lower_bound,
-        check_convexity=False,
     )
+    result = solve_second_order(oracle, method, options, check_convexity=False)
     events.record("finished", str(result.status))
     return replace(result, diagnostics=(*result.diagnostics, *clients.diagnostics()))
 

@@ -19,7 +19,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import Certified, solve_certified
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import RunSettings
+from softswitch.engine.request import RunOptions
 from softswitch.engine.solve import solve
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
@@ -251,11 +251,10 @@ def _solve_privately(
     checkpoints: Path, config: Config, table: PreparedTable, method: Method, privacy: RecordPrivacy, logging: Logging
 ) -> tuple[Result, Certificate | None]:
     """Return a private result and, if rows are held out, its private certificate. Nothing else uses rows."""
-    options, saved, key = solve_options(config), Checkpoints(checkpoints), noise_key(checkpoints)
-    sampling, groups = options["sampling"], (options[name] for name in ("sampling", "output", "logging"))
-    settings = RunSettings.from_options(options["rounds"], config.run.seconds, *groups)
-    run: tuple[Any, ...] = (config.run.seed, logging, saved, key)
-    result = solve_privately(table.problem, table.train, method, privacy, sampling, settings, *run)
+    key = noise_key(checkpoints)
+    given = solve_options(config) | {"logging": logging, "checkpoints": Checkpoints(checkpoints)}
+    options = RunOptions(**given, seconds=config.run.seconds, privacy=privacy)
+    result = solve_privately(table.problem, table.train, method, options, key)
     if table.held_out is None or result.status.code in (StatusCode.STOPPED, StatusCode.DIVERGED):
         return result, None
     budget = certificate_privacy(config)
