@@ -14,10 +14,10 @@ from softswitch.data.splits import DataSplit
 from softswitch.engine import certified
 from softswitch.engine.candidates import Candidate, Variant, further_variants
 from softswitch.engine.certified import prepare as prepare_models
-from softswitch.engine.request import resolve_method
+from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
-from softswitch.oracles.options import Compute, Logging, Output, group_options
+from softswitch.oracles.options import group_options
 from softswitch.problem.networks import rescale_network
 from softswitch.results.certificate import Verdict
 from softswitch.results.status import Diagnostic, DiagnosticCode
@@ -27,9 +27,8 @@ PROBLEM = build_problem("miss-rate", 2).problem
 RULE = ss.Automatic(tolerance=0.1)
 
 
-def prepare(problem, split, method, **options):
-    defaults = {"output": Output(), "compute": Compute(), "logging": Logging()}
-    return prepare_models(problem, split, resolve_method(method), **(defaults | group_options(**options)))
+def prepare(problem, split, method, move=None, **options):
+    return prepare_models(problem, split, resolve_method(method), RunOptions(**group_options(**options)), move=move)
 
 
 RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
