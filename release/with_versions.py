@@ -18,14 +18,14 @@ TESTS: tuple[str, ...] = (
     "tests/oracles/test_evaluation.py",
     "tests/results/test_result.py",
     "tests/results/test_checkpoints.py",
-    "tests/results/test_names_from_others.py",
+    "tests/results/test_untrusted_names.py",
     "tests/certification/test_certify.py",
     "tests/engine/test_solve.py",
     "tests/flower/test_flower_faults.py",
     "tests/tables/test_reading_tables.py",
     "tests/tables/test_training.py",
     "tests/tables/test_estimators.py",
-    "tests/cli/test_words_of_commands.py",
+    "tests/cli/test_command_output.py",
     "tests/experiments/test_neyman_pearson.py",
 )
 WITH_TORCH = ("tests/support/test_functions.py", "tests/methods/test_weighting.py")

@@ -12,8 +12,8 @@ from flower_clients import FaultyGrid, simulated, zeros
 from softswitch.flower import messages as wire
 from softswitch.results.events import read_events
 from softswitch.results.history import ClientOutcome
+from test_flower_byzantine import around, ring
 from test_flower_faults import IN_REPORT, IN_UPDATE
-from test_flower_liars import around, ring
 
 CLIENTS, FEWEST = 8, 3
 pytestmark = pytest.mark.usefixtures("quiet")

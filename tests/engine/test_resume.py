@@ -139,8 +139,8 @@ CHILD = """
 import sys
 import numpy as np
 sys.path[:0] = {tests!r}
-import test_going_on
-result = test_going_on.solve({folder!r}, callbacks=[test_going_on.slowly], **test_going_on.RUNS["all rows"])
+import test_resume
+result = test_resume.solve({folder!r}, callbacks=[test_resume.slowly], **test_resume.RUNS["all rows"])
 np.save({done!r}, result.params)
 """
 
