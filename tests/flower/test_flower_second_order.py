@@ -339,7 +339,7 @@ def test_an_automatic_run_uses_second_order_if_all_clients_allow_it(whole):
 @pytest.mark.parametrize(
     ("policy", "settings", "reason"),
     [
-        (fl.ClientPolicy(), {}, "'site 0', 'site 1', 'site 2' sent no registration that allows second derivatives"),
+        (fl.ClientPolicy(), {}, "'site 0', 'site 1', 'site 2' offered no second derivatives"),
         (SIMULATED, {"local_steps": 2}, "local_steps is 2, not 1"),
         (SIMULATED, {"participation": 0.5}, "participation is 0.5, not 1"),
     ],
@@ -358,24 +358,37 @@ def test_settings_that_second_order_cannot_use_are_refused():
         run(FaultyGrid(app(), MANY), ss.SQP(tolerance=0.1, criterion="pooled"), pooled=lambda sums: sums[0])
 
 
-@pytest.mark.parametrize("why", ["stalled", "no usable reply of 'site 0', 'site 1', 'site 2' in 2 attempts"])
-def test_an_automatic_run_falls_back_to_first_order(why, whole, tmp_path, monkeypatch):
-    def infinite(params, batch):  # its gradient is not finite at the start
-        return jnp.sqrt(jnp.abs(params["w"])).sum() + class_loss(0)(params, batch)
+def kinked(params, batch):
+    error = batch["x"] @ params["w"] - batch["y"]
+    return (batch["weight"] * jnp.where(error > 0, error, -error)).sum()
 
-    problem = PROBLEM
-    if why == "stalled":
-        monkeypatch.setattr("softswitch.flower.strategy.has_stalled", lambda result: True)
-    else:
-        problem = ss.Problem(infinite, class_loss(1), PROBLEM.start)
+
+def infinite(params, batch):
+    """A function whose gradient is not finite at the start."""
+    return jnp.sqrt((params["w"] ** 2).sum()) + class_loss(0)(params, batch)
+
+
+@pytest.mark.parametrize(
+    ("objective", "rounds", "why"),
+    [(kinked, 80, "stalled"), (infinite, 10, "no usable reply of 'site 0', 'site 1', 'site 2' in 2 attempts")],
+)
+def test_an_automatic_run_falls_back_to_first_order(objective, rounds, why, tmp_path):
+    problem = ss.Problem(objective, class_loss(1), PROBLEM.start)
     for reason in (why, "the run has gone on with it before"):  # the second run resumes the first
         grid, checkpoints = FaultyGrid(app(problem=problem), MANY), Checkpoints(tmp_path, every=0)
-        strategy = run(grid, AUTOMATIC, rounds=10, checkpoints=checkpoints, patience=2)
+        strategy = run(grid, ss.Automatic(0.5), rounds=rounds, checkpoints=checkpoints, patience=2)
         assert reason in strategy.result.auto_settings["method"]
         assert isinstance(strategy.result.method, ss.SoftmaxSGM)
-        assert len(strategy.result.history) == 10
+        assert len(strategy.result.history) == rounds
     if why == "stalled":  # it starts where the other ended
-        assert strategy.result.history.objective[0] == pytest.approx(whole.worst_objective, rel=1e-5)
+        second = run(FaultyGrid(app(problem=problem), MANY), ss.SQP(tolerance=0.5), rounds=rounds).result
+        assert strategy.result.history.objective[0] == pytest.approx(second.worst_objective, rel=1e-5)
+
+
+def test_functions_with_kinks_have_no_second_derivatives():
+    problem = ss.Problem(lambda w, batch: jnp.abs(batch["x"] @ w["w"]).mean(), class_loss(1), PROBLEM.start)
+    strategy = run(FaultyGrid(app(problem=problem), MANY), AUTOMATIC, rounds=2)
+    assert "second derivatives" in strategy.result.auto_settings["method"]
 
 
 def test_a_numpy_client_with_a_hessian(whole):

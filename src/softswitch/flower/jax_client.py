@@ -159,8 +159,9 @@ class JaxClient(RowClient):
     @property
     def pieces(self) -> int:
         """Number of smooth functions that the constraints consist of; 0 without second derivatives."""
-        is_small = count_parameters(self._problem.start) <= MAX_PARAMETERS
-        return self._row_derivatives.shape[1] if is_small and not self.has_surrogate else 0
+        if count_parameters(self._problem.start) > MAX_PARAMETERS or self.has_surrogate:
+            return 0
+        return 0 if self._row_derivatives.kink else self._row_derivatives.shape[1]
 
     @property
     def is_exact(self) -> bool:

@@ -61,7 +61,7 @@ def find_obstacle(method: Method, settings: StrategySettings, params: Params, ro
     unable = [name for name, one in zip(roster.names, roster.clients, strict=True) if one is None or not one.pieces]
     if unable:
         names = join_first([repr(name) for name in unable])
-        return f"{names} sent no registration that allows second derivatives (ClientPolicy.second_order)"
+        return f"{names} offered no second derivatives, which need ClientPolicy(second_order=True) and smooth functions"
     pieces = {client.pieces for client in roster.clients if client is not None}
     return "" if len(pieces) == 1 else f"clients have different numbers of smooth constraints: {sorted(pieces)}"
 
@@ -219,5 +219,5 @@ def run_second_order(
 
 def has_stalled(result: Result) -> bool:
     """Return whether a second-order run ended without an answer that more exchanges would improve."""
-    stalled = any(d.code is DiagnosticCode.STILL_IMPROVING and not d.suggests_more_rounds for d in result.diagnostics)
+    stalled = any(diagnostic.code is DiagnosticCode.STALLED for diagnostic in result.diagnostics)
     return stalled or result.status.code is StatusCode.DIVERGED
