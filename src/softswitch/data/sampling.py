@@ -112,9 +112,7 @@ class Batching:
         """Return the number of random words that ``draw`` needs for ``times`` batches of each client."""
         return 0 if self.draws is None else times * clients * self.width
 
-    def draw(
-        self, bits: UInt32[Array, " words"], rows: Rows, clients: Int[Array, " m"], times: int
-    ) -> Int[Array, "times m drawn"]:
+    def draw(self, bits: Array, rows: Rows, clients: Int[Array, " m"], times: int) -> Int[Array, "times m drawn"]:
         """Return the row indices of ``times`` batches for each client; of length 0 if batches have all local rows."""
         m = clients.shape[0]
         if self.draws is None:
@@ -173,9 +171,7 @@ class Batching:
         return drawn, jnp.concatenate([jnp.full((b,), 1 / b, dtype) * share[s] for s, b in enumerate(self.draws)])
 
 
-def all_rows(
-    rows: Rows, client: Int[Array, ""], width: int, dtype: Any
-) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
+def all_rows(rows: Rows, client: Array, width: int, dtype: Any) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
     """Return the indices and weights of all rows of a client, padded to ``width`` by its last row with weight 0."""
     size = rows.counts[client].sum()
     position = jnp.arange(width, dtype=jnp.int32)

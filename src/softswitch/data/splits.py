@@ -15,9 +15,7 @@ from softswitch.support import checks
 def _check_labels(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
     labels, clients = np.asarray(labels), checks.check_integer("clients", clients, minimum=1)
     if labels.ndim != 1 or len(labels) < clients:
-        raise ValueError(
-            f"labels must be a vector with at least clients = {clients} rows, but has shape {labels.shape}"
-        )
+        raise ValueError(f"labels must be a vector of at least clients = {clients} rows, but has shape {labels.shape}")
     return labels, clients
 
 

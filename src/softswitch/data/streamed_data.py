@@ -93,9 +93,7 @@ class StreamedData:
         first_row = check_columns(self._take(np.zeros(1, np.int64)), self.names[0])
         for key, column in first_row.items():
             if len(column) != 1:
-                raise ValueError(
-                    f"the source must return one row of {key!r} for one row number, but returns {len(column)}"
-                )
+                raise ValueError(f"the source must return one row of {key!r} for one number, but returns {len(column)}")
             self.columns[key] = jax.ShapeDtypeStruct(column.shape[1:], jax.dtypes.canonicalize_dtype(column.dtype))
 
     @classmethod
@@ -254,9 +252,8 @@ class StreamedData:
         if not isinstance(columns, Mapping):
             raise TypeError(f"{self._client(rows)}: rows must come as a dict of arrays, not {columns!r}")
         if self.columns and set(columns) != set(self.columns):
-            raise ValueError(
-                f"{self._client(rows)}: rows must have the columns {list(self.columns)}, but have {list(columns)}"
-            )
+            given, expected = list(columns), list(self.columns)
+            raise ValueError(f"{self._client(rows)}: rows must have the columns {expected}, but have {given}")
         return columns
 
     def _client(self, rows: np.ndarray) -> str:

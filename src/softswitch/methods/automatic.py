@@ -9,8 +9,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.sqp import SQP
 
-CRITERIA = (None, "max", "pooled")
-"""Criteria that first- and second-order methods have in common."""
+CRITERIA = (None, "max", "pooled")  # criteria that first- and second-order methods have in common
 
 
 @dataclass(frozen=True, kw_only=True)

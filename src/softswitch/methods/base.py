@@ -22,8 +22,7 @@ from softswitch.support import checks
 from softswitch.support.function_equality import TracedSettings
 
 Schedule = Callable[[Any], Any]
-PAPER_SLACK = 10.0
-"""Default of ``Method.slack``: A of λ = ε/(1 + 1/A), as in the paper's experiments."""
+PAPER_SLACK = 10.0  # default of ``Method.slack``: A of λ = ε/(1 + 1/A), as in the paper's experiments
 
 
 def limits(**bounds: float) -> dict[str, Any]:
@@ -269,9 +268,7 @@ def check_over_network(method: Method) -> None:
         )
 
 
-def switch(
-    method: Method, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
-) -> Decision:
+def switch(method: Method, reports: Reports, criterion: Any, objective_weights: Array, pair_weights: Any) -> Decision:
     """Return the decision to descend on the objective if the criterion is at most λ, else on the constraint.
 
     1_k = [G_k <= λ];  r = p if 1_k, else r_i = Σ_c q_ic;  local loss f_i if 1_k, else Σ_c (q_ic/r_i)·g_ic.

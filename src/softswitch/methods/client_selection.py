@@ -18,8 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.methods.memory import Places, Remembered
 
-TURN_STREAM = 0x7FFFFFFF
-"""Integer folded into a run's random key for the order of turns; no round has this number."""
+TURN_STREAM = 0x7FFFFFFF  # integer folded into a run's random key for the order of turns; no round has this number
 
 
 def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
@@ -48,9 +47,8 @@ def update_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: 
     """Return the memory with the order of the pass that round k belongs to; a new pass draws a new order."""
     clients = remembered.order.shape[0]
     number = (k // rounds_per_pass(clients, places)).astype(jnp.int32)
-    order = lax.cond(
-        number == remembered.pass_number, lambda: remembered.order, lambda: order_of_pass(key, number, clients)
-    )
+    is_same = number == remembered.pass_number
+    order = lax.cond(is_same, lambda: remembered.order, lambda: order_of_pass(key, number, clients))
     return remembered._replace(order=order, pass_number=number)
 
 

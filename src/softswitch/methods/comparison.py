@@ -22,13 +22,10 @@ class ComparisonMethod(Method):
     switches: ClassVar[bool] = False
 
 
-def descend(
-    method: Method, reports: Reports, weights: Array, constraint: Array | None = None, penalty: Any = 0.0
-) -> Decision:
+def descend(method: Method, reports: Reports, weights: Array, constraint: Any = None, penalty: Any = 0.0) -> Decision:
     """Return the decision to descend on f_i + <b_i, g_i> + c·Σ max(0, g_i − ε), regardless of the criterion.
 
-    ``weights`` are those of the m participants. b is ``constraint`` of shape (participants, constraints), by default 0.
-    c is ``penalty``.
+    b is ``constraint`` of shape (participants, constraints), by default 0, and c is ``penalty``.
     """
     criterion = method.measure(reports)
     if constraint is None:
@@ -37,9 +34,7 @@ def descend(
     return Decision(criterion, method.passes(criterion, reports), weights, loss)
 
 
-def descend_on_both(
-    method: Method, reports: Reports, criterion: Array, objective: Array, constraint: Array
-) -> Decision:
+def descend_on_both(method: Method, reports: Reports, criterion: Any, objective: Array, constraint: Array) -> Decision:
     """Return the decision to descend along Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic), with P and Q >= 0.
 
     P is ``objective``, one weight per participant; Q is ``constraint`` of shape (participants, constraints).

@@ -115,9 +115,7 @@ def check_compression(way: AtClients | None, domain: Domain | None, robust: int 
             "cannot project; omit down to compress directions only"
         )
     if robust is not None:
-        raise ValueError(
-            f"robust={robust} cannot be combined with Compression, which compares whole directions; omit one of them"
-        )
+        raise ValueError(f"robust={robust} compares whole directions and cannot be combined with Compression; omit one")
 
 
 def compressed(compressor: Compressor, tree: Params) -> Params:
@@ -133,9 +131,7 @@ def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: Com
         zeros = jax.tree.map(jnp.zeros_like, params)
         return CompressedSteps(inner.init(params), zeros, zeros, jnp.int32(0))
 
-    def update(
-        direction: Any, state: CompressedSteps, params: Any = None, **extra: Any
-    ) -> tuple[Params, CompressedSteps]:
+    def update(direction: Any, state: CompressedSteps, params: Any = None, **extra: Any) -> tuple[Any, CompressedSteps]:
         step, after = inner.update(direction, state.inner, params, **extra)
         message = jax.tree.map(lambda e, s: e + s.astype(e.dtype), state.owed, step)
         sent = compressed(compressor, message)

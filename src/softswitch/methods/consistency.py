@@ -68,9 +68,8 @@ class Consistency(NamedTuple):
         predicted_increases = counts & (before.predicted_change > 0)
         predicted_change = jnp.zeros_like(before.predicted_change)
         for leaf, leaf_step in zip(jax.tree.leaves(directions), jax.tree.leaves(step), strict=True):
-            predicted_change += jnp.tensordot(
-                leaf.reshape(len(clients), -1), leaf_step.ravel().astype(leaf.dtype), axes=1
-            )
+            flat = leaf.reshape(len(clients), -1)
+            predicted_change += jnp.tensordot(flat, leaf_step.ravel().astype(leaf.dtype), axes=1)
 
         def add(total: Array, more: Array) -> Array:
             return total.at[clients].add(jnp.where(counts, more, 0).astype(total.dtype))

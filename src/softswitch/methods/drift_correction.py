@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-DECAY_RATES = (0.98, 0.95, 0.9, 0.8, 0.5)
-"""Values of β that are tried. Ties are resolved in favour of the first, since estimates are exact after a restart."""
-ERROR_DECAY = 0.97
-"""Decay rate per round of the running mean squared errors."""
+DECAY_RATES = (0.98, 0.95, 0.9, 0.8, 0.5)  # values of β that are tried; ties are resolved in favour of the first
+ERROR_DECAY = 0.97  # decay rate per round of the running mean squared errors
 
 
 class Forecasts(NamedTuple):

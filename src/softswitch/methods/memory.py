@@ -53,9 +53,7 @@ class Memory(TracedSettings):
         object.__setattr__(self, "smoothing", checks.check_fraction("smoothing", self.smoothing))
         checks.check_instance("corrected", self.corrected, bool)
         if self.corrected and self.smoothing:
-            raise ValueError(
-                f"smoothing must be 0 for a corrected memory, which chooses its own, but is {self.smoothing:g}"
-            )
+            raise ValueError(f"smoothing must be 0 for a corrected memory, but is {self.smoothing:g}")
 
     @property
     def values_a_report(self) -> int:
@@ -97,9 +95,7 @@ class Remembered(NamedTuple):
     forecasts: Forecasts | None = None  # drift-corrected estimates, if the memory is corrected
 
     @classmethod
-    def empty(
-        cls, clients: int, constraints: int, statistics: int | None, dtype: Any, *, corrected: bool = False
-    ) -> Remembered:
+    def empty(cls, clients: int, constraints: int, statistics: Any, dtype: Any, corrected: bool = False) -> Remembered:
         """Return the memory before the first round; ``statistics`` is the number of a pooled constraint's, or None."""
         values, none = 1 + constraints + (statistics or 0), jnp.full(clients, -1, jnp.int32)
         return cls(
@@ -158,9 +154,7 @@ class Remembered(NamedTuple):
             sums=sums,
         )
 
-    def _correct(
-        self, forecasts: Forecasts, clients: Int[Array, " m"], reports: Reports, ages: Int[Array, " m"]
-    ) -> Remembered:
+    def _correct(self, forecasts: Forecasts, clients: Array, reports: Reports, ages: Int[Array, " m"]) -> Remembered:
         """Return the memory with drift-corrected estimates; ``ages`` are the rounds since the last reports."""
         assert reports.earlier is not None
         now, earlier = (
@@ -239,15 +233,12 @@ class ClientMemory(Part):
 
     name = "memory"
 
-    def __init__(
-        self, memory: Memory, byzantine: Any = None, pool: Callable[[Float[Array, " s"]], Any] | None = None
-    ) -> None:
+    def __init__(self, memory: Memory, byzantine: Any = None, pool: Callable[[Array], Any] | None = None) -> None:
         self.memory, self.byzantine, self.pool = memory, byzantine, pool
 
     def init(self, params: Params, clients: int, constraints: int, statistics: int | None) -> Remembered:
         """Return the memory before the first round."""
-        corrected = self.memory.corrected
-        return Remembered.empty(clients, constraints, statistics, float_dtype(params), corrected=corrected)
+        return Remembered.empty(clients, constraints, statistics, float_dtype(params), self.memory.corrected)
 
     def hear(self, state: Remembered, k: Array, clients: Array, reports: Reports) -> Remembered:
         """Return the memory after the reports of round k."""

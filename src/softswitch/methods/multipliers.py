@@ -82,14 +82,12 @@ def excess(method: Method, reports: Reports) -> Float[Array, "m c"]:
     return jnp.where(reports.has_constraint, reports.constraint - method.tolerance, 0)
 
 
-def descend_on_lagrangian(
-    method: Method, alpha: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int
-) -> Decision:
+def descend_on_lagrangian(method: Any, reports: Reports, multipliers: Float[Array, "m c"], clients: int) -> Decision:
     """Return the decision to descend on Σ_i p_i f_i + Σ_ic μ_ic g_ic, an estimate of the sum over all n clients.
 
-    p = softmax(α f), or equal weights if α is None. ``multipliers`` are those of the m participants, scaled by n/m.
+    p = softmax(α f), or equal weights if the method's α is None. ``multipliers`` are those of the m participants.
     """
-    objective = softmax_or_equal(reports.objective, alpha, reports.has_objective, reports.stand_for)
+    objective = softmax_or_equal(reports.objective, method.alpha, reports.has_objective, reports.stand_for)
     count = jnp.maximum(reports.mask.sum(), 1).astype(objective.dtype)
     constraint = jnp.where(reports.has_constraint, multipliers, 0) * (clients / count)
     return descend_on_both(method, reports, method.measure(reports), objective, constraint.astype(objective.dtype))
@@ -120,7 +118,7 @@ class AugmentedLagrangian(MultiplierMethod):
         """Return the decision to descend on the augmented Lagrangian, and the participants' updated multipliers."""
         error, multipliers = excess(self, reports), state[reports.clients]
         penalised = jnp.maximum(multipliers + self.penalty * error, 0)
-        decision = descend_on_lagrangian(self, self.alpha, reports, penalised, len(state))
+        decision = descend_on_lagrangian(self, reports, penalised, len(state))
         updated = jnp.maximum(multipliers + self.dual_step_size * error, 0)
         return decision, update_entries(state, reports, updated, reports.has_constraint)
 
@@ -158,7 +156,7 @@ class NuPI(MultiplierMethod):
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Return the decision to descend on the Lagrangian, and the state with updated multipliers."""
         error, (multiplier, mean, begun) = excess(self, reports), of_participants(state, reports)
-        decision = descend_on_lagrangian(self, self.alpha, reports, multiplier, len(state[0]))
+        decision = descend_on_lagrangian(self, reports, multiplier, len(state[0]))
         change = jnp.where(begun, (1 - self.smoothing) * (error - mean), 0)
         updated = jnp.maximum(multiplier + self.integral * error + self.proportional * change, 0)
         after = (updated, mean + change, jnp.ones_like(begun))

@@ -23,10 +23,8 @@ from softswitch.methods.parts import Decide, Part, Round, Update
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.support.arrays import expand_like, weighted_sum
 
-MEDIAN_STEPS = 8
-"""Number of Weiszfeld iterations for the geometric median; more have no visible effect on a server step."""
-MIN_DISTANCE = 1e-3
-"""Lower limit of distances to the geometric median in Weiszfeld's iteration, as a fraction of the median norm."""
+MEDIAN_STEPS = 8  # Weiszfeld iterations for the geometric median; more have no visible effect on a server step
+MIN_DISTANCE = 1e-3  # lower limit of distances in Weiszfeld's iteration, as a fraction of the median norm
 
 
 def min_participants(byzantine: int) -> int:

@@ -15,10 +15,8 @@ from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum
 from softswitch.problem.choices import ALPHA_SCALES
 from softswitch.support import checks
 
-CHANGE_DECAY = 0.9
-"""Decay rate per round of the running mean of changes."""
-FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3
-"""The change before the first round is estimated as 0.1 · spread of the values + 0.001 · |largest value|."""
+CHANGE_DECAY = 0.9  # decay rate per round of the running mean of changes
+FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3  # first change: 0.1 · spread of the values + 0.001 · |largest value|
 MAX_ALPHA = 1e30  # finite in float32; ``HardSGM`` is the limit
 SHARPNESS = limits(minimum=0, maximum=MAX_ALPHA)  # field metadata of an α
 

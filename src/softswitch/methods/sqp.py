@@ -1,35 +1,31 @@
 """SQP: sequential quadratic programming over clients, for small smooth models.
 
 In an exchange the server sends parameters and multipliers, and every client returns f_i, g_i, their gradients and the
-Hessian of λ_i f_i + <μ_i, g_i>, of which only the sum is used. From one exchange to the next the server minimises a
-quadratic model of the problem in a trust region,
+Hessian of λ_i f_i + <μ_i, g_i>, of which only the sum is used. The server then minimises a quadratic model of the
+problem in a trust region,
 
     min over s, t, v >= 0 of  t + ρ v + ½ sᵀHs   subject to  f_i + <∇f_i, s> <= t,  g_ic + <∇g_ic, s> <= ε + v,
 
-and sends w + s together with the multipliers of that program. A candidate that disappoints is corrected once with
-the values found there (a second-order correction, which is an exchange of its own).
+and sends w + s with the multipliers of this program. If the merit function decreases much less than predicted, one
+further exchange evaluates a second-order correction of the step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from softswitch.methods.base import Method
+from softswitch.methods.base import POSITIVE, Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.problem.domains import Ball, Box, Domain
-from softswitch.support import checks
 
-MAX_ROWS = 200
-"""Number of functions with which a quadratic program begins; others are added if its solution violates them."""
-MIN_CURVATURE = 1e-9
-"""Smallest eigenvalue of the model's Hessian, as a share of the largest."""
-ACCEPT, GOOD, POOR = 0.05, 0.7, 0.25
-"""Ratios of actual to predicted decrease: of an accepted step, and of those that change the trust region."""
+MAX_ROWS = 200  # functions with which a quadratic program begins; those that its solution violates are added
+MIN_CURVATURE = 1e-9  # smallest eigenvalue of the model's Hessian, as a fraction of the largest
+ACCEPT, GOOD, POOR = 0.05, 0.7, 0.25  # actual/predicted decrease to accept a step, and to change the trust region
 MIN_PENALTY, MAX_PENALTY, MAX_RADIUS = 1e-6, 1e8, 1e10
 PENALTY_FACTOR, LOW_VIOLATION = 10.0, 1e-1
 STATIONARY_RADIUS, STATIONARY_FACTOR = 1e-3, 1e3
@@ -41,19 +37,18 @@ NEGLIGIBLE_VIOLATION, NEGLIGIBLE_MULTIPLIER = 1e-9, 1e-9
 class SQP(Method):
     """Sequential quadratic programming: the optimum of a small smooth problem in about ten exchanges.
 
-    For models with up to a few hundred parameters and twice differentiable functions. All clients and all their rows
-    take part in every exchange. Clients return gradients and a matrix of d × d numbers, which tells more about their
-    rows than the reports of other methods.
+    For models with up to 500 parameters and twice differentiable functions. All clients and all their rows take part in
+    every exchange. Clients return gradients and a matrix of d × d numbers, which reveals more about their rows than the
+    reports of other methods.
 
     Attributes:
-        tolerance: ε: the constraint is met if G(w) <= ε.
-        precision: The run ends if the quadratic model predicts a decrease of less than this share of max(1, |F|).
-        step_size: Initial radius of the trust region, for the largest change of a parameter.
+        tolerance: ε >= 0, in units of g: the constraint is met if G(w) <= ε.
+        step_size: Initial radius > 0 of the trust region, the largest change of a parameter. Default: 1.
+        precision: The run ends when the predicted decrease is below this fraction > 0 of max(1, |F|). Default: 1e-8.
     """
 
-    step_size: float = 1.0
-    precision: float = 1e-8
-
+    step_size: float = field(default=1.0, metadata=POSITIVE)
+    precision: float = field(default=1e-8, metadata=POSITIVE)
     own_criterion: ClassVar[str] = "max"
     aims_at: ClassVar[str] = "max"
     switches: ClassVar[bool] = False
@@ -61,8 +56,6 @@ class SQP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "step_size", checks.check_real("step_size", self.step_size, above=0))
-        object.__setattr__(self, "precision", checks.check_real("precision", self.precision, above=0))
         for name in ("threshold", "slack", "local_step_size", "optimizer", "robust", "direction", "at_clients"):
             if (value := getattr(self, name)) is not None:
                 raise ValueError(f"{name} must be None for SQP, which has no such part, but is {value!r}")
@@ -70,46 +63,46 @@ class SQP(Method):
             raise ValueError(f"criterion must be 'max' or 'pooled' for SQP, but is {self.criterion!r}")
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
-        """Raise an error: reports without derivatives do not suffice."""
+        """Raise TypeError: the reports of a round have no derivatives."""
         raise TypeError("SQP needs derivatives of second order, which the clients of this run do not return")
 
 
 class Query(NamedTuple):
-    """What the server sends: a point, and the weights of the functions in the Hessian."""
+    """Message of the server to the n clients: a point, and the weights of all functions in the Hessian."""
 
-    point: np.ndarray
-    weights: np.ndarray
-    multipliers: np.ndarray
+    point: np.ndarray  # parameters w, a vector of length d
+    weights: np.ndarray  # λ_i of the objectives, of length n
+    multipliers: np.ndarray  # μ_ic of the constraints: clients × constraints, or 1 × constraints if they are pooled
 
 
 class Derivatives(NamedTuple):
-    """What all clients return. A function that a client does not have is −∞."""
+    """Values and derivatives of all clients at a point, in float64. The value of a missing function is −∞."""
 
-    objective: np.ndarray
-    constraint: np.ndarray
-    objective_gradient: np.ndarray
-    constraint_gradient: np.ndarray
-    hessian: np.ndarray
+    objective: np.ndarray  # f_i, of length n
+    constraint: np.ndarray  # g_ic, of the shape of ``Query.multipliers``
+    objective_gradient: np.ndarray  # n × d
+    constraint_gradient: np.ndarray  # the shape of ``constraint`` × d
+    hessian: np.ndarray  # d × d, of Σ λ_i f_i + Σ μ_ic g_ic
 
     @property
     def worst(self) -> float:
-        """F."""
+        """Largest objective F = max_i f_i."""
         return float(self.objective.max())
 
     def violation(self, tolerance: Any) -> float:
-        """Return max(0, G − ε)."""
+        """Return max(0, G − ε) for ε = ``tolerance``, one number or one for each constraint."""
         return max(0.0, float((self.constraint - tolerance).max(initial=-np.inf)))
 
     @property
     def is_finite(self) -> bool:
-        """Whether all values and derivatives of existing functions are finite, and some client has an objective."""
+        """Whether at least one objective exists, and all values and derivatives of existing functions are finite."""
         values = ((self.objective, self.objective_gradient), (self.constraint, self.constraint_gradient))
         finite = all(np.isfinite(g[~np.isneginf(v)]).all() and (v < np.inf).all() for v, g in values)
         return bool(finite and np.isfinite(self.hessian).all() and np.isfinite(self.worst))
 
 
 class Phase(IntEnum):
-    """What the next reply is: of the start, of a step, or of a corrected step; or why there is none."""
+    """Kind of the point in the next exchange (start, step, corrected step), or the reason why the run is over."""
 
     START = 0
     STEP = 1
@@ -120,29 +113,17 @@ class Phase(IntEnum):
 
 
 class SQPState(NamedTuple):
-    """The server's state between two exchanges: all of it is arrays and numbers, for checkpoints.
+    """State of the server between two exchanges, of NumPy arrays and scalars only, so that it can be saved."""
 
-    Attributes:
-        phase: What is expected next.
-        query: What clients evaluate next; after the last exchange, the iterate with its multipliers.
-        point: The iterate.
-        found: Its derivatives.
-        candidate: The first candidate while its correction is evaluated.
-        candidate_found: Its derivatives.
-        radius: Radius of the trust region.
-        penalty: ρ of the merit function F + ρ·max(0, G − ε).
-        predicted: Decrease of the merit function that the model predicts for the candidate.
-    """
-
-    phase: Any
-    query: Query
-    point: np.ndarray
-    found: Derivatives
-    candidate: np.ndarray
-    candidate_found: Derivatives
-    radius: Any
-    penalty: Any
-    predicted: Any
+    phase: Any  # a ``Phase``, int64
+    query: Query  # query of the next exchange; after the last one, the iterate with its multipliers
+    point: np.ndarray  # iterate w, of length d
+    found: Derivatives  # derivatives at the iterate
+    candidate: np.ndarray  # w + s, while its correction is evaluated
+    candidate_found: Derivatives  # derivatives at the candidate
+    radius: Any  # radius of the trust region, float64
+    penalty: Any  # ρ of the merit function F + ρ·max(0, G − ε), float64
+    predicted: Any  # decrease of the merit function that the model predicts for the candidate, float64
 
     @property
     def is_over(self) -> bool:
@@ -151,7 +132,7 @@ class SQPState(NamedTuple):
 
 
 def start(method: SQP, point: np.ndarray, clients: int, shape: tuple[int, int]) -> SQPState:
-    """Return the state before the first exchange; ``shape`` is that of the constraints."""
+    """Return the state before the first exchange, with equal weights; ``shape`` is that of ``Query.multipliers``."""
     size = len(point)
     query = Query(np.array(point, float), np.full(clients, 1 / clients), np.zeros(shape))
     unknown = Derivatives(
@@ -199,7 +180,7 @@ def _merit(found: Derivatives, tolerance: Any, penalty: float) -> float:
 
 
 def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState) -> SQPState:
-    """Return the state with the next candidate, the minimum of the model, or with the end of the run."""
+    """Return the state with the minimum of the model as the next candidate, or with the end of the run."""
     found, radius, penalty = state.found, float(state.radius), float(state.penalty)
     while radius > 1e-14 * max(1.0, float(np.abs(state.point).max())):
         program = _Program(state.point, found, tolerance, domain, radius)
@@ -245,37 +226,34 @@ def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState)
 
 
 def _correct(state: SQPState, tolerance: Any, domain: Domain | None, reply: Derivatives) -> np.ndarray | None:
-    """Return the step of the same program with the values at the candidate, less what is linear in the step."""
+    """Return the second-order correction, the step of the program with constants from the candidate's values."""
     step, found = state.query.point - state.point, state.found
     moved = found._replace(
         objective=reply.objective - found.objective_gradient @ step,
         constraint=reply.constraint - found.constraint_gradient @ step,
     )
-    program = _Program(state.point, moved, tolerance, domain, float(state.radius))
-    solution = program.solve(float(state.penalty))
+    solution = _Program(state.point, moved, tolerance, domain, float(state.radius)).solve(float(state.penalty))
     return None if solution is None else solution.step
 
 
 class _Step(NamedTuple):
-    """A step, the model's objective t + ½ sᵀHs, the violation v, and the multipliers."""
+    """Solution of a quadratic program."""
 
-    step: np.ndarray
-    model: float
-    violation: float
-    weights: np.ndarray
-    multipliers: np.ndarray
+    step: np.ndarray  # s, of length d
+    model: float  # t + ½ sᵀHs
+    violation: float  # v >= 0
+    weights: np.ndarray  # λ_i, as in ``Query``
+    multipliers: np.ndarray  # μ_ic, as in ``Query``
 
 
 class _Program:
-    """The quadratic program at an iterate.
+    """The quadratic program at an iterate, in the variables s/radius, t and v.
 
-    Its variables are s/radius, t and v, the latter two in units of their change in the trust region.
-    ``constraint_change`` is the largest change of a constraint there.
+    t and v are scaled by the largest change of an objective, and of a constraint (``constraint_change``), in the trust
+    region. ``tolerance`` is one number, or one for each constraint.
     """
 
-    def __init__(
-        self, point: np.ndarray, found: Derivatives, tolerance: Any, domain: Domain | None, radius: float
-    ) -> None:
+    def __init__(self, point: np.ndarray, found: Derivatives, tolerance: Any, domain: Any, radius: float) -> None:
         self._point, self._domain, self._radius, self._shape = point, domain, radius, found.constraint.shape
         size = len(point)
         values, vectors = np.linalg.eigh(found.hessian)
@@ -285,7 +263,7 @@ class _Program:
         self._f, self._df = found.objective, radius * found.objective_gradient
         self._g = (found.constraint - tolerance).ravel()
         self._dg = radius * found.constraint_gradient.reshape(-1, size)
-        # Functions that cannot become active in the trust region are left out.
+        # Only functions that can become active in the trust region are used.
         change_f, change_g = np.abs(self._df).sum(axis=1), np.abs(self._dg).sum(axis=1)
         known_f, known_g = ~np.isneginf(self._f), ~np.isneginf(self._g)
         least = (self._f - change_f)[known_f].max()
@@ -293,12 +271,11 @@ class _Program:
         self._near_g = np.flatnonzero(known_g & (self._g + change_g >= 0))
         tiny = 1e-12 * max(1.0, abs(self._worst))
         self._unit_f = max(change_f[self._near_f].max(initial=0.0), tiny)
-        self.constraint_change = max(
-            change_g[self._near_g].max(initial=0.0), self._g[self._near_g].max(initial=0.0), tiny
-        )
+        largest = self._g[self._near_g].max(initial=0.0)
+        self.constraint_change = max(change_g[self._near_g].max(initial=0.0), largest, tiny)
 
     def solve(self, penalty: float, *, objective: bool = True) -> _Step | None:
-        """Return the solution for a penalty; without the ``objective``, that of the smallest violation."""
+        """Return the solution for a penalty ρ, without the ``objective`` that of smallest v; None if it fails."""
         half = MAX_ROWS // 2
         rows_f = self._near_f[np.argsort(-self._f[self._near_f], kind="stable")[:half]]
         rows_g = self._near_g[np.argsort(-self._g[self._near_g], kind="stable")[:half]]
@@ -318,7 +295,7 @@ class _Program:
             rows_f, rows_g = np.r_[rows_f, more_f], np.r_[rows_g, more_g]
 
     def _solve_with(self, rows_f: np.ndarray, rows_g: np.ndarray, penalty: float, objective: bool) -> Any:
-        """Solve the program with some of the functions: s/radius, t, v and the multipliers of all functions."""
+        """Return s/radius, t, v and the multipliers of the program with only these functions; None if it fails."""
         import clarabel  # needed by servers only
 
         size, nf, ng = len(self._point), len(rows_f), len(rows_g)

@@ -18,8 +18,7 @@ from softswitch.methods.weighting import equal_weights, softmax_weights
 from softswitch.support import checks
 from softswitch.support.arrays import weighted_sum
 
-LEAST = 1e-10
-"""Offset added to the losses of ``QFedAvg``, so that powers of 0 are finite."""
+LEAST = 1e-10  # offset added to the losses of ``QFedAvg``, so that powers of 0 are finite
 CONTROL_VARIATES = ControlVariates()  # default of ``ScaffPD.at_clients``
 
 

@@ -21,8 +21,7 @@ from softswitch.support import checks
 from softswitch.support.arrays import expand_like, weighted_sum
 
 HUGE = 1e6  # forged value of a constraint, and factor of a scaled direction
-MARGIN = 1e-3
-"""Amount by which a forged report exceeds the largest honest one."""
+MARGIN = 1e-3  # amount by which a forged report exceeds the largest honest one
 
 
 class AttackContext(NamedTuple):

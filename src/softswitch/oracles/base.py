@@ -18,8 +18,7 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.problem.domains import Domain, check_domain
 from softswitch.problem.parameters import Params, check_start
 
-STATIC = {"static": True}
-"""Metadata of a dataclass field of an oracle that is static: part of the compiled program, not traced."""
+STATIC = {"static": True}  # metadata of a dataclass field of an oracle that is part of the compiled program, not traced
 
 
 class Evaluation(NamedTuple):

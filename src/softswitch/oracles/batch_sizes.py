@@ -11,10 +11,8 @@ from softswitch.support import checks
 if TYPE_CHECKING:  # clients that compute with NumPy do not need JAX
     from softswitch.oracles.options import BatchSize, ValueBatchSize
 
-MAX_WORK, GRADIENT_COST = 2**26, 3
-"""Maximum of rows × parameters of an automatic report batch, and the cost of a gradient relative to a value."""
-MIN_PARAMETERS, MIN_REPORT_ROWS, MIN_GRADIENT_ROWS = 64, 256, 64
-"""Smallest number of parameters that is assumed, and smallest automatic batches of a report and of a gradient."""
+MAX_WORK, GRADIENT_COST = 2**26, 3  # maximum of rows × parameters of a report; cost of a gradient relative to a value
+MIN_PARAMETERS, MIN_REPORT_ROWS, MIN_GRADIENT_ROWS = 64, 256, 64  # smallest assumed model, and batches
 
 
 class Batches(NamedTuple):

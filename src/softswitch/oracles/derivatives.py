@@ -1,16 +1,15 @@
 """DerivativeOracle: clients that return values, gradients and Hessians on all of their rows, in float64.
 
-``RowDerivatives`` are those of ``ClientData``. The precision of the user does not change: rows and parameters are cast
-inside compiled programs, which run under a local ``enable_x64``. A gap |a − b| between groups is given as its smooth
-pieces a − b and b − a.
+Compiled programs cast rows and parameters to float64 under a local ``enable_x64``, for users of any precision. A gap
+|a − b| between groups is represented by two constraints, its smooth pieces a − b and b − a.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -32,92 +31,57 @@ from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.arrays import fingerprint
 from softswitch.support.tracing import program_digest
 
-MAX_PARAMETERS = 500
-"""Largest model: the server factorises matrices of d × d numbers."""
-KINKS = ("abs", "max", "min", "clamp", "sign", "floor", "round")
-"""Operations of JAX that are not differentiable everywhere."""
-MAX_WIDTHS = 3
-"""Number of batch widths among which clients are divided: each is compiled separately."""
-WIDTH_CANDIDATES = 48
-"""Number of client sizes that are considered as widths."""
-WORTH_A_WIDTH = 6_000_000
-"""Padded rows times parameters that another width must save: its compilation costs about as much in ten exchanges."""
+MAX_PARAMETERS = 500  # of a model: the server factorises d × d matrices
+KINKS = ("abs", "max", "min", "clamp", "sign", "floor", "round")  # operations that are not differentiable everywhere
+MAX_WIDTHS = 3  # number of batch widths; each is compiled separately
+WIDTH_CANDIDATES = 48  # number of client sizes that are considered as widths
+WORTH_A_WIDTH = 6_000_000  # padded rows × parameters that a further width must save to outweigh its compilation
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, gradients and a Hessian
 
 
 class UnavailableError(RuntimeError):
-    """A client returns no derivatives; the text names it and the reason."""
+    """Raised if a client returns no derivatives; the message names the client and the reason."""
 
 
 class DerivativeOracle(ABC):
-    """Clients that return derivatives of second order on all of their rows: what ``SQP`` and lower bounds need.
+    """Base class of n clients that return first and second derivatives with respect to d parameters, for ``SQP``."""
 
-    Attributes:
-        names: Labels of the clients.
-        start: Initial parameters, a pytree of floating arrays; results have its structure and dtypes.
-        domain: ``Ball``, ``Box`` or None.
-        convex: Whether f_i and g_i are declared convex; None if that is unknown.
-        shape: Shape of the constraints: clients × pieces, or 1 × pieces if they are pooled.
-        sizes: Number of rows of each client.
-        rows: Number of rows evaluated so far; a Hessian counts d times.
-        rounding: Relative rounding error allowed for a mean over a client's rows.
-        is_exact: Whether everything is computed in float64: False if a function casts to float32.
-        has_gaps: Whether the constraints are the pieces a − b and b − a of gaps |a − b|, in this order.
-        kink: An operation of the functions that is not differentiable everywhere, such as "abs"; None if none is known.
-        outcomes: The ``ClientOutcome`` of each client in the last exchange; None if clients cannot be lost.
-    """
-
-    names: tuple[Any, ...]
-    start: Params
-    domain: Domain | None
-    convex: bool | None
-    shape: tuple[int, int]
-    sizes: np.ndarray
-    rows: int = 0
-    rounding: float
-    is_exact: bool = True
-    has_gaps: bool = False
-    kink: str | None = None
-    outcomes: np.ndarray | None = None
+    names: tuple[Any, ...]  # client labels
+    start: Params  # initial parameters, a pytree of floating arrays; results have its structure and dtypes
+    domain: Domain | None  # ``Ball``, ``Box``, or None for no projection
+    convex: bool | None  # whether f_i and g_i are declared convex; None if unknown
+    shape: tuple[int, int]  # shape of the constraints: (n, pieces), or (1, pieces) if they are pooled
+    sizes: np.ndarray  # number of rows of each client, n integers
+    rows: int = 0  # number of rows evaluated so far; a value and gradient count 3 times, a Hessian d times
+    rounding: float  # relative rounding error of a mean over a client's rows
+    is_exact: bool = True  # whether everything is computed in float64; False if a function casts to float32
+    has_gaps: bool = False  # whether the constraints are the pieces of gaps: first all a − b, then all b − a
+    kink: str | None = None  # an operation that is not differentiable everywhere, such as "abs"; None if unknown
+    outcomes: np.ndarray | None = None  # ``ClientOutcome`` of each client in the last exchange; None if none can fail
 
     @abstractmethod
     def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
-        """Return values, gradients and the Hessian at a point: one exchange.
+        """Return values, gradients and the Hessian at a point, for the clients in the mask ``needed`` (None: all).
 
-        If clients can be lost, all functions of one that is absent are −∞, and new clients follow the others; ``names``
-        and ``shape`` then change. ``UnavailableError`` ends the run.
-
-        Args:
-            query: Point, and weights of the functions in the Hessian.
-            needed: Which clients are evaluated; the others may return 0. Default: all.
+        Other clients may return 0. If clients can fail, all functions of an absent one are −∞, and new clients are
+        appended, which changes ``names`` and ``shape``. ``UnavailableError`` ends the run.
         """
 
     @abstractmethod
     def evaluate(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client, in the user's precision.
-
-        Args:
-            params: Parameters of the structure of ``start``.
-        """
+        """Return the values of every client on all of its rows, in the precision of the parameters."""
 
     def evaluate_held_out(self, params: Params) -> Evaluation | None:
-        """Evaluate parameters on held-out rows; None if there are none.
-
-        Args:
-            params: Parameters of the structure of ``start``.
-        """
+        """Return the values of every client on held-out rows, or None if there are none."""
         return None
 
     def load_answer(self, params: Params) -> None:
-        """Store the answer in a model of the user, if there is one.
-
-        Args:
-            params: Parameters of the structure of ``start``.
-        """
+        """Load the answer into the user's model. Default: there is none."""
         return
 
     @abstractmethod
     def digest(self) -> dict[str, str]:
-        """Return what the replies depend on, as text by name. Checkpoints with another one are refused."""
+        """Return texts by name that identify data, functions and settings; a checkpoint with others is rejected."""
 
     @property
     def size(self) -> int:
@@ -126,24 +90,16 @@ class DerivativeOracle(ABC):
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the constraint is one of all clients together."""
+        """Whether the constraints are computed on the rows of all clients together."""
         return self.shape[0] != len(self.names)
 
     def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return f_i and g_ic, without a Hessian.
-
-        Args:
-            point: Parameters as one vector.
-        """
+        """Return f (n numbers) and g (of shape ``shape``) at a point, a vector of d parameters."""
         reply = self.reply(Query(point, np.zeros(len(self.names)), np.zeros(self.shape)))
         return reply.objective, reply.constraint
 
     def rebuild(self, point: np.ndarray) -> Params:
-        """Return the parameters at a point, with the structure and dtypes of the start.
-
-        Args:
-            point: Parameters as one vector.
-        """
+        """Return a vector of d parameters with the structure and dtypes of the start."""
         leaves, structure = jax.tree.flatten(self.start)
         parts = np.split(np.asarray(point, float), np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
         with jax.enable_x64(True):
@@ -151,12 +107,21 @@ class DerivativeOracle(ABC):
             return jax.tree.unflatten(structure, [jnp.asarray(p.reshape(x.shape), x.dtype) for p, x in pairs])
 
     def cost(self, rows: Any) -> tuple[Any, Any]:
-        """Return the numbers of rows on which an exchange evaluates values, and gradients.
-
-        Args:
-            rows: Number of rows of gradients; a Hessian counts d times.
-        """
+        """Return the rows of an exchange for values, and for derivatives, ``rows`` as counted by the attribute."""
         return int(self.sizes.sum()), rows
+
+    def add_up(self, parts: Iterable[tuple[Any, Any]], weights: np.ndarray, needed: np.ndarray) -> Parts:
+        """Return values (n × functions), gradients (n × functions × d) and the Hessian (d × d) of all clients.
+
+        ``parts`` yields indices of clients with their values, their gradients and the sum of their Hessians.
+        """
+        self.rows += int(3 * self.sizes[needed].sum() + self.size * self.sizes[weights.any(axis=1) & needed].sum())
+        values, jacobian = np.zeros(weights.shape), np.zeros((*weights.shape, self.size))
+        hessian = np.zeros((self.size, self.size))
+        for clients, found in parts:
+            values[clients], jacobian[clients], part = map(np.asarray, found)
+            hessian += part
+        return values, jacobian, (hessian + hessian.T) / 2
 
 
 def mean_rounding(sizes: np.ndarray, *, is_exact: bool) -> float:
@@ -168,7 +133,7 @@ def mean_rounding(sizes: np.ndarray, *, is_exact: bool) -> float:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Functions:
-    """The functions of a client as functions of a flat float64 vector; equal ones are compiled once."""
+    """Functions of a client with parameters as one float64 vector. Hashable: equal ones are compiled once."""
 
     losses: Losses
     structure: Any
@@ -181,13 +146,12 @@ class _Functions:
         return isinstance(constraint, PooledConstraint) and constraint.gaps
 
     def rebuild(self, point: Array) -> Params:
-        """Return the parameters, in float64."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])
         leaves = [part.reshape(shape) for part, shape in zip(jnp.split(point, ends[:-1]), self.shapes, strict=True)]
         return jax.tree.unflatten(self.structure, leaves)
 
     def values(self, point: Array, batch: Batch) -> Array:
-        """Return f and the pieces of g; with a pooled constraint, f and the client's statistics."""
+        """Return f followed by the pieces of g, or by the client's statistics if the constraint is pooled."""
         params = self.rebuild(point)
         objective = jnp.atleast_1d(self.losses.objective(params, batch))
         if self.pooled:
@@ -199,7 +163,7 @@ class _Functions:
         return jnp.concatenate([objective, jnp.asarray(second)]).astype(point.dtype)
 
     def pieces(self, statistics: Any) -> Array:
-        """Return the pieces of a constraint of statistics: of a gap between two means, both differences."""
+        """Return the constraints from the statistics; for gaps, all differences followed by their negatives."""
         if not self.has_gaps:
             return self.losses.pool(statistics)
         gap = jax.vmap(difference_from_sums)(statistics.reshape(-1, 4))
@@ -207,22 +171,18 @@ class _Functions:
 
 
 class RowDerivatives(DerivativeOracle):
-    """The derivatives of ``ClientData`` in memory, by a compiled program.
+    """Derivative oracle of rows in memory, by a compiled program.
 
-    Args:
-        problem: Objective, constraint, start and domain.
-        clients: Rows of the clients.
-        pooled: Whether the constraint is evaluated on the rows of all clients together.
-        held_out: Rows for ``evaluate_held_out``.
+    With ``pooled``, the constraint is computed on the rows of all clients together. ``held_out`` are the rows for
+    ``evaluate_held_out``, by default none.
     """
 
-    def __init__(
-        self, problem: Problem, clients: ClientData, *, pooled: bool = False, held_out: ClientData | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, clients: ClientData, *, pooled: bool = False, held_out: Any = None) -> None:
         leaves, structure = jax.tree.flatten(problem.start)
         shapes = tuple(np.shape(leaf) for leaf in leaves)
         self._functions = _Functions(Losses.of(problem), structure, shapes, pooled)
-        self._problem, self._clients, self._rows, self._held_out = problem, clients, clients.rows, held_out
+        self._clients, self._rows, self._held_out = clients, clients.rows, held_out
+        self._evaluator = cache(partial(make_evaluator, problem))
         self.names, self.start, self.sizes = clients.names, problem.start, clients.sizes
         self.domain, self.convex, self.has_gaps = problem.domain, problem.convex, self._functions.has_gaps
         ignoring = functions_ignoring_weights(problem, clients)
@@ -242,36 +202,26 @@ class RowDerivatives(DerivativeOracle):
                 self.shape = (1, *jax.eval_shape(self._functions.pieces, statistics).shape)
         self.rounding = mean_rounding(clients.sizes, is_exact=self.is_exact)
 
-    @cached_property
-    def _evaluator(self) -> Any:
-        return make_evaluator(self._problem, self._clients)
-
-    @cached_property
-    def _held_out_evaluator(self) -> Any:
-        return None if self._held_out is None else make_evaluator(self._problem, self._held_out)
-
     def evaluate(self, params: Params) -> Evaluation:
-        """Evaluate parameters at every client, in the user's precision."""
-        evaluation: Evaluation = self._evaluator(params)
-        return evaluation
+        """Return the values of every client on all of its rows, in the precision of the parameters."""
+        return self._evaluator(self._clients)(params)
 
     def evaluate_held_out(self, params: Params) -> Evaluation | None:
-        """Evaluate parameters on held-out rows; None if there are none."""
-        return None if self._held_out_evaluator is None else self._held_out_evaluator(params)
+        """Return the values of every client on held-out rows, or None if there are none."""
+        return None if self._held_out is None else self._evaluator(self._held_out)(params)
 
     def digest(self) -> dict[str, str]:
         """Return digests of the rows and of the program, as text by name."""
+
+        def values(point: Array, client: Array) -> Array:
+            return self._functions.values(point, _batch(self._rows, client, self.groups[0][1]))
+
         with jax.enable_x64(True):
-            point, client = jnp.zeros(self.size), jnp.int32(0)
-            program = program_digest(
-                lambda point, client: self._functions.values(point, _batch(self._rows, client, self.groups[0][1])),
-                point,
-                client,
-            )
+            program = program_digest(values, jnp.zeros(self.size), jnp.int32(0))
         return {"clients": fingerprint(self._rows), "program": program}
 
     def reply(self, query: Query, needed: np.ndarray | None = None) -> Derivatives:
-        """Return values, gradients and the Hessian at a point; clients that are not ``needed`` return 0."""
+        """Return values, gradients and the Hessian at a point; 0 for clients that are not ``needed``."""
         everyone = np.ones(len(self._clients), bool)
         if not self._functions.pooled:
             weights = np.c_[query.weights, query.multipliers]
@@ -286,46 +236,27 @@ class RowDerivatives(DerivativeOracle):
         weights = np.c_[query.weights, np.outer(sizes, query.multipliers[0] @ slopes)]
         _, _, hessian = self._derive(query.point, weights, weights.any(axis=1))
         summed = np.einsum("n,nsd->sd", sizes, jacobian[:, 1:])
-        gradient = (slopes @ summed)[None]
-        return Derivatives(
-            values[:, 0], pieces[None], jacobian[:, 0], gradient, hessian + summed.T @ curvature @ summed
-        )
+        hessian = hessian + summed.T @ curvature @ summed
+        return Derivatives(values[:, 0], pieces[None], jacobian[:, 0], (slopes @ summed)[None], hessian)
 
     def row_curvatures(self, point: np.ndarray, function: int) -> np.ndarray:
-        """Return the norm of each row's share of one function's Hessian at the only client.
+        """Return the norm of each row's Hessian of one function at the only client, less what all rows share.
 
-        The share that all rows have in common, such as that of a regulariser, is not counted: the norm is that of the
-        difference from the row of the smallest share.
-
-        Args:
-            point: Parameters as one vector.
-            function: 0 for the objective; a larger number for a piece of the constraint.
+        ``function`` is 0 for the objective, larger for a piece of the constraint. The shared part, such as that of a
+        regulariser, is the Hessian of the row with the smallest one.
         """
         with jax.enable_x64(True):
             arguments = jnp.asarray(point, float), self._rows, jnp.int32(function)
             return np.asarray(_row_curvatures(*arguments, functions=self._functions, width=self.groups[0][1]))
 
-    def _derive(
-        self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the values and gradients of all clients, in their order, and the Hessian of the weighted sum."""
-        sizes, is_weighted = self._clients.sizes, weights.any(axis=1) & needed
-        self.rows += int(3 * sizes[needed].sum() + self.size * sizes[is_weighted].sum())
-        values, jacobian = np.zeros(weights.shape), np.zeros((*weights.shape, self.size))
-        hessian = np.zeros((self.size, self.size))
+    def _derive(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Parts:
         with jax.enable_x64(True):
-            for clients, found in self.compute(np.asarray(point, float), weights, needed):
-                values[clients], jacobian[clients], part = map(np.asarray, found)
-                hessian += part
-        return values, jacobian, (hessian + hessian.T) / 2
+            return self.add_up(self.compute(np.asarray(point, float), weights, needed), weights, needed)
 
     def compute(self, point: np.ndarray, weights: np.ndarray, needed: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield some clients, and what ``derive_clients`` returns for them, until all needed ones were there.
+        """Yield indices of clients and the result of ``derive_clients`` for them, until all needed ones are computed.
 
-        Args:
-            point: Parameters as one vector.
-            weights: Weights of the functions in the Hessian; clients × functions.
-            needed: Which clients are needed.
+        ``weights`` are those of the functions in the Hessian, clients × functions; ``needed`` is a mask of the clients.
         """
         for clients, width in self.groups:
             if needed[clients].any():
@@ -333,28 +264,24 @@ class RowDerivatives(DerivativeOracle):
                 yield clients, derive_clients(point, self._rows, *arguments, **self.program(width))
 
     def program(self, width: int) -> dict[str, Any]:
-        """Return the arguments of ``derive_clients`` that are compiled in.
-
-        Args:
-            width: Number of rows of a batch.
-        """
+        """Return the static arguments of ``derive_clients`` for batches of ``width`` rows."""
         columns = max(1, min(self.size, SLICE_BYTES // (64 * width)))
         return {"functions": self._functions, "width": width, "columns": columns}
 
 
 def _group_by_width(sizes: np.ndarray, parameters: int, *, exactly: bool) -> list[tuple[np.ndarray, int]]:
-    """Divide the clients among few widths, the widest first; ``exactly``: each client has the width of its size."""
+    """Return (client indices, width) of few batch widths, the widest first; ``exactly``: one width for each size."""
     widths = np.unique(sizes) if exactly else _few_widths(sizes, WORTH_A_WIDTH // parameters)
     width_of = widths[np.searchsorted(widths, sizes)]
     return [(np.flatnonzero(width_of == width), int(width)) for width in widths[::-1]]
 
 
 def _few_widths(sizes: np.ndarray, worth: int) -> np.ndarray:
-    """Return widths with few padded rows, by dynamic programming; another width must save ``worth`` rows."""
+    """Return the widths with the fewest padded rows; a further width must save at least ``worth`` rows."""
     ordered = np.sort(sizes)
     places = np.unique(np.linspace(0, len(ordered) - 1, WIDTH_CANDIDATES).round().astype(int))
     candidates, filled = ordered[places], places + 1
-    # cost[j]: rows with padding if the clients up to candidate j have widths up to that candidate's
+    # Dynamic programming: cost[j] is the number of rows with padding of the clients up to candidate j.
     cost, widths = filled * candidates, [[width] for width in candidates]
     for _ in range(MAX_WIDTHS - 1):
         options = cost[:, None] + np.maximum(filled[None] - filled[:, None], 0) * candidates[None]
@@ -366,7 +293,7 @@ def _few_widths(sizes: np.ndarray, worth: int) -> np.ndarray:
 
 
 def _computes_in_float32(program: Any) -> bool:
-    """Return whether a traced program computes anything in float32 that depends on more than one number."""
+    """Return whether a jaxpr computes an array of several numbers in float32, or anything in a shorter format."""
     for equation in program.eqns:
         inner = [p for p in equation.params.values() if hasattr(p, "jaxpr") or hasattr(p, "eqns")]
         if any(_computes_in_float32(getattr(p, "jaxpr", p)) for p in inner):
@@ -416,7 +343,7 @@ def _pool(sums: Array, multipliers: Array, *, functions: _Functions) -> tuple[Ar
 
 @partial(jax.jit, static_argnames=("functions", "width"))
 def _row_curvatures(point: Array, rows: Rows, function: Array, *, functions: _Functions, width: int) -> Array:
-    """Return the norms of the rows' Hessians of one function, less the smallest Hessian; 0 for rows without it."""
+    """Return ‖H_row − H_smallest‖ of one function for each row; 0 for rows that do not have the function."""
     everything, losses = _batch(rows, jnp.int32(0), width), functions.losses
     columns = {name: column for name, column in everything.items() if name != WEIGHT}
     slopes = None
@@ -458,7 +385,10 @@ def derive_clients(
     width: int,
     columns: int,
 ) -> tuple[Array, Array, Array]:
-    """Return the values and gradients of clients, one after another, and the Hessian of their weighted sum."""
+    """Return values (clients × functions), gradients, and the Hessian of their sum with ``weights``; 0 if not needed.
+
+    Clients are computed one after another in batches of ``width`` rows, and ``columns`` of a Hessian at a time.
+    """
     size, outputs = point.size, weights.shape[1]
     slices = -(-size // columns)
     units = jnp.eye(slices * columns, size, dtype=point.dtype).reshape(slices, columns, size)

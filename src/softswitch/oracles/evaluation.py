@@ -25,14 +25,10 @@ from softswitch.support.function_equality import ComparableFunction
 
 SLICE_BYTES = 256 * 2**20
 """Memory in bytes for the batches, activations and local iterates of the clients that are computed together."""
-SLICE_SHARE = 8
-"""Divisor of an accelerator's memory; the result replaces ``SLICE_BYTES`` if it is larger."""
-CACHE_BYTES = 8 * 2**20
-"""Memory in bytes for evaluations of all rows on a CPU: data that fits into its cache is not read twice."""
-MAX_WIDTHS = 64
-"""Maximum number of client sizes for functions that ignore row weights: each size is compiled separately."""
-FEW_ROWS = 1 << 14
-"""Number of rows, padding included, up to which all clients share one width: one program is then faster."""
+SLICE_SHARE = 8  # divisor of an accelerator's memory; the result replaces ``SLICE_BYTES`` if it is larger
+CACHE_BYTES = 8 * 2**20  # memory for evaluations of all rows on a CPU: data in its cache is not read twice
+MAX_WIDTHS = 64  # maximum number of client sizes for functions that ignore row weights; each is compiled separately
+FEW_ROWS = 1 << 14  # rows, padding included, up to which all clients share one width: one program is then faster
 SliceSize = Callable[[int, int], int]
 """Function (number of clients, bytes of each) -> number of clients that are computed together."""
 Evaluator = Callable[[Params], Evaluation]

@@ -34,8 +34,7 @@ from softswitch.support import checks
 from softswitch.support.activations import estimate_activation_bytes
 from softswitch.support.arrays import take_clients, weighted_sum
 
-FUNCTION_STREAM = 1
-"""Integer folded into a round's random key for functions that take a key."""
+FUNCTION_STREAM = 1  # integer folded into a round's random key for functions that take a key
 
 
 class RowDraws(NamedTuple):
@@ -204,9 +203,7 @@ class GradientOracle(Oracle):
             total = jax.tree.map(jnp.add, total, part)
         return total
 
-    def local_direction(
-        self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: tuple[Any, ...]
-    ) -> Params:
+    def local_direction(self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: Any) -> Params:
         """Return u_i of one client by the paper's LocalSolver: E steps of size γ from w_k, each on a fresh batch.
 
         u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients, which avoids cancellation for small γ.

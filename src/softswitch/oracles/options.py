@@ -182,9 +182,7 @@ class TorchData:
 
     def __post_init__(self) -> None:
         if not isinstance(self.datasets, Mapping) or not self.datasets:
-            raise ValueError(
-                f"datasets must be a mapping from names to at least one data set, but is {self.datasets!r}"
-            )
+            raise ValueError(f"datasets must be a mapping from names to at least one data set, not {self.datasets!r}")
 
     @property
     def names(self) -> tuple[Any, ...]:

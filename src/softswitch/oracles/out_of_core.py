@@ -19,22 +19,14 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles import evaluation
 from softswitch.oracles.base import Evaluation, Oracle
 from softswitch.oracles.derivatives import RowDerivatives, derive_clients
-from softswitch.oracles.evaluation import (
-    EvaluationPlan,
-    Evaluator,
-    Losses,
-    compiled_values,
-    make_evaluator,
-    plan_evaluation,
-)
+from softswitch.oracles.evaluation import EvaluationPlan, Evaluator, Losses, make_evaluator
 from softswitch.oracles.gradient import GradientOracle, RowDraws, check_columns, make_gradient_oracle
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.parameters import Params, check_params
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
-INDEX_ROWS = 1 << 18
-"""Maximum number of row indices that an evaluation computes at a time."""
+INDEX_ROWS = 1 << 18  # maximum number of row indices that an evaluation computes at a time
 _statistics = jax.jit(evaluation.client_statistics, static_argnames="losses")
 
 
@@ -55,7 +47,7 @@ class BlockEvaluator:
     def __init__(self, problem: Problem, data: StreamedData, start: Params) -> None:
         self._data, self._losses, self._half = data, Losses.of(problem), data.buffer_bytes // 2
         outline = DataOutline(data, data.evaluation_sizes[:, None])
-        self._plan = plan_evaluation(outline, evaluation.functions_ignoring_weights(problem, outline, start))
+        self._plan = evaluation.plan_evaluation(outline, evaluation.functions_ignoring_weights(problem, outline, start))
         largest = int(np.argmax(data.evaluation_sizes))
         rows = int(data.evaluation_sizes[largest])
         if max(self._plan.widths) * data.row_bytes > self._half:
@@ -74,7 +66,7 @@ class BlockEvaluator:
             rows = read_clients(data, clients, width)
             indices = jnp.arange(len(clients), dtype=jnp.int32)
             plan = EvaluationPlan((indices,), indices, (width,), data.row_bytes)
-            computed: tuple[Any, ...] = compiled_values(plan, rows, params, losses)
+            computed: tuple[Any, ...] = evaluation.compiled_values(plan, rows, params, losses)
             if losses.has_pooled_constraint:
                 computed = (*computed, _statistics(plan, rows, params, losses))
             parts.append([np.asarray(value) for value in computed])
@@ -117,9 +109,7 @@ def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
 class OutOfCoreDerivatives(RowDerivatives):
     """Derivative oracle of ``StreamedData``: each reply reads the rows of all clients, half a buffer at a time."""
 
-    def __init__(
-        self, problem: Problem, data: StreamedData, *, pooled: bool = False, held_out: ClientData | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, data: StreamedData, *, pooled: bool = False, held_out: Any = None) -> None:
         if (data.evaluation_sizes < data.sizes).any():
             raise ValueError("max_evaluation_rows must be None for SQP, which uses all rows; use SoftmaxSGM")
         self._data, self._blocks = data, BlockEvaluator(problem, data, problem.start)
@@ -163,8 +153,7 @@ def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Param
     return make_evaluator(problem, clients, params)(params)[:2]
 
 
-MAX_ROUNDS = 250
-"""Maximum number of rounds whose rows are read at a time."""
+MAX_ROUNDS = 250  # maximum number of rounds whose rows are read at a time
 
 
 class RoundRows(NamedTuple):

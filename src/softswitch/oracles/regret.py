@@ -48,17 +48,11 @@ def client_optimum_of(problem: Problem, clients: Any) -> np.ndarray | None:
 
 
 class RegretTask(NamedTuple):
-    """A problem whose objectives are regrets, with its clients.
+    """A problem whose objectives are regrets, with its clients."""
 
-    Attributes:
-        problem: The problem with objective f_i − f_i*.
-        clients: The clients' data with f_i* in a column.
-        client_optimum: f_i* in the clients' order; −∞ for a client without an objective.
-    """
-
-    problem: Problem
-    clients: Any
-    client_optimum: np.ndarray
+    problem: Problem  # with objective f_i − f_i*
+    clients: Any  # data with f_i* in a column
+    client_optimum: np.ndarray  # f_i* in the clients' order; −∞ for a client without an objective
 
     def transform(self, data: ClientData) -> ClientData:
         """Return other rows of the same clients with f_i* in a column; raise ValueError for an unknown client."""
@@ -86,9 +80,7 @@ def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.nda
 def _with_client_optimum(clients: ClientData, optimum: np.ndarray, problem: Problem) -> ClientData:
     """Return the clients' data with the column ``client_optimum`` of f_i*, where −∞ becomes 0."""
     if len(optimum) != len(clients):
-        raise ValueError(
-            f"client_optimum must have a number for each of {len(clients)} clients, but has {len(optimum)}"
-        )
+        raise ValueError(f"client_optimum must have one number for each of {len(clients)} clients, not {len(optimum)}")
     if CLIENT_OPTIMUM in clients.rows.columns:
         raise ValueError(f"data must not have a column {CLIENT_OPTIMUM!r} if regret is used; rename it")
     dtype = np.dtype(float_dtype(problem.start))

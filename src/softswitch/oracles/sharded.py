@@ -31,8 +31,7 @@ from softswitch.problem.problem import Problem
 from softswitch.support import checks, processes
 from softswitch.support.arrays import is_random_key
 
-AXIS = "clients"
-"""Name of the mesh axis over which clients are sharded."""
+AXIS = "clients"  # name of the mesh axis over which clients are sharded
 SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
 
 
@@ -85,9 +84,7 @@ class DeviceOracle(GradientOracle):
         extended = decision._replace(weights=weights, local_loss=decision.local_loss.with_own(own))
         return super().fused_by_size(loss, params, extended)
 
-    def local_direction(
-        self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: tuple[Any, ...]
-    ) -> Params:
+    def local_direction(self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: Any) -> Params:
         """Return u_i of one client after E local steps, whose rows are all drawn first."""
         client, drawn, *rest = participant
         rows = jax.vmap(partial(self._draw_rows, self.update_batching, client))(drawn)
@@ -238,8 +235,7 @@ def _evaluate(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Arra
     return objective, constraint, oracle.losses.pool(sums)
 
 
-SLICES = 16
-"""Average number of slices per device with partial participation, so that a partly empty last slice costs little."""
+SLICES = 16  # average number of slices per device with partial participation: a partly empty last one costs little
 
 
 class Placement(NamedTuple):
@@ -343,9 +339,7 @@ def shard_oracle(
 class ShardedDerivatives(RowDerivatives):
     """Derivative oracle of clients that are sharded over devices; each device computes those of its own clients."""
 
-    def __init__(
-        self, problem: Problem, clients: ClientData, devices: Any, *, pooled: bool = False, held_out: Any = None
-    ) -> None:
+    def __init__(self, problem: Problem, clients: ClientData, devices: Any, *, pooled: bool, held_out: Any) -> None:
         if (count := jax.process_count()) > 1:
             raise ValueError(f"SQP must run in one process, but there are {count}; use SoftmaxSGM")
         oracle = make_gradient_oracle(problem, clients, Sampling(), held_out=held_out)

@@ -15,24 +15,16 @@ from softswitch.oracles.batch_sizes import Batches
 from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions, TorchRows, seeded
 from softswitch.support.tracing import function_digest, strip_addresses
 
-REPORT, UPDATE, LAYERS = 0, 1, 2
-"""Numbers of the random streams: rows of reports, rows of gradients, and layers such as dropout."""
+REPORT, UPDATE, LAYERS = 0, 1, 2  # random streams: rows of reports, rows of gradients, and layers such as dropout
 Arrays = Mapping[str, Any]
 
 
 class TorchOracle(HostOracle):
     """Oracle of clients that hold PyTorch data sets and take gradient steps of one module, one after another.
 
-    Args:
-        functions: Objective and constraint of the module.
-        clients: Rows of each client.
-        held_out: Held-out rows in the clients' order, None for a client without any; None: no held-out rows.
-        participants: Number of clients m in a round.
-        local_steps: Number of local steps E.
-        batches: Numbers of rows of a report and of a gradient.
-        replace: Whether rows are drawn with replacement. None: yes, but a client with no more rows than a batch uses
-            each row once.
-        client_optimum: f_i* of each client if objectives are regrets. Default: None, no regrets.
+    ``held_out`` has an entry for each client, None for one without such rows. By default all clients take part, with
+    all rows. If ``replace`` is None, rows are drawn with replacement, but a client with no more rows than a batch uses
+    each row once. ``client_optimum`` are the f_i* if objectives are regrets.
     """
 
     client_count = property(lambda self: len(self._clients))

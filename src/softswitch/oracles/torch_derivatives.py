@@ -20,22 +20,15 @@ from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, map_batch, parameters, seeded
 from softswitch.problem.domains import Domain
 
-PROBE_ROWS = 8
-"""Maximum number of rows on which the functions are checked before a run."""
+PROBE_ROWS = 8  # maximum number of rows on which the functions are checked before a run
 
 
 class TorchDerivatives(DerivativeOracle):
     """Derivative oracle of clients with PyTorch data, by automatic differentiation, one client after another.
 
-    Functions compute in ``eval`` mode. ``reply`` does not change the module; ``evaluate`` loads parameters into it.
-
-    Args:
-        functions: Objective and constraint of a module, whose parameters are the start.
-        clients: Rows by client label, for at least one client.
-        held_out: Rows for ``evaluate_held_out`` in the clients' order, None for a client without any. Default: none.
-        domain: ``Ball`` or ``Box``. Default: None, no domain.
-        convex: Whether the functions are declared convex. Default: None, unknown.
-        client_optimum: f_i* of each client if objectives are regrets. Default: None, no regrets.
+    Functions compute in ``eval`` mode; the parameters of their module are the start. ``reply`` does not change the
+    module, ``evaluate`` loads parameters into it. ``held_out`` has an entry for each client, None for one without such
+    rows. ``client_optimum`` are the f_i* if objectives are regrets.
     """
 
     def __init__(
@@ -97,33 +90,20 @@ class TorchDerivatives(DerivativeOracle):
         """Return values, gradients and the Hessian at the query's point; 0 for clients that are not ``needed``."""
         weights = np.c_[query.weights, query.multipliers]
         needed = np.ones(len(weights), bool) if needed is None else needed
-        self.rows += int(3 * self.sizes[needed].sum() + self.size * self.sizes[weights.any(axis=1) & needed].sum())
-        values, jacobian = np.zeros(weights.shape), np.zeros((*weights.shape, self.size))
-        hessian = np.zeros((self.size, self.size))
-        for i in np.flatnonzero(needed):
-            batch = self._clients[i].all_rows(keep=True)
-            values[i], jacobian[i], part = self._derive(batch, query.point, weights[i])
-            hessian += part
+        batches = ((i, self._clients[i].all_rows(keep=True)) for i in np.flatnonzero(needed))
+        parts = ((i, self._derive(batch, query.point, weights[i])) for i, batch in batches)
+        values, jacobian, hessian = self.add_up(parts, weights, needed)
         if self._optimum is not None:
             values[:, 0] -= np.where(needed, self._optimum, 0)
-        symmetric = (hessian + hessian.T) / 2
-        return Derivatives(values[:, 0], values[:, 1:], jacobian[:, 0], jacobian[:, 1:], symmetric)
+        return Derivatives(values[:, 0], values[:, 1:], jacobian[:, 0], jacobian[:, 1:], hessian)
 
     def row_hessian(self, point: np.ndarray, function: int, row: int) -> np.ndarray:
-        """Return the Hessian of a function on one row of the first client; NaN if it does not apply to the row.
-
-        Args:
-            point: Parameters as one vector.
-            function: 0 for the objective; a larger number for a constraint.
-            row: Index of the row.
-        """
+        """Return the Hessian of function 0 (f), 1, 2, … (g) on one row of the first client; NaN if it has no value."""
         weights = np.eye(1 + self.shape[1])[function]
         values, _, hessian = self._derive(self._clients[0].take(np.array([row])), point, weights)
         return np.where(np.isfinite(values[function]), hessian, np.nan) + np.zeros((self.size, self.size))
 
-    def _derive(
-        self, batch: Any, point: np.ndarray, weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
+    def _derive(self, batch: Any, point: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         """Return (f, g) of one client, their gradients, and the Hessian of their sum with ``weights``."""
         device = next(iter(self._functions.trained.values())).device
         at = torch.tensor(point, dtype=torch.float64, device=device, requires_grad=True)
@@ -149,11 +129,8 @@ class TorchDerivatives(DerivativeOracle):
         fixed = {name: _to_double(tensor.detach()) for name, tensor in tensors.items()}
         swapped = fixed | {name: part.reshape(self.start[name].shape) for name, part in parts}
         with _evaluating(module), _InDouble() as precision:
-            values = torch.func.functional_call(
-                self._call,
-                {f"module.{name}": tensor for name, tensor in swapped.items()},
-                (map_batch(_to_double, batch),),
-            )
+            named = {f"module.{name}": tensor for name, tensor in swapped.items()}
+            values = torch.func.functional_call(self._call, named, (map_batch(_to_double, batch),))
         if precision.is_lost:
             self.is_exact, self.rounding = False, mean_rounding(self.sizes, is_exact=False)
         return values.to(at)

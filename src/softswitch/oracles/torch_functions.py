@@ -21,10 +21,8 @@ from softswitch.support.tracing import function_digest
 Function = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizer = Callable[..., torch.optim.Optimizer]
 Weights = dict[str, torch.Tensor]
-ROWS_IN_DIGEST = 64
-"""Maximum number of evenly spaced rows in the digest of a Dataset that does not consist of tensors."""
-STATISTICS_SEED = 0x5EED
-"""Random seed for layers that draw random numbers while batch-norm statistics are recomputed."""
+ROWS_IN_DIGEST = 64  # maximum number of evenly spaced rows in the digest of a Dataset that does not consist of tensors
+STATISTICS_SEED = 0x5EED  # random seed for layers that draw random numbers while batch-norm statistics are recomputed
 
 
 class TorchRows:
@@ -146,9 +144,7 @@ class ModuleFunctions:
         checks.check_callable("objective", objective, "(module, batch) -> scalar")
         checks.check_callable("constraint", constraint, "(module, batch) -> scalar or vector")
         if isinstance(constraint, PooledConstraint):
-            raise TypeError(
-                "constraint must be a function of module and batch, not a PooledConstraint, which needs JAX"
-            )
+            raise TypeError("constraint must be a function of module and batch; a PooledConstraint needs JAX")
         if surrogate is not None:
             checks.check_callable("constraint_surrogate", surrogate, "(module, batch) -> scalar or vector")
         if optimizer is not None:

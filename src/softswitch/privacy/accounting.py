@@ -16,12 +16,9 @@ from typing import Any
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases, zcdp_budget
 from softswitch.support.text import format_number
 
-DISCRETIZATION = 1e-3
-"""Grid interval of privacy losses, which are rounded up to its multiples."""
-LARGE_EPSILON = 50.0
-"""Value of ε above which the looser but fast bound by Rényi divergences is used."""
-RELATIVE_TOLERANCE = 1e-3
-"""Largest fraction by which calibrated noise exceeds the required noise."""
+DISCRETIZATION = 1e-3  # grid interval of privacy losses, which are rounded up to its multiples
+LARGE_EPSILON = 50.0  # value of ε above which the looser but fast bound by Rényi divergences is used
+RELATIVE_TOLERANCE = 1e-3  # largest fraction by which calibrated noise exceeds the required noise
 _ORDERS = [*range(2, 65), 80, 128, 256, 512, 1024]  # of Rényi divergences
 
 

@@ -14,8 +14,7 @@ from softswitch.data.client_data import Rows
 from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 
-ROWS_TOGETHER, NUMBERS_TOGETHER = 4096, 1 << 22
-"""Maximum number of rows whose values are computed at a time, and of gradient entries of rows at a time."""
+ROWS_TOGETHER, NUMBERS_TOGETHER = 4096, 1 << 22  # maximum number of rows, and of entries of row gradients, at a time
 
 
 class DrawnRows(NamedTuple):
@@ -71,9 +70,7 @@ def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Ar
     return jnp.where(counted[:, None], jax.vmap(clip_row)(evaluate_rows(losses, params, batch)), 0).sum(axis=0)
 
 
-def sum_clipped_gradients(
-    losses: Losses, params: Params, batch: Batch, counted: Array, mix: Array, clip: Any
-) -> Params:
+def sum_clipped_gradients(losses: Losses, params: Params, batch: Batch, counted: Array, mix: Any, clip: Any) -> Params:
     """Return the sum over the counted rows of the gradients of <mix, (f, g)>, each clipped to norm ``clip``.
 
     The surrogate replaces g if there is one. Gradients that are not finite count as 0.

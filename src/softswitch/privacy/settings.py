@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from softswitch.support import checks
 
-SIZE_THRESHOLD = 4.0
-"""Number of standard deviations of its noise up to which a noisy number of rows counts as 0."""
+SIZE_THRESHOLD = 4.0  # number of standard deviations of its noise up to which a noisy number of rows counts as 0
 _LIMITS: dict[str, dict[str, float]] = {
     "epsilon": {"minimum": 1e-6},  # smaller values overflow in the accounting
     "noise": {"minimum": 1e-9},

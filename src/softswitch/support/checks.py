@@ -100,14 +100,7 @@ def closest_match(name: str, known: Sequence[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 
-JSON_TYPES: dict[Any, str] = {
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    None: "null",
-}
-"""Names of the JSON types in error messages."""
+JSON_TYPES: Any = {str: "text", bool: "true or false", int: "a whole number", float: "a number", None: "null"}
 MAX_NUMBER = 1e300  # largest accepted magnitude; larger numbers cannot be plotted or added up
 ANY = ...  # schema that every value matches
 Schema = Any

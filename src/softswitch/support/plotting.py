@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"
-NARROW_WIDTH = 7.2
-"""Width in inches of a figure that is legible on a screen of 390 pixels."""
+NARROW_WIDTH = 7.2  # width in inches of a figure that is legible on a screen of 390 pixels
 NARROW_LEGEND = 92  # characters that fit in a line of a narrow figure's legend
 
 

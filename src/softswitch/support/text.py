@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console, RenderableType
 
-MISSING = "—"
-"""Text for a number that is missing or not finite."""
+MISSING = "—"  # text for a number that is missing or not finite
 SMALLEST = 1e-6  # nonzero numbers closer to 0 are written as <0.000001
 _LONG_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[+-]?\d+)?(?![\w.])")
 

@@ -22,8 +22,7 @@ from softswitch.support import checks
 from softswitch.theory.client_gaps import heterogeneity
 from softswitch.theory.theorems import Constants
 
-MAX_CLIENTS = 50
-"""Maximum number of clients, drawn at random, at which noise and gradient norms are measured."""
+MAX_CLIENTS = 50  # maximum number of clients, drawn at random, at which noise and gradient norms are measured
 
 
 def estimate_constants(

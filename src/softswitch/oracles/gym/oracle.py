@@ -24,8 +24,7 @@ Environment = str | Callable[[], gymnasium.Env] | Callable[[int], VectorEnv]
 """A Gymnasium id; a function that makes an environment; or one that makes a vector environment of a given size."""
 CostFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Function (observations, environment actions, next observations) -> costs, with one row for each episode."""
-EVALUATION_SEED = 20_240
-"""Random seed of all evaluations, so that policies are compared on the same random numbers."""
+EVALUATION_SEED = 20_240  # random seed of all evaluations, so that policies are compared on the same random numbers
 
 
 class Played(NamedTuple):

@@ -18,8 +18,7 @@ from softswitch.support import checks
 Weights = dict[str, np.ndarray]  # of a policy network, by name
 LOG_DEVIATION = "log_deviation"  # name of the weights that are logarithms of standard deviations
 FIRST_LOG_DEVIATION = -0.5  # their initial value
-LAST_LAYER = 0.1
-"""Factor of the initial weights of the last layer, which makes initial actions nearly independent of observations."""
+LAST_LAYER = 0.1  # factor of the initial weights of the last layer: actions hardly depend on observations at first
 
 
 @dataclass(frozen=True)

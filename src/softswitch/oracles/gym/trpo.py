@@ -12,12 +12,9 @@ from scipy.sparse.linalg import LinearOperator, cg
 from softswitch.oracles.gym.policy import ActionDistribution, NumpyNetwork, Weights
 
 RIDGE = 1e-2  # regularisation of the baseline
-MAX_PRODUCT_INPUTS = 12
-"""Maximum number of components of an observation for which the baseline uses products of all pairs."""
-ITERATIONS, DAMPING = 10, 1e-3
-"""Maximum number of conjugate gradient iterations, and damping added to the Fisher matrix."""
-SHORTEN, ATTEMPTS = 0.8, 10
-"""Backtracking factor and maximum number of step lengths of the line search."""
+MAX_PRODUCT_INPUTS = 12  # maximum size of an observation for which the baseline uses products of all pairs
+ITERATIONS, DAMPING = 10, 1e-3  # maximum number of conjugate gradient iterations, and damping of the Fisher matrix
+SHORTEN, ATTEMPTS = 0.8, 10  # backtracking factor and maximum number of step lengths of the line search
 
 
 def discounted_sums(per_step: np.ndarray, discount: float) -> np.ndarray:
