@@ -156,10 +156,8 @@ class ClientData:
             buffer[block] = column[block] if order is None else column[order[block]]
         bad = non_finite_rows(buffer)
         if len(bad):
-            raise ValueError(
-                f"data[{key!r}] must be finite, but {len(bad)} rows hold NaN or infinity "
-                f"(the first at client {owner_of(self, bad[0])!r}); fill or drop them"
-            )
+            given = f"{len(bad)} rows hold NaN or infinity (the first at client {owner_of(self, bad[0])!r})"
+            raise ValueError(f"data[{key!r}] must be finite, but {given}; fill or drop them")
         return jax.device_put(buffer, may_alias=True)
 
 

@@ -65,10 +65,9 @@ def split_dirichlet(
             client[rows] = np.searchsorted(ends, np.arange(len(rows)), side="right").clip(max=clients - 1)
         if np.bincount(client, minlength=clients).min() >= min_rows:
             return client
-    raise ValueError(
-        f"no split of {len(labels)} rows gave each of {clients} clients min_rows = {min_rows} rows in 1,000 tries; "
-        f"raise concentration (now {concentration:g}), or lower clients or min_rows"
-    )
+    wanted = f"gave each of {clients} clients min_rows = {min_rows} rows in 1,000 tries"
+    advice = f"raise concentration (now {concentration:g}), or lower clients or min_rows"
+    raise ValueError(f"no split of {len(labels)} rows {wanted}; {advice}")
 
 
 def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:

@@ -273,10 +273,8 @@ class StreamedData:
             raise ValueError(f"{len(rows)} rows from {self._client(rows)} on: {error}") from error
         place[...] = column
         if is_inexact and len(bad := client_data.non_finite_rows(place)):
-            raise ValueError(
-                f"data[{key!r}] must be finite, but {len(bad)} of {len(rows)} rows hold NaN or infinity "
-                f"(the first at {self._client(rows[bad])}); fill or drop them"
-            )
+            given = f"{len(bad)} of {len(rows)} rows hold NaN or infinity (the first at {self._client(rows[bad])})"
+            raise ValueError(f"data[{key!r}] must be finite, but {given}; fill or drop them")
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the clients' names and sizes, and of up to 1,024 evenly spaced rows."""

@@ -51,10 +51,8 @@ class Automatic:
         if not (isinstance(method, type) and issubclass(method, Method)) or issubclass(method, SQP):
             raise TypeError(f"method must be a class of a first-order method, such as SoftmaxSGM, but is {method!r}")
         if settings.get("step_size") is not None:
-            raise ValueError(
-                f"step_size must not be given to Automatic, but is {settings['step_size']!r}: "
-                f"use {method.__name__}(...) for a method with given settings"
-            )
+            advice = f"use {method.__name__}(...) for a method with given settings"
+            raise ValueError(f"step_size must not be given to Automatic, but is {settings['step_size']!r}: {advice}")
         open_settings = {"step_size"} | ({"alpha"} if issubclass(method, SoftmaxSGM) else set())
         given: dict[str, Any] = {**dict.fromkeys(open_settings), **settings, "tolerance": tolerance}
         self.template: Method = method(**given)

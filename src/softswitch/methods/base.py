@@ -19,21 +19,11 @@ from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
+from softswitch.support.checks import NONNEGATIVE, NUMBER, POSITIVE, limits
 from softswitch.support.function_equality import TracedSettings
 
 Schedule = Callable[[Any], Any]
 PAPER_SLACK = 10.0  # default of ``Method.slack``: A of λ = ε/(1 + 1/A), as in the paper's experiments
-
-
-def limits(**bounds: float) -> dict[str, Any]:
-    """Return dataclass field metadata: the setting must be a number within these bounds, as for ``check_real``.
-
-    None and schedules are accepted if the annotation of the field names them.
-    """
-    return {"limits": bounds}
-
-
-NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)  # metadata of fields
 
 
 def differs(one: Any, other: Any) -> bool:
@@ -110,18 +100,11 @@ class Method(TracedSettings, ABC):
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, optax.GradientTransformation):
-            raise TypeError(
-                "optimizer must be a function from a step size to an optax transformation, such as optax.adam, "
-                f"but is a finished transformation; pass optax.adam, not optax.adam(0.001). Got {self.optimizer!r}"
-            )
+            given = f"is a finished transformation; pass optax.adam, not optax.adam(0.001). Got {self.optimizer!r}"
+            raise TypeError(f"optimizer must be a function from a step size to an optax transformation, but {given}")
         if self.optimizer is not None:
             checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
-        for setting in fields(self):
-            value, accepted = getattr(self, setting.name), str(setting.type)
-            is_exempt = (value is None and "None" in accepted) or (callable(value) and "Schedule" in accepted)
-            if "limits" in setting.metadata and not is_exempt:
-                number = checks.check_real(setting.name, value, **setting.metadata["limits"])
-                object.__setattr__(self, setting.name, number)
+        checks.check_limits(self)
         if self.criterion is not None:
             checks.check_choice("criterion", self.criterion, CRITERIA)
         for name, kind in (("direction", Optimistic), ("at_clients", AtClients)):
@@ -131,10 +114,8 @@ class Method(TracedSettings, ABC):
             byzantine = checks.check_integer("robust", self.robust, minimum=0)
             object.__setattr__(self, "robust", byzantine or None)
             if byzantine and self.switches_on == "pooled":
-                raise ValueError(
-                    f"robust={byzantine} needs the criterion 'softmax', 'max' or 'mean', but criterion is 'pooled': "
-                    "a false term of a sum over all clients cannot be detected"
-                )
+                reason = "criterion is 'pooled': a false term of a sum over all clients cannot be detected"
+                raise ValueError(f"robust={byzantine} needs the criterion 'softmax', 'max' or 'mean', but {reason}")
 
     def __str__(self) -> str:
         """Return the method's name and the settings that differ from their defaults."""
@@ -243,10 +224,8 @@ class Method(TracedSettings, ABC):
         if self.switches_on == "mean":
             return softmax_mean(values, 0.0, reported)
         if reports.pooled is None:
-            raise ValueError(
-                "criterion='pooled' needs a constraint given as PooledConstraint(statistics, value), "
-                "but this problem's constraint is a plain function"
-            )
+            needed = "a constraint given as PooledConstraint(statistics, value)"
+            raise ValueError(f"criterion='pooled' needs {needed}, but this problem's constraint is a plain function")
         return array_namespace(reports.pooled).max(reports.pooled)
 
 
@@ -262,10 +241,8 @@ def check_over_network(method: Method) -> None:
     }
     needed = [name for name, needs_it in needs.items() if needs_it]
     if needed:
-        raise ValueError(
-            f"{type(method).__name__} needs {' and '.join(needed)}, which clients over a network do not send; run it "
-            "with the compiled engine"
-        )
+        reason = "which clients over a network do not send; run it with the compiled engine"
+        raise ValueError(f"{type(method).__name__} needs {' and '.join(needed)}, {reason}")
 
 
 def switch(method: Method, reports: Reports, criterion: Any, objective_weights: Array, pair_weights: Any) -> Decision:

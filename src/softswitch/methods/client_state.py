@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
@@ -126,10 +126,8 @@ class Consensus(AtClients):
         pull: π > 0, the weight of the quadratic term, in units of h per unit of w². Default: 1.
     """
 
-    pull: float = 1.0  # type: ignore[misc]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pull", checks.check_real("pull", self.pull, above=0))
+    pull: float = field(default=1.0, metadata=checks.POSITIVE)  # type: ignore[misc]
+    __post_init__ = checks.check_limits
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return the initial dual variables, κ_i = 0 for every client."""

@@ -12,7 +12,6 @@ from jaxtyping import Array
 
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.methods.weighting import equal_weights, softmax_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +46,6 @@ def descend_on_both(method: Method, reports: Reports, criterion: Any, objective:
     divisor = xp.where(weights > 0, weights, xp.ones_like(weights))
     loss = LocalLoss(objective / divisor, constraint / divisor[:, None], 0.0, method.tolerance)
     return Decision(criterion, method.passes(criterion, reports), weights, loss)
-
-
-def softmax_or_equal(values: Array, alpha: Any, mask: Array, stand_for: Array | None = None) -> Array:
-    """Return the weights softmax(α·values) over the mask, or ``equal_weights`` if α is None."""
-    return equal_weights(values, mask, stand_for) if alpha is None else softmax_weights(values, alpha, mask)
 
 
 def of_participants(state: Any, reports: Reports) -> Any:

@@ -110,10 +110,8 @@ def check_compression(way: AtClients | None, domain: Domain | None, robust: int 
     if not isinstance(way, Compression):
         return
     if way.down is not None and domain is not None:
-        raise ValueError(
-            f"domain must be None with compressed parameter changes, but is {domain!r}: clients add up the changes and "
-            "cannot project; omit down to compress directions only"
-        )
+        reason = "clients add up the changes and cannot project; omit down to compress directions only"
+        raise ValueError(f"domain must be None with compressed parameter changes, but is {domain!r}: {reason}")
     if robust is not None:
         raise ValueError(f"robust={robust} compares whole directions and cannot be combined with Compression; omit one")
 

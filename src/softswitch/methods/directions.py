@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
@@ -26,10 +26,8 @@ class Optimistic(TracedSettings):
         carry: Extrapolation factor s >= 0. 0 gives plain steps. Default: 1, which gives 2u_k − u_j.
     """
 
-    carry: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "carry", checks.check_real("carry", self.carry, minimum=0))
+    carry: float = field(default=1.0, metadata=checks.NONNEGATIVE)
+    __post_init__ = checks.check_limits
 
 
 class OptimisticDirection(Part):

@@ -11,16 +11,9 @@ from jaxtyping import Array, Float
 
 from softswitch.methods.base import NONNEGATIVE, POSITIVE, Method, limits
 from softswitch.methods.client_state import AtClients, Consensus
-from softswitch.methods.comparison import (
-    ComparisonMethod,
-    descend,
-    descend_on_both,
-    of_participants,
-    softmax_or_equal,
-    update_entries,
-)
+from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weighting import equal_weights
+from softswitch.methods.weighting import equal_weights, softmax_or_equal
 from softswitch.support import checks
 
 CONSENSUS = Consensus()  # default of ``ProxAL.at_clients``

@@ -9,16 +9,9 @@ import jax.numpy as jnp
 from array_api_compat import array_namespace
 
 from softswitch.methods.base import NONNEGATIVE, limits
-from softswitch.methods.comparison import (
-    ComparisonMethod,
-    descend,
-    descend_on_both,
-    of_participants,
-    softmax_or_equal,
-    update_entries,
-)
+from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weighting import equal_weights
+from softswitch.methods.weighting import equal_weights, softmax_or_equal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,14 +34,9 @@ def min_participants(byzantine: int) -> int:
 
 def check_robust(method: Method, participants: int) -> None:
     """Raise ValueError if fewer than 2b + 1 clients take part in a round of a method with ``robust=b``."""
-    if method.robust is None:
-        return
-    least = min_participants(method.robust)
-    if participants < least:
-        raise ValueError(
-            f"robust={method.robust} needs at least 2·{method.robust} + 1 = {least} clients in every round, but "
-            f"{participants} take part"
-        )
+    if (b := method.robust) is not None and participants < (least := min_participants(b)):
+        needed = f"at least 2·{b} + 1 = {least} clients in every round"
+        raise ValueError(f"robust={b} needs {needed}, but {participants} take part")
 
 
 class RobustAggregation(Part):
@@ -118,12 +113,11 @@ def cap_weights(decide: Decide, state: Any, reports: Reports, decision: Decision
         again, _ = decide(state, remaining)
         rest = jnp.maximum(1 - cap * is_capped.sum(), 0)
         weights = jnp.where(is_capped, cap, rest * again.weights).astype(weights.dtype)
-        per_client = jax.tree.map(
-            lambda kept, new: jnp.where(expand_like(is_capped, kept), kept, new).astype(kept.dtype),
-            per_client,
-            again.local_loss.own,
-        )
-        return is_capped, weights, per_client
+
+        def keep_capped(kept: Array, new: Array) -> Array:
+            return jnp.where(expand_like(is_capped, kept), kept, new).astype(kept.dtype)
+
+        return is_capped, weights, jax.tree.map(keep_capped, per_client, again.local_loss.own)
 
     first = (jnp.zeros(decision.weights.shape, bool), decision.weights, decision.local_loss.own)
     _, weights, per_client = lax.while_loop(exceeds_cap, apply_cap, first)

@@ -63,14 +63,7 @@ class BestIterate(NamedTuple):
     score: Float[Array, ""]  # its reported worst-client objective; +∞ while no iterate was feasible
     criterion: Float[Array, ""]  # the smallest criterion of any iterate, feasible or not; +∞ before the first
 
-    def offer(
-        self,
-        params: Params,
-        score: Float[Array, ""],
-        feasible: Bool[Array, ""],
-        criterion: Float[Array, ""],
-        counts: Bool[Array, ""],
-    ) -> BestIterate:
+    def offer(self, params: Params, score: Array, feasible: Array, criterion: Array, counts: Array) -> BestIterate:
         """Return the better of this and the iterate ``params``; an invalid round (``counts`` is False) is ignored."""
         better = feasible & (score < self.score)
         nearer = counts & (criterion < self.criterion)
@@ -150,15 +143,12 @@ def check_optimizer(method: Method, params: Params) -> None:
         jax.eval_shape(update, jnp.int32(0), params)
     except (TypeError, AttributeError) as error:
         if made and not isinstance(made[0], optax.GradientTransformation):
-            raise TypeError(
-                f"optimizer must be a function from a step size to an optax transformation, but returns {made[0]!r}"
-            ) from error
+            expected = "a function from a step size to an optax transformation"
+            raise TypeError(f"optimizer must be {expected}, but returns {made[0]!r}") from error
         if isinstance(error, AttributeError):
             raise
-        raise ValueError(
-            f"optimizer must need only a direction, the parameters and a value, but {method.server_optimizer!r} needs "
-            f"more: {error}. The server cannot evaluate functions, as a line search would need"
-        ) from error
+        needs = f"{method.server_optimizer!r} needs more: {error}. A line search cannot be used"
+        raise ValueError(f"optimizer must need only a direction, the parameters and a value, but {needs}") from error
 
 
 def active_parts(method: Method, memory: Memory | None, pool: Any = None, weight_cap: Any = None) -> tuple[Part, ...]:

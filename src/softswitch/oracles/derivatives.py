@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -170,6 +170,14 @@ class _Functions:
         return jnp.concatenate([gap, jnp.where(jnp.isneginf(gap), gap, -gap)])
 
 
+class Program(NamedTuple):
+    """Static settings of ``derive_clients``."""
+
+    functions: _Functions
+    width: int  # rows of a batch, with padding
+    columns: int  # columns of a Hessian that are computed together
+
+
 class RowDerivatives(DerivativeOracle):
     """Derivative oracle of rows in memory, by a compiled program.
 
@@ -261,12 +269,11 @@ class RowDerivatives(DerivativeOracle):
         for clients, width in self.groups:
             if needed[clients].any():
                 arguments = clients.astype(np.int32), weights[clients], needed[clients]
-                yield clients, derive_clients(point, self._rows, *arguments, **self.program(width))
+                yield clients, derive_clients(point, self._rows, *arguments, self.program(width))
 
-    def program(self, width: int) -> dict[str, Any]:
-        """Return the static arguments of ``derive_clients`` for batches of ``width`` rows."""
-        columns = max(1, min(self.size, SLICE_BYTES // (64 * width)))
-        return {"functions": self._functions, "width": width, "columns": columns}
+    def program(self, width: int) -> Program:
+        """Return the static argument of ``derive_clients`` for batches of ``width`` rows."""
+        return Program(self._functions, width, max(1, min(self.size, SLICE_BYTES // (64 * width))))
 
 
 def _group_by_width(sizes: np.ndarray, parameters: int, *, exactly: bool) -> list[tuple[np.ndarray, int]]:
@@ -380,7 +387,6 @@ def derive_clients(
     clients: Array,
     weights: Array,
     needed: Array,
-    *,
     functions: _Functions,
     width: int,
     columns: int,

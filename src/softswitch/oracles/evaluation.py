@@ -31,6 +31,7 @@ MAX_WIDTHS = 64  # maximum number of client sizes for functions that ignore row 
 FEW_ROWS = 1 << 14  # rows, padding included, up to which all clients share one width: one program is then faster
 SliceSize = Callable[[int, int], int]
 """Function (number of clients, bytes of each) -> number of clients that are computed together."""
+WRITE_MEANS = "write means as jnp.average(loss, weights=batch['weight'])"  # advice in errors
 Evaluator = Callable[[Params], Evaluation]
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
 """Local loss of one client: (params, batch, coefficients of the client, random key or None) -> scalar."""
@@ -286,11 +287,9 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
     widths = clients.sizes if ignoring_weights else padded_widths(clients)
     distinct = np.unique(widths)
     if len(distinct) > MAX_WIDTHS:
-        raise ValueError(
-            f"{' and '.join(ignoring_weights)} must read batch['weight'], because clients have {len(distinct)} "
-            f"different sizes (more than {MAX_WIDTHS}) and are evaluated in padded batches whose padding has weight 0; "
-            "write means as jnp.average(loss, weights=batch['weight'])"
-        )
+        sizes = f"clients have {len(distinct)} different sizes (more than {MAX_WIDTHS})"
+        reason = f"{sizes} and are evaluated in padded batches whose padding has weight 0"
+        raise ValueError(f"{' and '.join(ignoring_weights)} must read batch['weight'], because {reason}; {WRITE_MEANS}")
     groups = [np.flatnonzero(widths == width).astype(np.int32) for width in distinct]
     order = np.argsort(np.concatenate(groups), kind="stable").astype(np.int32)
     groups_on_device = tuple(jnp.asarray(group) for group in groups)

@@ -16,17 +16,9 @@ from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, all_rows, client_bit_count, make_batching, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss, Reports
+from softswitch.oracles import evaluation
 from softswitch.oracles.base import STATIC, Evaluation, Federation, Oracle
-from softswitch.oracles.evaluation import (
-    Loss,
-    Losses,
-    client_values,
-    evaluate_clients,
-    map_slices,
-    plan_evaluation,
-    slice_size,
-    sum_slices,
-)
+from softswitch.oracles.evaluation import WRITE_MEANS, Loss, Losses, client_values, map_slices, slice_size, sum_slices
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.problem.parameters import Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
@@ -232,10 +224,8 @@ class GradientOracle(Oracle):
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the rows of a round for values, m·B_ζ, and for gradients, m·E·B_g; all rows are ``row_count``."""
-        values, gradients = (
-            row_count if batching.draws is None else self.participants * batching.width
-            for batching in (self.report_batching, self.update_batching)
-        )
+        both = (self.report_batching, self.update_batching)
+        values, gradients = (row_count if how.draws is None else self.participants * how.width for how in both)
         return values, self.local_steps * gradients
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
@@ -252,7 +242,7 @@ class GradientOracle(Oracle):
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
-        return evaluate_clients(self.evaluation_plan, self.rows, params, self.losses)
+        return evaluation.evaluate_clients(self.evaluation_plan, self.rows, params, self.losses)
 
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
         """Return the batch of one client from its row indices ``drawn``; the row weights have ``dtype``."""
@@ -265,11 +255,7 @@ def _fused_gradient(loss: Callable[[Params, Any], Array], params: Params, weight
 
 
 def make_gradient_oracle(
-    problem: Problem,
-    clients: ClientData,
-    sampling: Sampling,
-    compute: Compute | None = None,
-    held_out: ClientData | None = None,
+    problem: Problem, clients: ClientData, sampling: Sampling, compute: Compute | None = None, held_out: Any = None
 ) -> GradientOracle:
     """Return the oracle of a problem and its clients; raise if they do not match, or a function is invalid."""
     compute = compute or Compute()
@@ -285,10 +271,7 @@ def make_gradient_oracle(
         reason = "clients have different sizes and batch_size=None pads the smaller ones with rows of weight 0"
         if len(clients.strata) > 1:
             reason = "strata are drawn in other proportions than the client's own"
-        raise ValueError(
-            f"{' and '.join(ignoring)} must read batch['weight'], because {reason}; write means as "
-            "jnp.average(loss, weights=batch['weight'])"
-        )
+        raise ValueError(f"{' and '.join(ignoring)} must read batch['weight'], because {reason}; {WRITE_MEANS}")
     participants, together = sampling.participants(len(clients)), compute.client_batch_size
     if together is None:
         # Memory of a client: its batch; three more times that, or a network's activations if they are larger; and for
@@ -306,7 +289,7 @@ def make_gradient_oracle(
         check_columns(held_out, clients)
     return GradientOracle(
         rows=clients.rows,
-        evaluation_plan=plan_evaluation(clients, ignoring),
+        evaluation_plan=evaluation.plan_evaluation(clients, ignoring),
         losses=losses,
         constraints=traced.constraints,
         participants=participants,
@@ -314,7 +297,7 @@ def make_gradient_oracle(
         report_batching=report,
         update_batching=update,
         slice_size=together,
-        held_out=None if held_out is None else (plan_evaluation(held_out, ignoring), held_out.rows),
+        held_out=None if held_out is None else (evaluation.plan_evaluation(held_out, ignoring), held_out.rows),
         by_size=compute.group_by_size and not (losses.is_random or losses.has_pooled_constraint or ignoring),
     )
 
@@ -344,9 +327,7 @@ def _make_batchings(sampling: Sampling, clients: ClientData, replace: bool | Non
 
 def check_columns(held_out: ClientData, clients: ClientData) -> None:
     """Raise ValueError unless the held-out data has the columns of the clients, with equal shapes and dtypes."""
-    given, expected = (
-        {key: (column.shape[1:], column.dtype.name) for key, column in data.rows.columns.items()}
-        for data in (held_out, clients)
-    )
+    both = (data.rows.columns.items() for data in (held_out, clients))
+    given, expected = ({key: (column.shape[1:], column.dtype.name) for key, column in columns} for columns in both)
     if given != expected:
         raise ValueError(f"held_out must have the clients' columns {expected}, but has {given}")

@@ -131,7 +131,7 @@ class OutOfCoreDerivatives(RowDerivatives):
                 if needed[clients].any():
                     rows, places = read_clients(self._data, clients, width), np.arange(len(clients), dtype=np.int32)
                     arguments = places, weights[clients], needed[clients]
-                    yield clients, derive_clients(point, rows, *arguments, **self.program(width))
+                    yield clients, derive_clients(point, rows, *arguments, self.program(width))
                     del rows  # before the next block is read
 
 

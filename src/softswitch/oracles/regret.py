@@ -100,8 +100,6 @@ def check_optimum(optimum: Any, names: tuple[Any, ...]) -> np.ndarray:
     except (TypeError, ValueError):
         numbers = np.zeros(0)
     if numbers.shape != (len(names),) or not (np.isfinite(numbers) | np.isneginf(numbers)).all():
-        raise ValueError(
-            f"optimum must be one number for each of {len(names)} clients (in their order, or a dict by name), "
-            f"but is {optimum!r}"
-        )
+        expected = f"one number for each of {len(names)} clients (in their order, or a dict by name)"
+        raise ValueError(f"optimum must be {expected}, but is {optimum!r}")
     return numbers

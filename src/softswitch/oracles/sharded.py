@@ -22,7 +22,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, can_index_words, client_bit_count, sample_clients
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import STATIC, Evaluation
-from softswitch.oracles.derivatives import RowDerivatives, derive_clients
+from softswitch.oracles.derivatives import Program, RowDerivatives, derive_clients
 from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
 from softswitch.oracles.gradient import GradientOracle, RowDraws, make_gradient_oracle
 from softswitch.oracles.options import Sampling
@@ -363,22 +363,20 @@ class ShardedDerivatives(RowDerivatives):
         for group, width in self.groups:
             if needed[group].any():
                 clients = group_by_device(group, owner, oracle.mesh.size).reshape(-1)
-                arguments = (oracle.rows.columns, clients, weights[clients], needed[clients])
-                counts = oracle.rows.offsets, oracle.rows.counts
-                values, jacobian, total = _derive_sharded(
-                    arguments, (point, counts), mesh=oracle.mesh, program=tuple(self.program(width).items())
-                )
+                sharded = (oracle.rows.columns, clients, weights[clients], needed[clients])
+                replicated = point, (oracle.rows.offsets, oracle.rows.counts)
+                values, jacobian, total = _derive_sharded(sharded, replicated, oracle.mesh, self.program(width))
                 valid = clients < len(owner)
                 yield clients[valid], (np.asarray(values)[valid], np.asarray(jacobian)[valid], total)
 
 
 @partial(jax.jit, static_argnames=("mesh", "program"))
-def _derive_sharded(sharded: Any, replicated: Any, *, mesh: Mesh, program: tuple[tuple[str, Any], ...]) -> Any:
+def _derive_sharded(sharded: Any, replicated: Any, mesh: Mesh, program: Program) -> Any:
     """Return the values and gradients of clients in the order of the devices, and the Hessian of their weighted sum."""
 
     def on_device(sharded: Any, replicated: Any) -> Any:
         (columns, *clients), (point, counts) = sharded, replicated
-        values, jacobian, total = derive_clients(point, Rows(columns, *counts), *clients, **dict(program))
+        values, jacobian, total = derive_clients(point, Rows(columns, *counts), *clients, program)
         return values, jacobian, lax.psum(total, AXIS)
 
     specs, results = (SHARDED, REPLICATED), (SHARDED, SHARDED, REPLICATED)

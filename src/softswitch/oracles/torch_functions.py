@@ -132,12 +132,7 @@ class ModuleFunctions:
     """
 
     def __init__(
-        self,
-        module: torch.nn.Module,
-        objective: Function,
-        constraint: Any,
-        surrogate: Any = None,
-        optimizer: Any = None,
+        self, module: Any, objective: Function, constraint: Any, surrogate: Any = None, optimizer: Any = None
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, but is {module!r}")
@@ -307,10 +302,9 @@ class BatchNormStatistics:
         rest = 0 if loader is None or loader.drop_last else len(rows) % (loader.batch_size or len(rows))
         if layers and (len(rows) == 1 or batch_size == 1 or rest == 1):
             cause = f"has {len(rows)} rows, and a batch of 1" if len(rows) > 1 else "has 1 row"
-            raise ValueError(
-                f"{client or rows.argument} {cause}, but batch normalisation ({', '.join(layers)}) needs at least "
-                "2 rows in every batch; use GroupNorm or LayerNorm, raise batch_size, or remove the client"
-            )
+            needs = f"batch normalisation ({', '.join(layers)}) needs at least 2 rows in every batch"
+            advice = "use GroupNorm or LayerNorm, raise batch_size, or remove the client"
+            raise ValueError(f"{client or rows.argument} {cause}, but {needs}; {advice}")
 
     def read(self) -> dict[str, np.ndarray]:
         """Return copies of the statistics by buffer name."""

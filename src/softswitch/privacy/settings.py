@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from softswitch.support import checks
 
 SIZE_THRESHOLD = 4.0  # number of standard deviations of its noise up to which a noisy number of rows counts as 0
-_LIMITS: dict[str, dict[str, float]] = {
-    "epsilon": {"minimum": 1e-6},  # smaller values overflow in the accounting
-    "noise": {"minimum": 1e-9},
-    "clip_value": {"above": 0},
-    "clip_gradient": {"above": 0},
-    "rate": {"above": 0, "maximum": 1},
-}
+_PROBABILITY = checks.limits(above=0, below=1)  # metadata of fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,26 +39,22 @@ class RecordPrivacy:
         sizes_share: Fraction of the budget for the numbers of rows if they are not public. Default: 0.05.
     """
 
-    epsilon: float | None = None
-    delta: float = 1e-5
-    clip_value: float = 3.0
-    clip_gradient: float = 2.0
-    rate: float = 1.0
-    noise: float | None = None
-    report_share: float = 0.5
-    evaluation_share: float = 0.05
+    epsilon: float | None = field(default=None, metadata=checks.limits(minimum=1e-6))  # smaller values overflow
+    delta: float = field(default=1e-5, metadata=_PROBABILITY)
+    clip_value: float = field(default=3.0, metadata=checks.POSITIVE)
+    clip_gradient: float = field(default=2.0, metadata=checks.POSITIVE)
+    rate: float = field(default=1.0, metadata=checks.limits(above=0, maximum=1))
+    noise: float | None = field(default=None, metadata=checks.limits(minimum=1e-9))
+    report_share: float = field(default=0.5, metadata=_PROBABILITY)
+    evaluation_share: float = field(default=0.05, metadata=_PROBABILITY)
     public_sizes: bool = True
-    sizes_share: float = 0.05
+    sizes_share: float = field(default=0.05, metadata=_PROBABILITY)
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise is None):
             given = f"epsilon is {self.epsilon!r} and noise is {self.noise!r}"
             raise ValueError(f"RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier), but {given}")
-        for name, limits in _LIMITS.items():
-            if name not in ("epsilon", "noise") or getattr(self, name) is not None:
-                object.__setattr__(self, name, checks.check_real(name, getattr(self, name), **limits))
-        for name in ("delta", "report_share", "evaluation_share", "sizes_share"):
-            object.__setattr__(self, name, checks.check_probability(name, getattr(self, name)))
+        checks.check_limits(self)
         checks.check_instance("public_sizes", self.public_sizes, bool)
         if (rest := self.step_share) <= 0:
             shares = "report_share, evaluation_share and sizes_share"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -37,10 +37,8 @@ class Ball(TracedSettings, Domain):
         radius: Radius > 0, in units of the parameters; half the diameter D of the theorems.
     """
 
-    radius: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.check_real("radius", self.radius, above=0))
+    radius: float = field(metadata=checks.POSITIVE)
+    __post_init__ = checks.check_limits
 
     def project(self, params: Params) -> Params:
         """Return w · min(1, radius/‖w‖) for the parameters w."""

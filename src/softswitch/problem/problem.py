@@ -126,10 +126,8 @@ class Problem:
         params = self.start if params is None else params
         objective, shape = _trace(self.objective, params, batch, "objective", "one number (a scalar)")
         if shape != ():
-            raise ValueError(
-                f"objective must return one number (a scalar) for a batch, but returns an array of shape {shape}; "
-                "average over the rows: jnp.average(loss, weights=batch['weight'])"
-            )
+            given = f"an array of shape {shape}; average over the rows: jnp.average(loss, weights=batch['weight'])"
+            raise ValueError(f"objective must return one number (a scalar) for a batch, but returns {given}")
         constraint, count = _trace_constraint(self.constraint, params, batch, "constraint")
         if isinstance(self.constraint, PooledConstraint):
             _, shape = _trace(self.constraint.statistics, params, batch, "statistics", "one vector")

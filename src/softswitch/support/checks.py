@@ -6,6 +6,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -43,6 +44,26 @@ def check_real(
         accepted = " and ".join(["a finite number", *(f"{sign} {limit:g}" for sign, limit in given.items())])
         raise ValueError(f"{name} must be {accepted}, but is {value!r}")
     return number
+
+
+def limits(**bounds: float) -> dict[str, Any]:
+    """Return metadata of a dataclass field for ``check_limits``: a number within bounds as for ``check_real``."""
+    return {"limits": bounds}
+
+
+NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)
+
+
+def check_limits(settings: Any) -> None:
+    """Convert the fields of a frozen dataclass that have ``limits`` to floats; raise ValueError if one is outside.
+
+    None and schedules are accepted if the annotation of the field names them.
+    """
+    for field in fields(settings):
+        value, accepted = getattr(settings, field.name), str(field.type)
+        is_exempt = (value is None and "None" in accepted) or (callable(value) and "Schedule" in accepted)
+        if "limits" in field.metadata and not is_exempt:
+            object.__setattr__(settings, field.name, check_real(field.name, value, **field.metadata["limits"]))
 
 
 def check_probability(name: str, value: Any) -> float:

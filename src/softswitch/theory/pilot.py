@@ -78,10 +78,8 @@ def estimate_constants(
         for array in (norms, values, gradients):
             bad = chosen[~np.isfinite(array).reshape(len(chosen), -1).all(axis=1)]
             if len(bad):
-                raise ValueError(
-                    f"objective and constraint must be finite on every batch, but are not at client "
-                    f"{clients.names[bad[0]]!r}; if a batch may lack a class or group, give strata to ClientData"
-                )
+                where = f"at client {clients.names[bad[0]]!r}; if a batch may lack a class or group, use strata"
+                raise ValueError(f"objective and constraint must be finite on every batch, but are not {where}")
         lipschitz = max(lipschitz, float(norms.max()))
         value_noise = max(value_noise, _largest_norm(values))
         gradient_noise = max(gradient_noise, _largest_norm(gradients))

@@ -6,7 +6,7 @@ Theorem 1 covers full participation with one local step, Theorem 2 several local
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scipy import optimize
 
@@ -27,17 +27,12 @@ class Constants:
             matters with partial participation only. Default: 0.
     """
 
-    diameter: float
-    lipschitz: float
-    gradient_noise: float = 0.0
-    value_noise: float = 0.0
-    heterogeneity: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("diameter", "lipschitz"):
-            object.__setattr__(self, name, checks.check_real(name, getattr(self, name), above=0))
-        for name in ("gradient_noise", "value_noise", "heterogeneity"):
-            object.__setattr__(self, name, checks.check_real(name, getattr(self, name), minimum=0))
+    diameter: float = field(metadata=checks.POSITIVE)
+    lipschitz: float = field(metadata=checks.POSITIVE)
+    gradient_noise: float = field(default=0.0, metadata=checks.NONNEGATIVE)
+    value_noise: float = field(default=0.0, metadata=checks.NONNEGATIVE)
+    heterogeneity: float = field(default=0.0, metadata=checks.NONNEGATIVE)
+    __post_init__ = checks.check_limits
 
 
 @dataclass(frozen=True)
