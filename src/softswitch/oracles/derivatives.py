@@ -380,22 +380,12 @@ def _row_curvatures(point: Array, rows: Rows, function: Array, *, functions: _Fu
     return lax.map(lambda row: norm(row, common)[0], columns, batch_size=block)
 
 
-@partial(jax.jit, static_argnames=("functions", "width", "columns"))
+@partial(jax.jit, static_argnames="program")
 def derive_clients(
-    point: Array,
-    rows: Rows,
-    clients: Array,
-    weights: Array,
-    needed: Array,
-    functions: _Functions,
-    width: int,
-    columns: int,
+    point: Array, rows: Rows, clients: Array, weights: Array, needed: Array, program: Program
 ) -> tuple[Array, Array, Array]:
-    """Return values (clients × functions), gradients, and the Hessian of their sum with ``weights``; 0 if not needed.
-
-    Clients are computed one after another in batches of ``width`` rows, and ``columns`` of a Hessian at a time.
-    """
-    size, outputs = point.size, weights.shape[1]
+    """Return values (clients × functions), gradients, and the Hessian of the sum with ``weights``; 0 if not needed."""
+    (functions, width, columns), size, outputs = program, point.size, weights.shape[1]
     slices = -(-size // columns)
     units = jnp.eye(slices * columns, size, dtype=point.dtype).reshape(slices, columns, size)
 
