@@ -15,6 +15,7 @@ from softswitch.problem.parameters import WEIGHT, Batch
 from softswitch.support.arrays import aligned_zeros
 
 _BLOCK_ROWS = 1 << 16  # copied at a time
+Names = Sequence[Any] | None  # client labels; None: see the argument's default
 
 
 class Rows(NamedTuple):
@@ -70,9 +71,7 @@ class ClientData:
         client_optimum: Minimal objective f_i* of each client, set by ``with_regret``; None without regrets.
     """
 
-    def __init__(
-        self, columns: Mapping[str, Any], client: ArrayLike, strata: ArrayLike | None, names: Sequence[Any] | None
-    ) -> None:
+    def __init__(self, columns: Mapping[str, Any], client: ArrayLike, strata: ArrayLike | None, names: Names) -> None:
         columns = check_columns(columns)
         total = len(next(iter(columns.values())))
         found = order_rows(total, client, strata, columns)
@@ -103,11 +102,7 @@ class ClientData:
 
     @classmethod
     def from_list(
-        cls,
-        clients: Sequence[Mapping[str, Any]],
-        *,
-        names: Sequence[Any] | None = None,
-        strata: str | tuple[str, ...] | None = None,
+        cls, clients: Sequence[Mapping[str, Any]], *, names: Names = None, strata: str | tuple[str, ...] | None = None
     ) -> ClientData:
         """Create clients from a list with one dict of arrays per client.
 
@@ -142,10 +137,7 @@ class ClientData:
         return describe_data(self, {key: (column.dtype, column.shape[1:]) for key, column in columns})
 
     def _store(self, key: str, column: np.ndarray | jax.Array, order: np.ndarray | None) -> jax.Array:
-        """Return a column, sorted by ``order``, as a JAX array that shares no memory with a writable array.
-
-        Raise ValueError if it has NaN or infinity. On a CPU, JAX uses the aligned buffer without another copy.
-        """
+        """Return a finite column, sorted by ``order``, as a JAX array that shares no memory with a writable one."""
         if isinstance(column, jax.Array) and order is None and bool(jnp.isfinite(column).all()):
             return column
         dtype = jax.dtypes.canonicalize_dtype(column.dtype)

@@ -20,20 +20,15 @@ class RowOrder(NamedTuple):
 
 
 def order_rows(total: int, client: Any, strata: Any, columns: Mapping[str, Any]) -> RowOrder:
-    """Return the order of ``total`` rows by client, and by stratum within a client.
-
-    ``client`` has the client label of each row. ``strata`` is None, one label per row, the name of a column of
-    ``columns``, or a tuple of names.
-    """
+    """Return the order of rows by client and stratum; ``strata`` are labels, column name(s) of ``columns``, or None."""
     names, cell = _encode_labels("client", client, total)
     groups: Sequence[Any] = (0,)
     if strata is not None:
         groups, codes = _encode_strata(strata, columns, total)
         if len(names) * len(groups) > MAX_STRATA:
-            raise ValueError(
-                f"strata must have few different values, but has {len(groups):,}: with {len(names):,} clients that "
-                f"makes {len(names) * len(groups):,} strata to keep count of, more than {MAX_STRATA:,}"
-            )
+            total = f"makes {len(names) * len(groups):,} strata to keep count of, more than {MAX_STRATA:,}"
+            given = f"{len(groups):,}: with {len(names):,} clients that {total}"
+            raise ValueError(f"strata must have few different values, but has {given}")
         cell = cell * len(groups) + codes
     sizes = np.bincount(cell, minlength=len(names) * len(groups)).reshape(len(names), len(groups))
     is_sorted = bool((cell[1:] >= cell[:-1]).all())

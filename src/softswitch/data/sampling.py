@@ -98,10 +98,7 @@ def sample_clients(bits: UInt32[Array, " words"], clients: int, size: int) -> In
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Batching:
-    """Sampling of the rows of a client's batch.
-
-    If ``replace`` is None, a client with no more rows than draws takes each row once, and others draw with replacement.
-    """
+    """Sampling of a client's rows. If ``replace`` is None, clients with no more rows than draws take each row once."""
 
     draws: tuple[int, ...] | None  # number of rows from each stratum; None for all local rows
     replace: bool | None  # whether rows are drawn with replacement
@@ -179,11 +176,7 @@ def all_rows(rows: Rows, client: Array, width: int, dtype: Any) -> tuple[Int[Arr
 
 
 def make_batching(batch_size: int | None, replace: bool | None, stratum_sizes: np.ndarray) -> Batching:
-    """Return the sampling of batches of ``batch_size`` rows (None for all local rows).
-
-    ``stratum_sizes`` are numbers of rows, clients × strata. Raises ValueError if these are too few, or fewer than one
-    row is drawn from each stratum.
-    """
+    """Return the sampling of ``batch_size`` rows (None: all); raise ValueError if it is too small or too large."""
     sizes, strata = stratum_sizes.sum(axis=1), stratum_sizes.shape[1]
     whole = Batching(None, replace, int(sizes.max()), equal=bool(sizes.min() == sizes.max()))
     if batch_size is None:
@@ -201,8 +194,8 @@ def make_batching(batch_size: int | None, replace: bool | None, stratum_sizes: n
         fewest = np.where(stratum_sizes > 0, stratum_sizes, np.iinfo(np.int64).max).min(axis=0)
         for s in np.flatnonzero(np.asarray(draws) > fewest)[:1]:
             owner = "a client" if strata == 1 else f"stratum {s} of a client"
-            raise ValueError(
-                f"batch_size = {batch_size} without replacement needs {draws[s]} rows, but {owner} has only "
-                f"{fewest[s]}; lower batch_size, or set replace=True, or batch_size=None for all rows"
+            given = (
+                f"{owner} has only {fewest[s]}; lower batch_size, or set replace=True, or batch_size=None for all rows"
             )
+            raise ValueError(f"batch_size = {batch_size} without replacement needs {draws[s]} rows, but {given}")
     return Batching(draws, replace, batch_size, equal=strata == 1 and replace is not None)

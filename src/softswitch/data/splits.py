@@ -87,10 +87,7 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
 
 
 def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
-    """Return a bool mask of held-out rows: a random fraction ``share`` of each client's rows, rounded down.
-
-    The proportions of the values of ``columns`` (labels, groups) are preserved. ``client`` has one label per row.
-    """
+    """Return a mask of a random fraction of each client's rows, rounded down, with the proportions of ``columns``."""
     checks.check_fraction("held_out", share)
     _, cell = np.unique(np.asarray(client).astype(str), return_inverse=True)
     for column in columns:
@@ -152,10 +149,7 @@ class DataSplit(NamedTuple):
 def split_masks(
     client: Any, *columns: Any, validation: float, calibration: float, seed: int = 0, names: Any = DataSplit._fields[1:]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return bool masks of the train, validation and calibration rows, given the fractions of the latter two.
-
-    The proportions of the values of ``columns`` are preserved. ``names`` are the names of the fractions in errors.
-    """
+    """Return train, validation and calibration masks with the proportions of ``columns``; ``names`` are for errors."""
     for name, share in zip(names, (validation, calibration), strict=True):
         checks.check_fraction(name, share)
     if not validation + calibration < 1:

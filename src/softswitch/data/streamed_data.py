@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from softswitch.data import client_data
-from softswitch.data.client_data import ClientData, Rows, check_columns
+from softswitch.data.client_data import ClientData, Names, Rows, check_columns
 from softswitch.data.parquet import convert_parquet
 from softswitch.data.row_order import order_rows
 from softswitch.support import checks
@@ -181,12 +181,7 @@ class StreamedData:
 
     @classmethod
     def from_function(
-        cls,
-        function: RowFunction,
-        sizes: ArrayLike,
-        *,
-        names: Sequence[Any] | None = None,
-        **options: Unpack[BufferOptions],
+        cls, function: RowFunction, sizes: ArrayLike, *, names: Names = None, **options: Unpack[BufferOptions]
     ) -> StreamedData:
         """Create clients from a function that returns rows by number, such as a database query or a file reader.
 

@@ -14,10 +14,7 @@ CRITERIA = (None, "max", "pooled")  # criteria that first- and second-order meth
 
 @dataclass(frozen=True, kw_only=True)
 class OpenMethod(SoftmaxSGM):
-    """The method of a run that chooses it: ``second_order`` if the problem allows it, else ``first_order``.
-
-    Engines of first-order methods accept it as it is: it is a ``SoftmaxSGM`` without a step size.
-    """
+    """The method of a run that chooses between methods; for first-order engines a ``SoftmaxSGM`` of open step size."""
 
     @property
     def first_order(self) -> SoftmaxSGM:

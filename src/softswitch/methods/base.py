@@ -104,7 +104,7 @@ class Method(TracedSettings, ABC):
             raise TypeError(f"optimizer must be a function from a step size to an optax transformation, but {given}")
         if self.optimizer is not None:
             checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
-        checks.check_limits(self)
+        super().__post_init__()
         if self.criterion is not None:
             checks.check_choice("criterion", self.criterion, CRITERIA)
         for name, kind in (("direction", Optimistic), ("at_clients", AtClients)):
@@ -245,7 +245,9 @@ def check_over_network(method: Method) -> None:
         raise ValueError(f"{type(method).__name__} needs {' and '.join(needed)}, {reason}")
 
 
-def switch(method: Method, reports: Reports, criterion: Any, objective_weights: Array, pair_weights: Any) -> Decision:
+def switch(
+    method: Method, reports: Reports, criterion: Array, objective_weights: Array, pair_weights: Array
+) -> Decision:
     """Return the decision to descend on the objective if the criterion is at most λ, else on the constraint.
 
     1_k = [G_k <= λ];  r = p if 1_k, else r_i = Σ_c q_ic;  local loss f_i if 1_k, else Σ_c (q_ic/r_i)·g_ic.

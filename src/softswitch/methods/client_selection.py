@@ -28,10 +28,9 @@ def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
 
 
 def clients_in_turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
-    """Return the indices of the r clients whose turn it is in round k, followed by those that are next.
+    """Return the indices of the r clients whose turn it is in round k, and then the next ones, min(n, m) in all.
 
-    The next ones replace clients that are selected by value. There are min(n, m) distinct indices. A pass takes ⌈n/r⌉
-    rounds with r clients each, so two turns of a client are less than two passes apart.
+    The next ones replace clients that are selected by value. A pass through all clients takes ⌈n/r⌉ rounds.
     """
     clients = order.shape[0]
     first = (k % rounds_per_pass(clients, places)) * places.in_turn
@@ -55,10 +54,7 @@ def update_turns(remembered: Remembered, key: Array, k: Int[Array, ""], places: 
 def select_clients(
     remembered: Remembered, in_turn: Int[Array, " window"], places: Places, k: Int[Array, ""], rest: Any = 0
 ) -> Int[Array, " m"]:
-    """Return the indices of round k's m clients: those with the largest ĝ, the largest f̂, and those in turn.
-
-    Clients that were never selected come first. A client is not selected by value in ``rest`` rounds after a selection.
-    """
+    """Return the m clients of round k: new ones, the largest ĝ and f̂ after ``rest`` rounds, and those in turn."""
     clients = remembered.objective.shape[0]
     if places.total == clients:
         return jnp.arange(clients, dtype=jnp.int32)
@@ -79,10 +75,10 @@ def select_clients(
 
 
 def represented_clients(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
-    """Return how many clients each client selected by ``select_clients`` represents in a mean; None if all take part.
+    """Return how many clients each selected client represents in a mean; None if all take part.
 
-    A client selected by value represents itself, and those selected in turn represent the rest. Their inclusion
-    probability is r/(n − m + r), and a mean over all clients weights them by its inverse.
+    A client selected by value represents itself. Those in turn represent the rest: their inclusion probability is
+    r/(n − m + r).
     """
     if places.total == clients:
         return None

@@ -127,7 +127,6 @@ class Consensus(AtClients):
     """
 
     pull: float = field(default=1.0, metadata=checks.POSITIVE)  # type: ignore[misc]
-    __post_init__ = checks.check_limits
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return the initial dual variables, κ_i = 0 for every client."""

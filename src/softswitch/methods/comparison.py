@@ -22,10 +22,7 @@ class ComparisonMethod(Method):
 
 
 def descend(method: Method, reports: Reports, weights: Array, constraint: Any = None, penalty: Any = 0.0) -> Decision:
-    """Return the decision to descend on f_i + <b_i, g_i> + c·Σ max(0, g_i − ε), regardless of the criterion.
-
-    b is ``constraint`` of shape (participants, constraints), by default 0, and c is ``penalty``.
-    """
+    """Return the decision to descend on f_i + <b_i, g_i> + c·Σ max(0, g_i − ε): b = ``constraint``, c = ``penalty``."""
     criterion = method.measure(reports)
     if constraint is None:
         constraint = array_namespace(reports.constraint).zeros_like(reports.constraint)

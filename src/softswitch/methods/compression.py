@@ -89,10 +89,7 @@ class Compression(AtClients):
 def message_sizes(
     way: Compression, params: Params, state: Owed, changes: Int[Array, ""] | int, participants: int
 ) -> tuple[Int[Array, " m"], Int[Array, " m"]]:
-    """Return the bytes that each participant sends, and those that it receives to bring its parameters up to date.
-
-    ``state`` is that of the m participants, and ``changes`` the number of parameter changes so far.
-    """
+    """Return the bytes that each participant sends and receives after ``changes`` changes; ``state`` is theirs."""
     vector = jax.eval_shape(lambda: ravel_pytree(params)[0])
     numbers, itemsize = vector.size, vector.dtype.itemsize
     whole = numbers * itemsize

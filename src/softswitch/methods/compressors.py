@@ -274,10 +274,7 @@ def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np
 
 
 def _kth_largest(sizes: Any, k: int) -> Any:
-    """Return the k-th largest entry of a non-negative JAX vector, found bit by bit, which is faster than sorting.
-
-    Non-negative floats are ordered like their bit patterns.
-    """
+    """Return the k-th largest entry of a non-negative JAX vector, whose bit patterns are ordered like its floats."""
     import jax.numpy as jnp  # NumPy clients do not import JAX
     from jax import lax
 

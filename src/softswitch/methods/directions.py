@@ -27,15 +27,10 @@ class Optimistic(TracedSettings):
     """
 
     carry: float = field(default=1.0, metadata=checks.NONNEGATIVE)
-    __post_init__ = checks.check_limits
 
 
 class OptimisticDirection(Part):
-    """Hooks of the server step for ``Optimistic``. The state is whether there was a direction, and the last one.
-
-    A switching method has one state for the objective and one for the constraint, and a round changes only the state of
-    the function on which it descends.
-    """
+    """Hooks of the server step for ``Optimistic``. State: (is there a last direction, it), each for f and for g."""
 
     name = "direction"
     must_be_finite: ClassVar[bool] = True

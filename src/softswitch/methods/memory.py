@@ -208,10 +208,7 @@ class Remembered(NamedTuple):
 
 
 class AllReports(Reports):
-    """The remembered reports of all clients, as reports of a round with all clients.
-
-    ``pairs`` of a single constraint is a vector: XLA is several times slower on a matrix with one column.
-    """
+    """The remembered reports of all clients. A single constraint is a vector: XLA is slow on matrices of one column."""
 
     __slots__ = ()
 

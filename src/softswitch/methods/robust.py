@@ -96,10 +96,9 @@ class WeightCap(Part):
 
 
 def cap_weights(decide: Decide, state: Any, reports: Reports, decision: Decision, cap: Float[Array, ""]) -> Decision:
-    """Return the decision with weights of at most ``cap`` and the same switch bit.
+    """Return the decision with weights of at most ``cap``; ``decide`` weights the others again, with the same bit.
 
-    ``decide`` weights the clients below the cap again. If fewer than 1/cap clients have a positive weight, the weights
-    sum to less than 1.
+    If fewer than 1/cap clients have a positive weight, the weights sum to less than 1.
     """
 
     def exceeds_cap(carry: tuple[Array, Array, Any]) -> Array:

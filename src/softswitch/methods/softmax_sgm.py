@@ -8,12 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import POSITIVE, Method, limits, switch
+from softswitch.methods.base import Method, switch
 from softswitch.methods.comparison import descend_on_both
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum, softmax_weights, spread
 from softswitch.problem.choices import ALPHA_SCALES
 from softswitch.support import checks
+from softswitch.support.checks import POSITIVE, limits
 
 CHANGE_DECAY = 0.9  # decay rate per round of the running mean of changes
 FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3  # first change: 0.1 · spread of the values + 0.001 · |largest value|

@@ -19,9 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from softswitch.methods.base import POSITIVE, Method
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
 from softswitch.problem.domains import Ball, Box, Domain
+from softswitch.support.checks import POSITIVE
 
 MAX_ROWS = 200  # functions with which a quadratic program begins; those that its solution violates are added
 MIN_CURVATURE = 1e-9  # smallest eigenvalue of the model's Hessian, as a fraction of the largest

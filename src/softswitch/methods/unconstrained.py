@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from softswitch.methods.base import NONNEGATIVE, POSITIVE
 from softswitch.methods.client_state import AtClients, ControlVariates
 from softswitch.methods.comparison import ComparisonMethod, descend, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, softmax_weights
 from softswitch.support import checks
 from softswitch.support.arrays import weighted_sum
+from softswitch.support.checks import NONNEGATIVE, POSITIVE
 
 LEAST = 1e-10  # offset added to the losses of ``QFedAvg``, so that powers of 0 are finite
 CONTROL_VARIATES = ControlVariates()  # default of ``ScaffPD.at_clients``

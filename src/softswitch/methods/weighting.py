@@ -67,11 +67,7 @@ def spread(values: Array, mask: Array | None = None) -> Array:
 
 
 def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
-    """Return the limit of the softmax weights as α → ∞: equal weights on the largest entries, 0 elsewhere.
-
-    Entries that differ only by rounding errors count as equal, because a compiler may round the same value differently
-    when it computes it twice. Entries where ``mask`` is False have weight 0.
-    """
+    """Return equal weights on the largest entries (up to rounding), the limit of the softmax as α → ∞; 0 elsewhere."""
     xp, mask, gaps = _masked(values, mask)
     rounding = 8 * xp.finfo(values.dtype).eps * xp.max(xp.where(mask, xp.abs(values), xp.zeros_like(values)))
     largest = xp.logical_and(mask, xp.logical_and(xp.isfinite(gaps), gaps >= -rounding))
@@ -79,10 +75,7 @@ def hardmax_weights(values: Array, mask: Array | None = None) -> Array:
 
 
 def equal_weights(values: Array, mask: Array | None = None, stand_for: Array | None = None) -> Array:
-    """Return the softmax weights at α = 0: 1/m for each of the m entries in the mask.
-
-    If row i represents ``stand_for[i]`` clients, its weight is proportional to that number.
-    """
+    """Return 1/m for each of the m entries in the mask, or weights proportional to ``stand_for``, one number a row."""
     xp, mask, _ = _masked(values, mask)
     weights = xp.astype(mask, values.dtype)
     if stand_for is not None:
@@ -105,10 +98,7 @@ def maximum(values: Array, mask: Array | None = None) -> Array:
 
 
 def trimmed_max(values: np.ndarray, byzantine: int | None) -> float:
-    """Return the largest value after the b clients with the largest values are removed; NaN counts as the largest.
-
-    With several constraints (clients × constraints), the largest value of each client counts. None is b = 0.
-    """
+    """Return the largest value of a client, without the b largest clients; NaN counts as largest, and None is b = 0."""
     by_client = np.asarray(values, float).reshape(len(values), -1).max(axis=1)
     trimmed = min(int(byzantine or 0), len(by_client) - 1)
     worst = np.sort(np.where(np.isnan(by_client), np.inf, by_client))[-1 - trimmed]

@@ -163,7 +163,10 @@ class Oracle(ABC):
         def one(weights: Array) -> Params:
             return self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
 
-        return lax.map(one, jnp.eye(self.participants, dtype=decision.weights.dtype))
+        if self.is_compiled:
+            return lax.map(one, jnp.eye(self.participants, dtype=decision.weights.dtype))
+        one_hot: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
+        return jax.tree.map(lambda *parts: np.stack(parts), *map(one, one_hot))
 
     @abstractmethod
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
@@ -207,7 +210,8 @@ class Oracle(ABC):
         Args:
             params: Parameters, a pytree of floating arrays.
         """
-        return Evaluation(*(np.asarray(values) for values in _evaluate(self, params)))
+        evaluated = _evaluate(self, params) if self.is_compiled else self.evaluate(params)
+        return Evaluation(*(np.asarray(values) for values in evaluated))
 
 
 @jax.jit
@@ -281,17 +285,6 @@ class HostOracle(Oracle):
         """Return the draws of given participants with the seed ``randomness``."""
         return HostDraws(np.asarray(clients), randomness)
 
-    def directions(
-        self, params: Params, draws: Any, kept: Any, decision: Decision, switches: bool, step_size: Any
-    ) -> Params:
-        """Return every u_i, stacked along the first axis; calls ``direction`` once for each participant."""
-        one_hot: Any = np.eye(self.participants, dtype=np.asarray(decision.weights).dtype)
-        directions = [
-            self.direction(params, draws, kept, decision._replace(weights=weights), switches, step_size)
-            for weights in one_hot
-        ]
-        return jax.tree.map(lambda *parts: np.stack(parts), *directions)
-
     @abstractmethod
     def digest(self) -> dict[str, str]:
         """Return texts by name that identify data, functions and settings; a checkpoint with others is rejected."""
@@ -307,10 +300,6 @@ class HostOracle(Oracle):
     def buffers(self) -> Any:
         """Return the clients' state besides the parameters, such as batch-norm statistics; None if there is none."""
         return None
-
-    def evaluate_params(self, params: Params) -> Evaluation:
-        """Return the values of every client on all of its data as NumPy arrays."""
-        return Evaluation(*(np.asarray(values) for values in self.evaluate(params)))
 
 
 def _to_seed(words: Array) -> int:

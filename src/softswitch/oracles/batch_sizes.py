@@ -25,11 +25,7 @@ class Batches(NamedTuple):
 def choose_batches(
     batch_size: BatchSize, value_batch_size: ValueBatchSize, replace: bool | None, rows: int, parameters: int
 ) -> Batches:
-    """Return the batch sizes of a client with ``rows`` rows, for a model with ``parameters`` parameters.
-
-    "auto" is all rows if that is cheap, "same" the ``batch_size``. With ``replace=True`` a given size is kept;
-    otherwise a client with no more rows than a batch uses each row once.
-    """
+    """Return a client's batch sizes: "auto" is all rows if cheap, "same" is ``batch_size``; None is all rows."""
     affordable = MAX_WORK // max(MIN_PARAMETERS, parameters)
 
     def choose(name: str, given: BatchSize, automatic: int) -> int | None:

@@ -116,10 +116,7 @@ class Losses:
         return jnp.dot(mix.constraint, self.differentiable_constraints(params, batch, key))
 
     def mixed_loss(self, params: Params, batch: Batch, mix: LocalLoss, key: Any) -> Array:
-        """Return a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε) of ``mix``, the local loss if a method does not switch.
-
-        With a surrogate s_i it is a·f_i + <b_i, s_i> + c·Σ s_i, the last sum over the constraints with g_i > ε.
-        """
+        """Return a·f + <b, g> + c·Σ max(0, g − ε) of ``mix``; a surrogate s gives a·f + <b, s> + c·Σ s over g > ε."""
         objective = mix.objective * self.objective(params, batch, key)
         constraints = self.differentiable_constraints(params, batch, key)
         if self.has_surrogate:
@@ -209,10 +206,9 @@ class EvaluationPlan:
     def map_clients(
         self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize = full_data_slice_size
     ) -> Any:
-        """Return the stacked results of a function of a batch with all rows of a client, in the clients' order.
+        """Return the stacked results of ``function`` on all rows of each client; row weights have ``dtype``.
 
-        ``dtype`` is that of the row weights. If activations do not fit into memory, fewer clients than ``together``
-        are computed together.
+        Fewer clients than ``together`` are computed together if their activations do not fit into memory.
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
@@ -279,11 +275,7 @@ def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Pa
 
 
 def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> EvaluationPlan:
-    """Return the clients grouped by size; raise ValueError if too many sizes would be compiled.
-
-    If all functions read the row weights, sizes are rounded up to powers of two and padded with rows of weight 0.
-    Otherwise every batch has exactly the rows of its client.
-    """
+    """Return the clients grouped by size, or by powers of two with padding; raise ValueError for too many sizes."""
     widths = clients.sizes if ignoring_weights else padded_widths(clients)
     distinct = np.unique(widths)
     if len(distinct) > MAX_WIDTHS:

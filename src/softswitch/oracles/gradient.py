@@ -196,10 +196,7 @@ class GradientOracle(Oracle):
         return total
 
     def local_direction(self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: Any) -> Params:
-        """Return u_i of one client by the paper's LocalSolver: E steps of size γ from w_k, each on a fresh batch.
-
-        u_i = (w_k − w_{k,E})/(γE) is computed as the mean of the E gradients, which avoids cancellation for small γ.
-        """
+        """Return u_i = (w_k − w_{k,E})/(γE) of one client, as the mean of E gradients: exact even for small γ."""
         client, drawn, keys, own = participant
         local_loss = mix.with_own(own)
 
@@ -285,7 +282,6 @@ def make_gradient_oracle(
         batch = width * clients.rows.row_bytes
         together = slice_size(participants, batch + max(3 * batch, activations) + 3 * iterate)
     if held_out is not None:
-        checks.check_instance("held_out", held_out, ClientData)
         check_columns(held_out, clients)
     return GradientOracle(
         rows=clients.rows,
@@ -326,7 +322,8 @@ def _make_batchings(sampling: Sampling, clients: ClientData, replace: bool | Non
 
 
 def check_columns(held_out: ClientData, clients: ClientData) -> None:
-    """Raise ValueError unless the held-out data has the columns of the clients, with equal shapes and dtypes."""
+    """Raise unless the held-out data is a ``ClientData`` whose columns have the shapes and dtypes of the clients'."""
+    checks.check_instance("held_out", held_out, ClientData)
     both = (data.rows.columns.items() for data in (held_out, clients))
     given, expected = ({key: (column.shape[1:], column.dtype.name) for key, column in columns} for columns in both)
     if given != expected:

@@ -204,10 +204,7 @@ ALIASES = {"answer": "iterate"}  # names of options in settings files, and in th
 
 
 def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:
-    """Return the arguments of ``solve`` for single options, as in a settings file: option groups, and other arguments.
-
-    With ``automatic``, batch sizes that are not given are "auto".
-    """
+    """Return options of a settings file as arguments of ``solve``; ``automatic``: batch sizes default to "auto"."""
     grouped: dict[str, Any] = {}
     options = {ALIASES.get(name, name): value for name, value in options.items()}
     for group, kind in GROUPS.items():

@@ -48,14 +48,11 @@ class BlockEvaluator:
         self._data, self._losses, self._half = data, Losses.of(problem), data.buffer_bytes // 2
         outline = DataOutline(data, data.evaluation_sizes[:, None])
         self._plan = evaluation.plan_evaluation(outline, evaluation.functions_ignoring_weights(problem, outline, start))
-        largest = int(np.argmax(data.evaluation_sizes))
-        rows = int(data.evaluation_sizes[largest])
         if max(self._plan.widths) * data.row_bytes > self._half:
-            raise ValueError(
-                f"client {data.names[largest]!r} has {rows:,} rows to evaluate, more than fit into half of "
-                f"buffer_bytes = {data.buffer_bytes:,} together with their padding; raise buffer_bytes, or evaluate "
-                "fewer rows (max_evaluation_rows)"
-            )
+            largest, limit = int(np.argmax(data.evaluation_sizes)), f"half of buffer_bytes = {data.buffer_bytes:,}"
+            rows = f"client {data.names[largest]!r} has {data.evaluation_sizes[largest]:,} rows to evaluate"
+            advice = "raise buffer_bytes, or evaluate fewer rows (max_evaluation_rows)"
+            raise ValueError(f"{rows}, more than fit into {limit} together with their padding; {advice}")
 
     def evaluate(self, params: Params) -> Evaluation:
         """Return f_i, g_i and pooled constraints of every client on its evaluation rows."""
@@ -173,10 +170,7 @@ class PendingRows(NamedTuple):
 
 
 class RowFeed:
-    """Reader of the rows that rounds draw, for up to ``rounds`` rounds at a time.
-
-    The rows of two groups of rounds, one computed and one being read, take at most ``data.buffer_bytes`` together.
-    """
+    """Reader of the rows that rounds draw; one group of rounds is computed while the rows of the next are read."""
 
     def __init__(self, data: StreamedData, drawing: GradientOracle) -> None:
         self._data, self._drawing = data, drawing
@@ -192,11 +186,9 @@ class RowFeed:
         self.rounds = next((r for r in range(MAX_ROUNDS, 0, -1) if self._bytes(r) <= half), 0)
         if not self.rounds:
             reason = " (all rows of every participant, as with batch_size=None)" if takes_all else ""
-            raise ValueError(
-                f"one round's rows take up to {self._bytes(1):,} bytes{reason}, more than half of buffer_bytes = "
-                f"{data.buffer_bytes:,}; lower batch_size, value_batch_size, local_steps or participation, or raise "
-                "buffer_bytes"
-            )
+            limit = f"more than half of buffer_bytes = {data.buffer_bytes:,}"
+            advice = "lower batch_size, value_batch_size, local_steps or participation, or raise buffer_bytes"
+            raise ValueError(f"one round's rows take up to {self._bytes(1):,} bytes{reason}, {limit}; {advice}")
         self.pending: PendingRows | None = None
         self._on_device: tuple[np.ndarray, Rows] | None = None  # all rows of some participants
 
@@ -211,10 +203,7 @@ class RowFeed:
         return self._thread.submit(call)
 
     def read(self, draws: RowDraws, count: int) -> RoundRows:
-        """Return the rows of the first ``count`` rounds of ``draws``; the rows of further rounds are zeros.
-
-        All rows of the participants that use all of them come first, then the drawn rows.
-        """
+        """Return the rows of the first ``count`` rounds: all rows of participants that use all, then drawn rows."""
         rounds = draws.clients.shape[0]
         participants = np.unique(np.asarray(draws.clients)[:count]) if self._participant_rows else np.zeros(0, int)
         if self._on_device is not None and np.array_equal(self._on_device[0], participants):
@@ -248,10 +237,7 @@ class RowFeed:
 
 
 class OutOfCoreOracle(Oracle):
-    """Oracle of clients that take gradient steps on rows that need not fit in memory.
-
-    ``drawing`` is an oracle without rows, which draws row numbers and holds all settings. ``feed`` reads the rows.
-    """
+    """Oracle of clients whose rows are read by ``feed``; ``drawing``, an oracle without rows, draws their numbers."""
 
     is_compiled: ClassVar[bool] = False
     can_repeat_reports = True
@@ -286,7 +272,6 @@ class OutOfCoreOracle(Oracle):
         self._evaluator: Evaluator = BlockEvaluator(problem, data, problem.start).evaluate
         self._held_out: Evaluator | None = None
         if held_out is not None:
-            checks.check_instance("held_out", held_out, ClientData)
             check_columns(held_out, DataOutline(data))
             self._held_out = make_evaluator(problem, held_out)
 

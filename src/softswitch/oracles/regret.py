@@ -65,10 +65,7 @@ class RegretTask(NamedTuple):
 
 
 def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.ndarray) -> RegretTask:
-    """Return the problem with regrets as objectives, and its clients; both unchanged if they are regrets already.
-
-    ``client_optimum`` has f_i* in the clients' order; −∞ for a client without an objective.
-    """
+    """Return the problem with objectives f_i − f_i* (−∞: none) and its clients; unchanged if they are regrets."""
     if isinstance(problem.objective, RegretObjective):
         return RegretTask(problem, clients, client_optimum)
     kind = RandomRegretObjective if takes_key(problem.objective) else RegretObjective

@@ -99,10 +99,7 @@ class DeviceOracle(GradientOracle):
         return batching.draw_located(drawn, self.rows, client) if drawn.dtype == jnp.uint32 else drawn
 
     def _fold(self, clients: Int[Array, " m"], compute: Any, combine: Callable[..., Array], result_shape: Any) -> Any:
-        """Return ``compute(positions, valid)``, combined over slices of the device's participants, from zeros on.
-
-        With full participation the number of slices is static. Otherwise each device loops over those that it needs.
-        """
+        """Return ``compute(positions, valid)``, combined over slices of the device's participants, from zeros on."""
         size, m, n = self.slice_size, self.participants, self.is_local.shape[0]
         if m == n:
             at = jnp.zeros(n, jnp.int32).at[clients].set(jnp.arange(n, dtype=jnp.int32))
@@ -140,10 +137,9 @@ def static_settings(oracle: GradientOracle) -> dict[str, Any]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ShardedOracle(GradientOracle):
-    """Oracle of clients sharded over devices. Draws and results are those of a ``GradientOracle``, up to rounding.
+    """Oracle of clients sharded over devices, with the draws and, up to rounding, results of a ``GradientOracle``.
 
-    The columns of ``rows``, the members and the dummies are sharded; offsets count from a device's first row. Every
-    device has all held-out rows.
+    Columns, members and dummies are sharded; offsets count from a device's first row. All devices hold held-out rows.
     """
 
     owner: Int[Array, " n"] = field(kw_only=True)  # device index of each client
@@ -254,11 +250,7 @@ class Placement(NamedTuple):
 
 
 def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
-    """Return an assignment of clients to devices, given their numbers of rows, clients × strata.
-
-    Clients are assigned in turns, the largest first, so that clients of similar size are spread over all devices. If
-    all clients have the same size, they are assigned in contiguous blocks.
-    """
+    """Return an assignment to devices in turns, the largest client first; in blocks if all clients have one size."""
     sizes = stratum_sizes.sum(axis=1)
     n = len(sizes)
     if (sizes == sizes[0]).all():
@@ -313,11 +305,7 @@ def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
 def shard_oracle(
     oracle: GradientOracle, clients: ClientData, devices: Any, client_batch_size: int | None
 ) -> ShardedOracle:
-    """Return the same clients sharded over devices.
-
-    A device computes ``client_batch_size`` clients together. None: as many as memory allows; with partial
-    participation fewer, so that the work of the devices is balanced.
-    """
+    """Return the clients sharded over devices; a device computes ``client_batch_size`` together (None: automatic)."""
     chosen = check_devices(devices, len(clients))
     mesh = Mesh(np.array(chosen), (AXIS,))
     held_out_sizes = [] if oracle.held_out is None else [np.asarray(oracle.held_out[1].counts)]

@@ -26,10 +26,7 @@ STATISTICS_SEED = 0x5EED  # random seed for layers that draw random numbers whil
 
 
 class TorchRows:
-    """Rows of a client: a ``Dataset`` with a length, or a ``DataLoader`` with its own batches.
-
-    ``argument`` is the name of the data in errors. Batches are moved to ``device``.
-    """
+    """Rows of a client: a ``Dataset`` with a length, or a ``DataLoader``. ``argument`` is its name in errors."""
 
     def __init__(self, argument: str, data: Dataset | DataLoader, device: str | torch.device) -> None:
         self.argument, self._device = argument, device
@@ -60,10 +57,7 @@ class TorchRows:
         return batch
 
     def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Generator[Any]:
-        """Yield batches of ``size`` random rows (None: all rows) without end; close the generator after use.
-
-        A ``DataLoader`` yields its own batches, again from the beginning at its end.
-        """
+        """Yield batches of ``size`` random rows (None: all), or of the ``DataLoader``, without end; close after use."""
         if self.loader is not None:
             with seeded(seed, self.loader.generator):
                 while True:
@@ -198,10 +192,7 @@ class ModuleFunctions:
         }
 
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
-        """Return u_i = (w_k − w_{k,E})/(γE) after E steps of size γ from the module's parameters w_k.
-
-        With plain steps it is the mean of the gradients. The parameters of the module are undefined afterwards.
-        """
+        """Return u_i = (w_k − w_{k,E})/(γE) after E steps from the module's parameters, which are undefined then."""
         weights = self.trained
         self.module.train()
         if self.optimizer is None or step_size == 0:
@@ -278,10 +269,9 @@ def parameters(module: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 class BatchNormStatistics:
-    """Running means and variances of a module's normalisation layers; False as a bool if there are none.
+    """Running means and variances of normalisation layers; False as a bool if there are none.
 
-    Clients start a round with the server's statistics, and the server takes the mean of the participants' statistics
-    after their local steps. For an evaluation they are recomputed from the rows of all clients.
+    The server takes the mean of the participants' statistics. For an evaluation they are recomputed from all rows.
     """
 
     def __init__(self, functions: ModuleFunctions) -> None:

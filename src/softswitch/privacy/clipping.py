@@ -65,10 +65,7 @@ def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float
 def average_steps(
     params: Arrays, local_steps: int, step_size: float, per_row: float, noisy_sum: Callable[[Arrays], Arrays]
 ) -> Arrays:
-    """Return a client's direction u_i, the mean of the noisy gradients along its local steps.
-
-    ``noisy_sum(params)`` returns the noisy sum of clipped gradients on fresh rows; a gradient is ``per_row`` times it.
-    """
+    """Return u_i, the mean of gradients along local steps: ``per_row`` times ``noisy_sum(params)`` on fresh rows."""
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):
         iterate = {name: (value - step_size * total[name]).astype(value.dtype) for name, value in params.items()}

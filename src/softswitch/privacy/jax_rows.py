@@ -37,11 +37,7 @@ def draw_poisson_sample(rows: Rows, client: Array, width: int, capacity: int, ke
 
 
 def poisson_capacity(rate: float, width: int) -> int:
-    """Return a number of rows that a Poisson sample of ``width`` rows exceeds with a probability below 10⁻²⁵.
-
-    By Bernstein's inequality the probability is at most exp(−t²/(2(σ² + t/3))) at t = 12σ + 40, which is largest near
-    σ = 0, with exp(−60).
-    """
+    """Return a number of rows that a Poisson sample exceeds with probability < exp(−60) (Bernstein's inequality)."""
     mean = rate * width
     return min(width, math.ceil(mean + 12 * math.sqrt(mean * (1 - rate)) + 40))
 
@@ -71,10 +67,7 @@ def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Ar
 
 
 def sum_clipped_gradients(losses: Losses, params: Params, batch: Batch, counted: Array, mix: Any, clip: Any) -> Params:
-    """Return the sum over the counted rows of the gradients of <mix, (f, g)>, each clipped to norm ``clip``.
-
-    The surrogate replaces g if there is one. Gradients that are not finite count as 0.
-    """
+    """Return the sum over counted rows of gradients of <mix, (f, surrogate of g)>, clipped; infinite ones are 0."""
 
     def loss(params: Params, row: Batch) -> Array:
         batch = _as_batch(row, params)

@@ -55,17 +55,13 @@ class PrivateDraws(NamedTuple):
 class PrivateOracle(Oracle):
     """Oracle of clients that clip the contribution of each row, sum them up and add Gaussian noise.
 
-    ``counts`` are the numbers of rows of f and each g, clients × functions: public or released with noise, and 0 if a
-    client lacks the function. ``shares`` are the fractions of their rows that clients draw.
-
-    Rows are drawn with probability ``rate``. Draws of rows and noise depend on the words in ``secret`` besides the seed
-    of the run; without any, the noise can be reproduced from the seed. ``width`` is the number of rows of the largest
-    client, ``capacity`` the maximum number of drawn rows, and ``slice_size`` the number of clients in parallel.
+    Draws of rows and noise depend on the words in ``secret`` besides the seed of the run; without any, the noise can be
+    reproduced from the seed.
     """
 
     rows: Rows
-    counts: Float[Array, "n functions"]
-    shares: Float[Array, " n"]
+    counts: Float[Array, "n functions"]  # numbers of rows of f and each g, public or noisy; 0 for a missing function
+    shares: Float[Array, " n"]  # fractions of their rows that clients draw
     noise: NoiseDeviations
     clip_value: Float[Array, ""]
     clip_gradient: Float[Array, ""]
@@ -75,10 +71,10 @@ class PrivateOracle(Oracle):
     constraints: int = field(metadata=STATIC)
     participants: int = field(metadata=STATIC)
     local_steps: int = field(metadata=STATIC)
-    rate: float = field(metadata=STATIC)
-    width: int = field(metadata=STATIC)
-    capacity: int = field(metadata=STATIC)
-    slice_size: int = field(metadata=STATIC)
+    rate: float = field(metadata=STATIC)  # probability with which a row is drawn
+    width: int = field(metadata=STATIC)  # number of rows of the largest client
+    capacity: int = field(metadata=STATIC)  # maximum number of drawn rows
+    slice_size: int = field(metadata=STATIC)  # number of clients that are computed together
     evaluates: bool = field(default=True, metadata=STATIC)
     noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
     is_private: ClassVar[bool] = True

@@ -56,10 +56,7 @@ def preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
 
 
 def describe_row_mixing(module: torch.nn.Module) -> str | None:
-    """Return an error message if the output of the module for one row depends on other rows, else None.
-
-    Clipping does not bound the influence of a row on batch normalisation or on running statistics.
-    """
+    """Return an error message if a layer mixes rows, whose influence clipping then does not bound, else None."""
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.running_mean is not None):
             layer_type = f"{name!r} is {type(layer).__name__}, whose output for one row depends on other rows"

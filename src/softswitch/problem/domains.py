@@ -38,7 +38,6 @@ class Ball(TracedSettings, Domain):
     """
 
     radius: float = field(metadata=checks.POSITIVE)
-    __post_init__ = checks.check_limits
 
     def project(self, params: Params) -> Params:
         """Return w · min(1, radius/‖w‖) for the parameters w."""

@@ -115,10 +115,7 @@ def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
 
 
 def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
-    """Return ``change(tree)`` if the condition holds, else ``tree``, without a copy of a large tree.
-
-    It is a loop of at most one iteration, whose carry has a single buffer. ``lax.cond`` would copy the unchanged tree.
-    """
+    """Return ``change(tree)`` if the condition holds, else ``tree``; unlike ``lax.cond`` without a copy of the tree."""
 
     def body(_: Any, old: Tree) -> Tree:
         return jax.tree.map(lambda a, b: a.astype(b.dtype), change(old), old)
@@ -127,10 +124,7 @@ def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: 
 
 
 def delay_until(value: Array, others: Any, overwritten: Any) -> Array:
-    """Return ``value``, with a data dependency on ``others`` if the tree ``overwritten`` is large.
-
-    The dependency is an always true condition. XLA removes optimisation barriers before it inserts copies.
-    """
+    """Return ``value``; if ``overwritten`` is large, by an always true condition on ``others``, which XLA keeps."""
     if not is_large(overwritten):
         return value
     numbers = [jnp.asarray(leaf, jnp.float32).ravel() for leaf in jax.tree.leaves(others)]

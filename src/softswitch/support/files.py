@@ -82,10 +82,9 @@ def size_limit(default: int) -> int:
 
 def raise_too_large(file: object, size: int, limit: int, suffix: str = "") -> NoReturn:
     """Raise ValueError that a file is larger than its limit; ``size`` and ``limit`` are in bytes."""
-    raise ValueError(
-        f"{file} has {format_bytes(size)}{suffix and ' '}{suffix}, but the limit is {format_bytes(limit)}; if you "
-        f"trust the file, set {MAX_BYTES_VARIABLE}={size} in the environment"
-    )
+    advice = f"if you trust the file, set {MAX_BYTES_VARIABLE}={size} in the environment"
+    size_text = f"{format_bytes(size)} {suffix}".rstrip()
+    raise ValueError(f"{file} has {size_text}, but the limit is {format_bytes(limit)}; {advice}")
 
 
 def check_size(file: Path, default: int) -> None:

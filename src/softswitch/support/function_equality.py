@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from softswitch.support import checks
+
 LIBRARIES = {"builtins", "equinox", "flax", "functools", "itertools", "jax", "math", "numpy", "operator", "optax"}
 """Top-level modules whose attributes are assumed constant while the process runs."""
 MAX_VALUES = 2000  # functions that refer to more values are equal to themselves only
@@ -116,12 +118,16 @@ class TracedSettings:
     """Base class of frozen dataclasses that are pytrees, with their numbers as leaves.
 
     Numbers (α, a step size) and nested ``TracedSettings`` are arguments of a compiled program, so a change of their
-    values compiles nothing. Strings, booleans, functions and None are static. Unflattening skips the constructor.
+    values compiles nothing. Strings, booleans, functions and None are static. The constructor checks the ``limits`` of
+    fields; unflattening skips it.
     """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, cls))
+
+    def __post_init__(self) -> None:
+        checks.check_limits(self)
 
 
 def _flatten(settings: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -26,10 +26,7 @@ def thread_count() -> int:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Create a folder if needed and lock it during the ``with`` block; raise ValueError if it is locked already.
-
-    The lock excludes other processes and other calls in this process. It is released when the process ends.
-    """
+    """Create a folder if needed and lock it in the ``with`` block; raise ValueError if another run has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
     try:

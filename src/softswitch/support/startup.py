@@ -36,10 +36,7 @@ def lazy_attributes(module: str) -> tuple[list[str], Callable[[str], Any], Calla
 
 
 def enable_compilation_cache() -> None:
-    """Store compiled programs in the user's cache folder; call before JAX is imported.
-
-    JAX_ENABLE_COMPILATION_CACHE=false disables the cache. JAX_COMPILATION_CACHE_DIR sets another folder.
-    """
+    """Store compiled programs in the user's cache folder, if JAX's environment variables do not set another one."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     try:

@@ -24,10 +24,7 @@ def strip_addresses(text: str) -> str:
 
 
 def program_digest(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return the SHA-256 digest, in hexadecimal, of the jaxpr of ``function`` for arguments of these shapes.
-
-    It includes the values of closed-over arrays, but not the code of host callbacks.
-    """
+    """Return the SHA-256 digest of the jaxpr of ``function`` for arguments of these shapes, with closed-over arrays."""
     traced = jax.make_jaxpr(function)(*arguments)
     digest = hashlib.sha256(strip_addresses(str(traced)).encode())
     for constant in _constants(traced):

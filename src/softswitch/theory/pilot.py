@@ -131,10 +131,7 @@ def _points(theta: Ball | Box, start: Params, points: int, generator: np.random.
 def _measure_noise(
     rows: Rows, clients: Any, params: Params, key: Any, losses: Losses, how: Batching, whole: Batching, pilots: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return gradient norms on all rows, and distances of pilot values and gradients from those on all rows.
-
-    The first axis is the clients, the last one the functions f and g. ``how`` draws pilot batches, ``whole`` all rows.
-    """
+    """Return gradient norms on all rows, and distances of pilot values and gradients from those on all rows."""
 
     def measure(batch: Any) -> tuple[jax.Array, jax.Array]:
         gradients = jax.tree.leaves(jax.jacrev(losses.values)(params, batch))

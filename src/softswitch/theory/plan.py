@@ -170,10 +170,8 @@ class _Planner:
         fallback = cheapest or self._cheapest(1.1 * smallest - excess)
         setting = fallback or replace(self.template, rounds=self.limit)
         promised, warnings = bound(constants, setting), _find_warnings(constants, setting)
-        if cheapest is None:
-            advice = self._explain_failure(setting, target, smallest)
-        else:
-            advice = self._explain_errors(setting, promised)
+        failure = None if cheapest else self._explain_failure(setting, target, smallest)
+        advice = failure or self._explain_errors(setting, promised)
         return Plan(constants, setting, promised, share, target, cheapest is not None, smallest, advice, warnings)
 
     def _explain_errors(self, setting: Setting, promised: Bound) -> str:
@@ -185,8 +183,7 @@ class _Planner:
             return advice
         shares = (self.share, 1 / setting.rounds)
         most, always = (theorems.constraint_bound(self.constants, setting, kappa) for kappa in shares)
-        advice += f" The constraint is at most {most:.4g}"
-        advice += f" if κ >= {self.share:.4g}."
+        advice += f" The constraint is at most {most:.4g} if κ >= {self.share:.4g}."
         return f"{advice} For any κ >= 1/K it is at most {always:.4g}." if always > most else advice
 
     def _cheapest(self, target: float) -> Setting | None:

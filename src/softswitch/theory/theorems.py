@@ -32,7 +32,9 @@ class Constants:
     gradient_noise: float = field(default=0.0, metadata=checks.NONNEGATIVE)
     value_noise: float = field(default=0.0, metadata=checks.NONNEGATIVE)
     heterogeneity: float = field(default=0.0, metadata=checks.NONNEGATIVE)
-    __post_init__ = checks.check_limits
+
+    def __post_init__(self) -> None:
+        checks.check_limits(self)
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,7 @@ class Categorical:
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Independent normal distributions of continuous actions, clipped at the limits of the environment.
-
-    The outputs of the network are the means, followed by the logarithms of the standard deviations.
-    """
+    """Independent normal actions, clipped at the limits; outputs are means, then logarithms of standard deviations."""
 
     low: np.ndarray  # smallest action of each component
     high: np.ndarray  # largest action of each component

@@ -61,11 +61,7 @@ class Taken(NamedTuple):
 def trust_region_step(
     network: NumpyNetwork, distribution: ActionDistribution, weights: Weights, taken: Taken, kl_limit: float
 ) -> Weights:
-    """Return the weights after a natural gradient step with a mean KL divergence of at most ``kl_limit``.
-
-    The step improves the surrogate, the mean of π_new/π_old times the advantage. If no step length achieves both, the
-    weights are unchanged.
-    """
+    """Return weights that improve the surrogate with mean KL divergence <= ``kl_limit``, or unchanged weights."""
     here = {name: np.asarray(value, float) for name, value in weights.items()}
     rows = len(taken.actions)
     advantages = (taken.advantages - taken.advantages.mean()) / (taken.advantages.std() or 1.0)
