@@ -134,10 +134,7 @@ class Batching:
         return jnp.concatenate(parts, axis=-1)
 
     def locate_words(self, key: Array, first: int, clients: int, times: int) -> Integer[Array, "times m location"]:
-        """Return (key word, key word, position of the first random word) of each batch, for ``draw_located``.
-
-        The random words of all batches begin at position ``first``. Empty if batches have all local rows.
-        """
+        """Return (key, position of the first word) of each batch, for ``draw_located``; empty for all local rows."""
         if self.draws is None:
             return jnp.zeros((times, clients, 0), jnp.int32)
         batches = jnp.arange(times * clients, dtype=jnp.uint32).reshape(times, clients, 1)
@@ -152,10 +149,7 @@ class Batching:
     def batch(
         self, rows: Rows, client: Int[Array, ""], drawn: Int[Array, " drawn"], dtype: Any
     ) -> tuple[Int[Array, " width"], Float[Array, " width"]]:
-        """Return the row indices of one client's batch (``drawn``, or all), and their weights, which sum to 1.
-
-        A row of a stratum weighs (the stratum's fraction of the client's rows) / (draws from it); padding weighs 0.
-        """
+        """Return the rows of a client's batch and weights: fraction of the stratum / draws from it; 0 for padding."""
         if self.draws is None:
             return all_rows(rows, client, self.width, dtype)
         if self.equal:

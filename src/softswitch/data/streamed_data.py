@@ -340,10 +340,9 @@ def _read_items(
             named = item if isinstance(item, Mapping) else dict(zip(columns, item, strict=True))
             items.append({key: np.asarray(part) for key, part in named.items()})
         except Exception as error:
-            raise ValueError(
-                f"item {row} of client {names[client]!r} must be a dict of arrays or a tuple with an entry for each of "
-                f"columns = {columns}, but reading it failed: {type(error).__name__}: {error}"
-            ) from error
+            accepted = f"a dict of arrays or a tuple with an entry for each of columns = {columns}"
+            cause = f"reading it failed: {type(error).__name__}: {error}"
+            raise ValueError(f"item {row} of client {names[client]!r} must be {accepted}, but {cause}") from error
     return {key: np.stack([item[key] for item in items]) for key in items[0]}
 
 

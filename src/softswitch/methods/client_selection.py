@@ -59,7 +59,7 @@ def select_clients(
     if places.total == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     chosen = jnp.zeros(clients, bool)
-    new = remembered.awaited & (remembered.selected_at < 0)
+    new = ~remembered.known & (remembered.selected_at < 0)
     is_resting = (remembered.selected_at >= 0) & (k - remembered.selected_at <= rest)
     selected, worst = [], remembered.constraint.max(axis=1)
     for scores, count in ((worst, places.by_constraint), (remembered.objective, places.by_objective)):

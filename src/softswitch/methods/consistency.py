@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from softswitch.methods.messages import LocalLoss, Reports
 from softswitch.problem.parameters import Params
@@ -49,12 +49,12 @@ class Consistency(NamedTuple):
 
     def compare(
         self,
-        k: Int[Array, ""],
-        clients: Int[Array, " m"],
+        k: Array,
+        clients: Array,
         reports: Reports,
         loss: LocalLoss,
         directions: Params,
-        returned: Bool[Array, " m"],
+        returned: Array,
         step: Params,
     ) -> Consistency:
         """Return the statistics after round k: compare its reports with the predictions, and predict the next.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 DECAY_RATES = (0.98, 0.95, 0.9, 0.8, 0.5)  # values of β that are tried; ties are resolved in favour of the first
 ERROR_DECAY = 0.97  # decay rate per round of the running mean squared errors
@@ -43,12 +43,7 @@ class Forecasts(NamedTuple):
         return Forecasts(estimates, jnp.zeros_like(self.missed))
 
     def correct(
-        self,
-        clients: Int[Array, " m"],
-        mask: Bool[Array, " m"],
-        ages: Int[Array, " m"],
-        now: Float[Array, "m v"],
-        earlier: Float[Array, "m v"],
+        self, clients: Array, mask: Array, ages: Array, now: Float[Array, "m v"], earlier: Float[Array, "m v"]
     ) -> tuple[Forecasts, Float[Array, "n v"]]:
         """Return the estimates after a round's reports, and every client's estimate for the best β.
 

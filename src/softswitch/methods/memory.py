@@ -115,11 +115,6 @@ class Remembered(NamedTuple):
         """Whether each client has reported at least once."""
         return self.reported_at >= 0
 
-    @property
-    def awaited(self) -> Bool[Array, " n"]:
-        """Whether each client has never reported."""
-        return ~self.known
-
     def hear(self, smoothing: Any, k: Int[Array, ""], clients: Int[Array, " m"], reports: Reports) -> Remembered:
         """Return the memory after round k's reports; a selected client that did not report keeps its values."""
         before = take_clients(self._replace(forecasts=None), clients)
@@ -262,9 +257,9 @@ class ClientMemory(Part):
 
     def may_average(self, state: Remembered) -> Bool[Array, ""]:
         """Return whether all clients have reported, except at most b if b clients may be Byzantine."""
-        return state.awaited.sum() <= (0 if self.byzantine is None else self.byzantine)
+        return (~state.known).sum() <= (0 if self.byzantine is None else self.byzantine)
 
     def record(self, state: Remembered, k: Array) -> dict[str, Any]:
         """Return the number of clients that never reported, and the age of the oldest report in rounds."""
         oldest = k - jnp.where(state.known, state.reported_at, k).min(initial=k)
-        return {"unheard": state.awaited.sum(), "oldest": oldest}
+        return {"unheard": (~state.known).sum(), "oldest": oldest}

@@ -136,9 +136,7 @@ def slice_size(clients: int, bytes_per_client: int, cpu_limit: int | None = None
     return max(1, min(clients, limit // max(1, bytes_per_client)))
 
 
-def full_data_slice_size(clients: int, bytes_per_client: int) -> int:
-    """Return the number of clients to compute together in an evaluation of all rows; at least 1."""
-    return slice_size(clients, bytes_per_client, CACHE_BYTES)
+full_data_slice_size = partial(slice_size, cpu_limit=CACHE_BYTES)  # for an evaluation of all rows
 
 
 def map_slices(function: Callable[[Any], Any], clients: Any, size: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,10 @@ class TorchOracle(HostOracle):
         """Restore batch-norm statistics, or recompute them at ``params`` if ``buffers`` is None."""
         if self._statistics:
             self.functions.load(params)
-            self._recompute_statistics() if buffers is None else self._statistics.write(buffers)
+            if buffers is None:
+                self._statistics.recompute(rows.all_rows() for rows in self._clients)
+            else:
+                self._statistics.write(buffers)
 
     def buffers(self) -> dict[str, np.ndarray] | None:
         """Return the batch-norm statistics by name, or None without such layers."""
@@ -124,15 +127,11 @@ class TorchOracle(HostOracle):
 
     def evaluate(self, params: Arrays) -> tuple[Any, Any]:
         """Return f_i and g_i of every client on all of its rows."""
-        with self._at(params):
-            return self._values(self._clients)
+        return self._values(params, self._clients)
 
     def evaluate_held_out(self, params: Arrays) -> tuple[Any, Any] | None:
         """Return f_i and g_i on held-out rows, −∞ for a client without any; None if no client has any."""
-        if self._held_out is None:
-            return None
-        with self._at(params):
-            return self._values(self._held_out)
+        return None if self._held_out is None else self._values(params, self._held_out)
 
     def load_answer(self, params: Arrays) -> None:
         """Load ``params`` and recomputed batch-norm statistics into the module, and set ``eval`` mode."""
@@ -179,26 +178,15 @@ class TorchOracle(HostOracle):
             size = None
         return rows.batches((draws.seed, int(client), purpose), size, self._replace is not False)
 
-    @contextmanager
-    def _at(self, params: Arrays) -> Iterator[None]:
-        """Load parameters and their statistics for the ``with`` block; restore the round's statistics afterwards."""
-        before = self._statistics.read()
-        self.functions.load(params)
+    def _values(self, params: Arrays, clients: Sequence[TorchRows | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Return f_i and g_i with the batch-norm statistics of ``params``; restore those of the round afterwards."""
+        before, values = self._statistics.read(), np.full((len(clients), 1 + self.constraints), -np.inf)
         try:
-            if self._statistics:
-                self._recompute_statistics()
-            yield
+            self.load_buffers(params, None)
+            self.functions.load(params)
+            for client, rows in enumerate(clients):
+                if rows is not None:
+                    values[client] = self._subtract_optimum(client, self.functions.values(rows.all_rows()))
         finally:
             self._statistics.write(before)
-
-    def _recompute_statistics(self) -> None:
-        self._statistics.recompute(rows.all_rows() for rows in self._clients)
-
-    def _values(self, clients: Sequence[TorchRows | None]) -> tuple[np.ndarray, np.ndarray]:
-        missing = np.full(1 + self.constraints, -np.inf)
-        values = [
-            missing if rows is None else self._subtract_optimum(client, self.functions.values(rows.all_rows()))
-            for client, rows in enumerate(clients)
-        ]
-        array = np.asarray(values, self._dtype)
-        return array[:, 0], array[:, 1:]
+        return values[:, 0].astype(self._dtype), values[:, 1:].astype(self._dtype)

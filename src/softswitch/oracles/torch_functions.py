@@ -234,18 +234,15 @@ class ModuleFunctions:
             constraints = self._vector(self.surrogate or self.constraint, batch)
             parts.append((mix.to(constraints) * constraints).sum())
             if loss.penalty:
-                parts.append(float(loss.penalty) * self._excess(batch, constraints, float(loss.tolerance)))
+                excess = torch.relu(constraints - float(loss.tolerance))
+                if self.surrogate is not None:  # its sum over the constraints with g > ε
+                    with torch.no_grad():
+                        above = self._vector(self.constraint, batch) > float(loss.tolerance)
+                    excess = torch.where(above, constraints, torch.zeros_like(constraints))
+                parts.append(float(loss.penalty) * excess.sum())
         local = sum((part.reshape(()) for part in parts), start=torch.zeros(()))
         if local.requires_grad:  # else constant, such as −∞
             local.backward()
-
-    def _excess(self, batch: Any, constraints: torch.Tensor, tolerance: float) -> torch.Tensor:
-        """Return Σ max(0, g − ε), or the sum of the surrogate over the constraints with g > ε."""
-        if self.surrogate is None:
-            return torch.relu(constraints - tolerance).sum()
-        with torch.no_grad():
-            above = self._vector(self.constraint, batch) > tolerance
-        return torch.where(above, constraints, torch.zeros_like(constraints)).sum()
 
     def _vector(self, function: Function, batch: Any) -> torch.Tensor:
         return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))

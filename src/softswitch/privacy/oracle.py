@@ -79,11 +79,7 @@ class PrivateOracle(Oracle):
     noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
     is_private: ClassVar[bool] = True
     has_surrogate = property(attrgetter("losses.has_surrogate"))
-
-    @property
-    def client_count(self) -> int:
-        """Number of clients n."""
-        return int(self.counts.shape[0])
+    client_count = property(lambda self: int(self.counts.shape[0]))
 
     @property
     def report_deviations(self) -> np.ndarray:

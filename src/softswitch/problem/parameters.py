@@ -60,10 +60,9 @@ def check_start(argument: str, params: Params) -> Params:
     start = check_params(argument, params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(start):
         if jnp.finfo(leaf.dtype).bits < 32:
-            raise TypeError(
-                f"{argument}{jax.tree_util.keystr(path)} must be float32 or float64, but has dtype {leaf.dtype}, which "
-                f"rounds small steps to 0. Compute in it inside your functions: w.astype(jnp.{leaf.dtype})"
-            )
+            name = f"{argument}{jax.tree_util.keystr(path)}"
+            reason = f"rounds small steps to 0. Compute in it inside your functions: w.astype(jnp.{leaf.dtype})"
+            raise TypeError(f"{name} must be float32 or float64, but has dtype {leaf.dtype}, which {reason}")
     return start
 
 
