@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from softswitch.methods.messages import LocalLoss, Reports
+from softswitch.methods.messages import LocalLoss
+from softswitch.methods.parts import Round
 from softswitch.problem.parameters import Params
 from softswitch.support.arrays import append_clients, take_clients
 
@@ -47,21 +48,12 @@ class Consistency(NamedTuple):
         """Return the statistics without predictions, for parameters that changed outside of a round."""
         return self._replace(round=jnp.full_like(self.round, -1))
 
-    def compare(
-        self,
-        k: Array,
-        clients: Array,
-        reports: Reports,
-        loss: LocalLoss,
-        directions: Params,
-        returned: Array,
-        step: Params,
-    ) -> Consistency:
+    def compare(self, played: Round, directions: Params, returned: Bool[Array, " m"], step: Params) -> Consistency:
         """Return the statistics after round k: compare its reports with the predictions, and predict the next.
 
-        ``reports`` are those of ``clients`` before trimming, ``loss`` their local losses, ``directions`` their u_i, and
-        ``returned`` whether each returned one. ``step`` is w_{k+1} − w_k.
+        ``directions`` are the u_i of the participants, ``returned`` whether each sent one. ``step`` is w_{k+1} − w_k.
         """
+        k, clients, reports, loss = played.k, played.clients, played.reports, played.decision.local_loss
         before = take_clients(self, clients)
         change = reports.local_losses(before.loss) - before.value
         counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)

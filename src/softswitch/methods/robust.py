@@ -72,8 +72,7 @@ class RobustAggregation(Part):
         if update.directions is None:
             return state
         returned = played.reports.mask if update.returned is None else update.returned
-        loss = played.decision.local_loss
-        return state.compare(played.k, played.clients, played.reports, loss, update.directions, returned, step)
+        return state.compare(played, update.directions, returned, step)
 
 
 class WeightCap(Part):
