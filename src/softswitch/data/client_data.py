@@ -206,10 +206,9 @@ def check_columns(data: Mapping[str, Any], client: Any = None) -> dict[str, np.n
             raise TypeError(f"the columns{where} must have names that are text, but one is {key!r}")
         if not (jnp.issubdtype(column.dtype, jnp.number) or column.dtype == bool):
             raise TypeError(f"data[{key!r}]{where} must hold numbers, but has dtype {column.dtype}; encode it first")
-    if length == 0 and client is None:
-        raise ValueError("no clients: data must have at least one row, but its columns are empty")
     if length == 0:
-        raise ValueError(f"client {client!r} has no rows; remove it, or give it data")
+        empty = "no clients: data must have at least one row, but its columns are empty"
+        raise ValueError(empty if client is None else f"client {client!r} has no rows; remove it, or give it data")
     if length > np.iinfo(np.int32).max:
         raise ValueError(f"data{where} must have fewer than 2**31 rows, but has {length}")
     return columns

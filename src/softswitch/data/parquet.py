@@ -14,8 +14,7 @@ from softswitch.data.row_order import RowOrder, order_rows
 ABOUT = "about.json"  # describes the source of the columns; written last, so that a partial conversion is not used
 BATCH_ROWS = 1 << 16  # rows that are converted at a time
 
-Columns = Mapping[str, str | Sequence[str]]
-"""Maps the name of a batch column to one column of the files, or to several that are joined to a matrix."""
+Columns = Mapping[str, str | Sequence[str]]  # batch column -> column of the files, or several that form a matrix
 
 
 def convert_parquet(

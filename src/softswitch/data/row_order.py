@@ -26,8 +26,8 @@ def order_rows(total: int, client: Any, strata: Any, columns: Mapping[str, Any])
     if strata is not None:
         groups, codes = _encode_strata(strata, columns, total)
         if len(names) * len(groups) > MAX_STRATA:
-            total = f"makes {len(names) * len(groups):,} strata to keep count of, more than {MAX_STRATA:,}"
-            given = f"{len(groups):,}: with {len(names):,} clients that {total}"
+            many = f"makes {len(names) * len(groups):,} strata to keep count of, more than {MAX_STRATA:,}"
+            given = f"{len(groups):,}: with {len(names):,} clients that {many}"
             raise ValueError(f"strata must have few different values, but has {given}")
         cell = cell * len(groups) + codes
     sizes = np.bincount(cell, minlength=len(names) * len(groups)).reshape(len(names), len(groups))

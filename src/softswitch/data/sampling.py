@@ -188,8 +188,7 @@ def make_batching(batch_size: int | None, replace: bool | None, stratum_sizes: n
         fewest = np.where(stratum_sizes > 0, stratum_sizes, np.iinfo(np.int64).max).min(axis=0)
         for s in np.flatnonzero(np.asarray(draws) > fewest)[:1]:
             owner = "a client" if strata == 1 else f"stratum {s} of a client"
-            given = (
-                f"{owner} has only {fewest[s]}; lower batch_size, or set replace=True, or batch_size=None for all rows"
-            )
-            raise ValueError(f"batch_size = {batch_size} without replacement needs {draws[s]} rows, but {given}")
+            advice = "lower batch_size, or set replace=True, or batch_size=None for all rows"
+            needed = f"batch_size = {batch_size} without replacement needs {draws[s]} rows"
+            raise ValueError(f"{needed}, but {owner} has only {fewest[s]}; {advice}")
     return Batching(draws, replace, batch_size, equal=strata == 1 and replace is not None)

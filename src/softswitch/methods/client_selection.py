@@ -28,10 +28,7 @@ def order_of_pass(key: Array, number: Any, clients: int) -> Int[Array, " n"]:
 
 
 def clients_in_turn(order: Int[Array, " n"], k: Any, places: Places) -> Int[Array, " window"]:
-    """Return the indices of the r clients whose turn it is in round k, and then the next ones, min(n, m) in all.
-
-    The next ones replace clients that are selected by value. A pass through all clients takes ⌈n/r⌉ rounds.
-    """
+    """Return the r clients whose turn it is in round k, then those that replace ones selected by value; min(n, m)."""
     clients = order.shape[0]
     first = (k % rounds_per_pass(clients, places)) * places.in_turn
     return order[(first + jnp.arange(min(clients, places.total), dtype=jnp.int32)) % clients]
@@ -75,11 +72,7 @@ def select_clients(
 
 
 def represented_clients(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:
-    """Return how many clients each selected client represents in a mean; None if all take part.
-
-    A client selected by value represents itself. Those in turn represent the rest: their inclusion probability is
-    r/(n − m + r).
-    """
+    """Return how many clients each selected one represents in a mean: 1 if by value, else an equal part of the rest."""
     if places.total == clients:
         return None
     by_need = places.by_constraint + places.by_objective

@@ -11,8 +11,7 @@ from softswitch.methods.messages import Decision, Reports
 from softswitch.problem.parameters import Params
 from softswitch.support.arrays import select
 
-Decide = Callable[[Any, Reports], tuple[Decision, Any]]
-"""Type of ``Method.decide``: (state, reports) -> (decision, next state)."""
+Decide = Callable[[Any, Reports], tuple[Decision, Any]]  # ``Method.decide``: (state, reports) -> (decision, state)
 
 
 class Round(NamedTuple):

@@ -95,10 +95,7 @@ class WeightCap(Part):
 
 
 def cap_weights(decide: Decide, state: Any, reports: Reports, decision: Decision, cap: Float[Array, ""]) -> Decision:
-    """Return the decision with weights of at most ``cap``; ``decide`` weights the others again, with the same bit.
-
-    If fewer than 1/cap clients have a positive weight, the weights sum to less than 1.
-    """
+    """Return the decision with weights <= ``cap``, whose sum may be below 1; ``decide`` weights the others again."""
 
     def exceeds_cap(carry: tuple[Array, Array, Any]) -> Array:
         is_capped, weights, _ = carry

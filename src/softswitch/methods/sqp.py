@@ -29,8 +29,7 @@ MIN_CURVATURE = 1e-9  # smallest eigenvalue of the model's Hessian, as a fractio
 ACCEPT, GOOD, POOR = 0.05, 0.7, 0.25  # actual/predicted decrease to accept a step, and to change the trust region
 MIN_PENALTY, MAX_PENALTY, MAX_RADIUS = 1e-6, 1e8, 1e10
 PENALTY_FACTOR, LOW_VIOLATION = 10.0, 1e-1
-STATIONARY_RADIUS, STATIONARY_FACTOR = 1e-3, 1e3
-"""Radius within which a solution must be one of the model too, and the decrease allowed there, in precisions."""
+STATIONARY_RADIUS, STATIONARY_FACTOR = 1e-3, 1e3  # a solution has at most this decrease, in precisions, in this radius
 NEGLIGIBLE_VIOLATION, NEGLIGIBLE_MULTIPLIER = 1e-9, 1e-9
 
 
@@ -248,11 +247,7 @@ class _Step(NamedTuple):
 
 
 class _Program:
-    """The quadratic program at an iterate, in the variables s/radius, t and v.
-
-    t and v are scaled by the largest change of an objective, and of a constraint (``constraint_change``), in the trust
-    region. ``tolerance`` is one number, or one for each constraint.
-    """
+    """The quadratic program at an iterate; s, t and v are scaled by the radius, and by changes of f and g within it."""
 
     def __init__(self, point: np.ndarray, found: Derivatives, tolerance: Any, domain: Any, radius: float) -> None:
         self._point, self._domain, self._radius, self._shape = point, domain, radius, found.constraint.shape

@@ -76,8 +76,9 @@ def _shift_by_deviations(context: AttackContext, directions: Params) -> Params:
     return jax.tree.map(shift, directions)
 
 
-def _rescale_to_honest(context: AttackContext, directions: Params, forged: Params) -> Params:
-    """Return the forged directions, rescaled to the median norm of the honest ones."""
+def _oppose_with_honest_norm(context: AttackContext, directions: Params) -> Params:
+    """Return the result of ``_oppose_honest``, rescaled to the median norm of the honest directions."""
+    forged = _oppose_honest(context, directions)
     median = jnp.nanmedian(jnp.where(context.byzantine, jnp.nan, norms(directions)))
     factor = median / jnp.maximum(norms(forged), 1e-30)
     return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), forged)
@@ -100,11 +101,7 @@ ATTACKS = {
     "free-rider": Attack(_exceed_honest, _exceed_honest, lambda _, part: jax.tree.map(jnp.zeros_like, part)),
     "little-is-enough": Attack(_exceed_honest, _exceed_honest, _shift_by_deviations),
     "inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_honest),
-    "adaptive-inner-product": Attack(
-        _exceed_honest,
-        _exceed_honest,
-        lambda context, part: _rescale_to_honest(context, part, _oppose_honest(context, part)),
-    ),
+    "adaptive-inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_with_honest_norm),
 }
 """Attacks by name. The last four use the reports and directions of the honest clients."""
 

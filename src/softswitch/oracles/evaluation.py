@@ -23,18 +23,15 @@ from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.activations import estimate_activation_bytes
 from softswitch.support.function_equality import ComparableFunction
 
-SLICE_BYTES = 256 * 2**20
-"""Memory in bytes for the batches, activations and local iterates of the clients that are computed together."""
+SLICE_BYTES = 256 * 2**20  # memory for batches, activations and local iterates of clients that are computed together
 SLICE_SHARE = 8  # divisor of an accelerator's memory; the result replaces ``SLICE_BYTES`` if it is larger
 CACHE_BYTES = 8 * 2**20  # memory for evaluations of all rows on a CPU: data in its cache is not read twice
 MAX_WIDTHS = 64  # maximum number of client sizes for functions that ignore row weights; each is compiled separately
 FEW_ROWS = 1 << 14  # rows, padding included, up to which all clients share one width: one program is then faster
-SliceSize = Callable[[int, int], int]
-"""Function (number of clients, bytes of each) -> number of clients that are computed together."""
+SliceSize = Callable[[int, int], int]  # (number of clients, bytes of each) -> number that are computed together
 WRITE_MEANS = "write means as jnp.average(loss, weights=batch['weight'])"  # advice in errors
 Evaluator = Callable[[Params], Evaluation]
-Loss = Callable[[Params, Batch, LocalLoss, Any], Array]
-"""Local loss of one client: (params, batch, coefficients of the client, random key or None) -> scalar."""
+Loss = Callable[[Params, Batch, LocalLoss, Any], Array]  # (params, batch, coefficients, key or None) -> scalar
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,10 +201,7 @@ class EvaluationPlan:
     def map_clients(
         self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize = full_data_slice_size
     ) -> Any:
-        """Return the stacked results of ``function`` on all rows of each client; row weights have ``dtype``.
-
-        Fewer clients than ``together`` are computed together if their activations do not fit into memory.
-        """
+        """Return the stacked results of a function of all rows of each client; row weights have ``dtype``."""
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
             count = together(len(clients), width * self.row_bytes)

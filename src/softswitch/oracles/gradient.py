@@ -30,10 +30,7 @@ FUNCTION_STREAM = 1  # integer folded into a round's random key for functions th
 
 
 class RowDraws(NamedTuple):
-    """The random choices of one round. Row indices are empty if a batch is all rows.
-
-    Sharded clients have uint32 locations of random words (``Batching.locate_words``) in place of row indices.
-    """
+    """The random choices of one round. Row indices are empty for all rows, and word locations for sharded clients."""
 
     clients: Int[Array, " m"]  # indices of the participants
     report_rows: Integer[Array, "m drawn"]  # rows of the reports

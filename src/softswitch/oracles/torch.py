@@ -102,11 +102,8 @@ class TorchOracle(HostOracle):
         self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
         """Return every u_i, stacked along the first axis."""
-        places = range(len(draws.clients))
-        directions = [
-            {name: part.cpu().numpy().copy() for name, part in direction.items()}
-            for _, direction in self._directions(places, params, draws, decision, step_size)
-        ]
+        each = self._directions(range(len(draws.clients)), params, draws, decision, step_size)
+        directions = [{name: part.cpu().numpy().copy() for name, part in one.items()} for _, one in each]
         return {name: np.stack([direction[name] for direction in directions]) for name in directions[0]}
 
     def _directions(

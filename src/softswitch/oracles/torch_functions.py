@@ -121,8 +121,7 @@ def seeded(seed: tuple[int, ...], extra: torch.Generator | None = None) -> Itera
 class ModuleFunctions:
     """Objective, constraint and surrogate of a module, with values in ``eval`` and gradients in ``train`` mode.
 
-    Functions take ``(module, batch)``; the optimizer of local steps is ``(parameters, lr=γ) -> optimizer``, by default
-    plain gradient steps. Parameters that require a gradient are trained.
+    The optimizer of local steps is ``(parameters, lr=γ) -> optimizer``, by default plain gradient steps.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class ModuleFunctions:
         checks.check_callable("objective", objective, "(module, batch) -> scalar")
         checks.check_callable("constraint", constraint, "(module, batch) -> scalar or vector")
         if isinstance(constraint, PooledConstraint):
-            raise TypeError("constraint must be a function of module and batch; a PooledConstraint needs JAX")
+            raise TypeError("constraint must be a function of module and batch, not a PooledConstraint (JAX only)")
         if surrogate is not None:
             checks.check_callable("constraint_surrogate", surrogate, "(module, batch) -> scalar or vector")
         if optimizer is not None:
@@ -196,7 +195,7 @@ class ModuleFunctions:
         weights = self.trained
         self.module.train()
         if self.optimizer is None or step_size == 0:
-            return self._plain_steps(weights, batches, loss, local_steps, step_size)
+            return self._plain_steps(batches, loss, local_steps, step_size)
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         optimizer = self.optimizer(list(weights.values()), lr=step_size)
         for batch in islice(batches, local_steps):
@@ -207,9 +206,8 @@ class ModuleFunctions:
         scale = 1 / (step_size * local_steps)
         return {name: (before[name] - weight.detach()) * scale for name, weight in weights.items()}
 
-    def _plain_steps(
-        self, weights: Mapping[str, Any], batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float
-    ) -> Weights:
+    def _plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
+        weights = self.trained
         total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self.module.zero_grad(set_to_none=True)  # gradients left by the user
         for step, batch in enumerate(islice(batches, local_steps), start=1):

@@ -95,11 +95,7 @@ class NoiseLevels(NamedTuple):
 
     @classmethod
     def of(cls, privacy: RecordPrivacy, planned: Releases, step: float) -> NoiseLevels:
-        """Return the levels that divide the budget as ``privacy`` sets, given the level ``step`` of gradients.
-
-        For drawn rows, the cost is approximated by rate²·times/noise². Releases of all rows take their fraction of the
-        budget itself if there is one, because amplification by sampling does not apply to them.
-        """
+        """Return the levels that divide the budget. Releases of all rows take their part of it, not amplified."""
         drawn = step * math.sqrt(privacy.step_share / max(1, planned.steps))
         whole = drawn / privacy.rate
         if privacy.epsilon is not None:

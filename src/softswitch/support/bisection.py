@@ -8,11 +8,7 @@ from collections.abc import Callable
 def smallest_integer(
     holds: Callable[[int], bool], above: int = 0, limit: int | None = None, growth: float = 2.0
 ) -> int | None:
-    """Return the smallest integer > ``above`` for which ``holds`` is true, or None if it is false at ``limit``.
-
-    ``holds`` must be monotone: false, then true. The upper end of the interval grows by the factor ``growth`` until the
-    condition holds. Then the interval is bisected. Without a ``limit`` the search may not end.
-    """
+    """Return the smallest integer in (above, limit] for which a monotone condition holds, by bisection, or None."""
     low, high = above, max(above + 1, int(growth * above))
     while not holds(high):
         if limit is not None and high >= limit:

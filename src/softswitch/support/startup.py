@@ -18,8 +18,7 @@ MIN_COMPILE_SECONDS = 0.1  # programs that compile faster are not stored
 def lazy_attributes(module: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module that imports its public names on first use.
 
-    The public names are those that the module's source imports as ``from origin import name as name``, in a block for
-    type checkers.
+    They are the names that its source imports as ``from origin import name as name``, in a block for type checkers.
     """
     statements = ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
     imports = [statement for statement in statements if isinstance(statement, ast.ImportFrom)]

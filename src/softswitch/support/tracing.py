@@ -51,11 +51,7 @@ def _constants(program: Any) -> Iterator[Any]:
 
 
 def function_digest(*functions: Any) -> str:
-    """Return the SHA-256 digest, in hexadecimal, of functions: of code, defaults, and the values that they refer to.
-
-    References are followed, except to functions of other modules. Arrays contribute their values, other objects their
-    attributes or their repr.
-    """
+    """Return the SHA-256 digest of functions: code, defaults, and values they refer to, not other modules' code."""
     digest = hashlib.sha256()
     seen: dict[int, Any] = {}
     for function in functions:

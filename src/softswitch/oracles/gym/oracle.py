@@ -125,7 +125,7 @@ class GymOracle(HostOracle):
     _made: dict[tuple[int, int], VectorEnv] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, lambda made: [environments.close() for environments in made.values()], self._made)
+        weakref.finalize(self, _close_all, self._made)
 
     def report(self, params: Weights, draws: HostDraws) -> tuple[Reports, list[Played]]:
         """Play episodes and return the reports, with undiscounted return and cost as metrics, and the episodes."""
@@ -209,6 +209,11 @@ class GymOracle(HostOracle):
         discounted = [float(played.totals(part, self.discount).mean()) for part in (played.rewards, played.costs)]
         spent = discounted[1] if self.discounted_cost else cost
         return -discounted[0], spent - float(self.budgets[int(client)]), gain / self.reward_scale, cost
+
+
+def _close_all(made: dict[tuple[int, int], VectorEnv]) -> None:
+    for environments in made.values():
+        environments.close()
 
 
 def _as_floats(params: Weights) -> dict[str, np.ndarray]:

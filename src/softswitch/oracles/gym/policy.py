@@ -135,10 +135,7 @@ class NumpyNetwork:
             checks.check_integer("hidden", width, minimum=1)
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
-        """Return initial weights: normal of variance 1/inputs, smaller in the last layer, and zero biases.
-
-        ``observed`` is the size of an observation. With ``spread`` the second half of the outputs are log deviations.
-        """
+        """Return normal weights of variance 1/inputs, smaller in the last layer; ``spread`` adds log deviations."""
         last = outputs // 2 if spread else outputs
         weights: Weights = {}
         for i, (into, out) in enumerate(pairwise([observed, *self.hidden, last])):

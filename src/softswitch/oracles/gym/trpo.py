@@ -25,10 +25,9 @@ def discounted_sums(per_step: np.ndarray, discount: float) -> np.ndarray:
 def advantage_estimates(
     observations: np.ndarray, alive: np.ndarray, signal: np.ndarray, discount: float, trace: float
 ) -> np.ndarray:
-    """Return generalised advantage estimates A_t = Σ_{s>=t} (γλ)^(s−t) δ_s with δ_t = signal_t + γ V_{t+1} − V_t.
+    """Return A_t = Σ_{s>=t} (γλ)^(s−t) δ_s with δ_t = signal_t + γ V_{t+1} − V_t; arrays are steps × episodes.
 
-    V is a ridge regression on this batch of episodes, and 0 after the end of an episode. γ is the ``discount`` and λ
-    the ``trace``. Arrays are steps × episodes, ``observations`` also × components.
+    V is a ridge regression on this batch, and 0 after an episode. γ is the ``discount`` and λ the ``trace``.
     """
     features = _features(observations, alive)
     flat = features.reshape(-1, features.shape[-1])
