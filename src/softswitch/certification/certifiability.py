@@ -23,7 +23,6 @@ from softswitch.data.client_data import ClientData
 from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
-from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import join_first
 
@@ -95,8 +94,7 @@ def certifiability(
         tolerance: Bound to certify.
         confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
     """
-    error = 1 - checks.check_probability("confidence", confidence)
-    levels = ErrorLevels(error / len(calibration), error, checks.check_real("tolerance", tolerance))
+    levels = ErrorLevels.of(confidence, len(calibration), tolerance)
     constraints = problem.trace(calibration.rows.batch_shapes(1, float_dtype(problem.start))).constraints
     ranges = list(enumerate(resolve_ranges(problem, None, None, constraints)))[1:]
     values = RowValues(problem, calibration, problem.start)

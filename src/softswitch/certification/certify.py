@@ -84,8 +84,7 @@ def certify(
         if not isinstance(result, Result):
             raise ValueError("tolerance must be given if result is not a Result")
         tolerance = result.method.tolerance
-    error = 1 - checks.check_probability("confidence", confidence)
-    levels = ErrorLevels(error / len(held_out.names), error, checks.check_real("tolerance", tolerance))
+    levels = ErrorLevels.of(confidence, len(held_out.names), tolerance)
     params = check_params("params", params)
     constraints = problem.trace(held_out.rows.batch_shapes(1, float_dtype(params)), params).constraints
     ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)

@@ -19,6 +19,7 @@ from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 from softswitch.certification.limits import BettingMean, BinomialRate, UpperBound
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
+from softswitch.support import checks
 
 GRID_SIZE = 64  # number of means on each axis of the grid of MeanDifference
 RESAMPLES = 400  # bootstrap samples for a function that is not a mean over rows
@@ -35,9 +36,10 @@ class ErrorLevels(NamedTuple):
     tolerance: float  # upper bound on the constraint; NaN if there is none
 
     @classmethod
-    def uniform(cls, error: float) -> ErrorLevels:
-        """Return levels with the same error probability for both limits, and without a tolerance."""
-        return cls(error, error, math.nan)
+    def of(cls, confidence: float, clients: int, tolerance: float) -> ErrorLevels:
+        """Return the levels of a certificate for this number of clients, or raise if an argument is invalid."""
+        error = 1 - checks.check_probability("confidence", confidence)
+        return cls(error / clients, error, checks.check_real("tolerance", tolerance))
 
 
 class MeanDifference:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -71,14 +70,13 @@ def lower_bound(
     derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)
     solution, inside = to_vector(params), to_vector(projected)
-    search = _search(derivatives, inside, limit, budget)
-    first = search.first
+    first, weights = _search(derivatives, inside, limit, budget)
     if not np.array_equal(inside, solution):
-        first = derivatives.reply(Query(solution, 0 * search.weights.weights, 0 * search.weights.multipliers))
+        first = derivatives.reply(Query(solution, 0 * weights.weights, 0 * weights.multipliers))
     is_inside = np.linalg.norm(inside - solution) <= 1e-6 * (1e-3 + np.linalg.norm(solution))  # up to rounding
     eps = float(np.finfo(np.dtype(float_dtype(params))).eps)
     meets = bool(is_inside) and float((first.constraint - limit).max(initial=-math.inf)) <= 8 * eps * (abs(limit) + 1)
-    return bound_by_weights(derivatives, solution, first, limit, search.weights, meets=meets)
+    return bound_by_weights(derivatives, solution, first, limit, weights, meets=meets)
 
 
 def bound_by_weights(
@@ -121,8 +119,7 @@ def bound_by_weights(
         return report("the Lagrangian has no minimum for the weights found; add a domain (Ball, Box)")
     length = 10 * max(1.0, float(np.linalg.norm(solution)), float(np.linalg.norm(solution - start)))
     radius = max(length, 10 * float(np.linalg.norm(minimum.point - solution)))
-    floor = _bound_minimum(lagrangian, minimum, radius)
-    value = floor.value - derivatives.rounding * minimum.size
+    value, assumed = _bound_minimum(lagrangian, minimum, radius)
     if not math.isfinite(value):
         return report("the Lagrangian's curvature is not finite")
     scale = max(abs(found.worst), float(found.objective[np.isfinite(found.objective)].std())) or 1.0
@@ -141,7 +138,7 @@ def bound_by_weights(
     else:
         why = "convexity is not known" if derivatives.convex is None else "the problem is declared not convex"
     certified = refutation is None and bool(derivatives.convex)
-    return report(why, value, certified, floor.assumed, minimum.value - value)
+    return report(why, value, certified, assumed, minimum.value - value)
 
 
 def with_lower_bound(
@@ -178,9 +175,8 @@ def prove_infeasible(derivatives: DerivativeOracle, tolerance: float, multiplier
     minimum = lagrangian.minimise(multipliers.point, UNBOUNDED_FACTOR * max(1.0, norm))
     if minimum is None:
         return None
-    floor = _bound_minimum(lagrangian, minimum, 10 * max(1.0, norm))
-    least = floor.value - derivatives.rounding * minimum.size
-    return (least, floor.assumed) if least > 0 else None
+    least, assumed = _bound_minimum(lagrangian, minimum, 10 * max(1.0, norm))
+    return (least, assumed) if least > 0 else None
 
 
 def _no_bound(problem: Problem, clients: ClientData, params: Params, tolerance: float) -> LowerBound:
@@ -195,15 +191,10 @@ def _no_bound(problem: Problem, clients: ClientData, params: Params, tolerance: 
     return LowerBound(-math.inf, worst, tolerance, meets, False, reason, "", *none, 0.0, int(clients.sizes.sum()))
 
 
-class _Search(NamedTuple):
-    """The derivatives at the start of a search for weights, and the weights found."""
-
-    first: Derivatives
-    weights: Query
-
-
-def _search(derivatives: DerivativeOracle, start: np.ndarray, tolerance: float, budget: float) -> _Search:
-    """Run ``SQP``: the multipliers of its last quadratic program are the weights of the bound."""
+def _search(
+    derivatives: DerivativeOracle, start: np.ndarray, tolerance: float, budget: float
+) -> tuple[Derivatives, Query]:
+    """Run ``SQP``, and return the derivatives at the start, and the multipliers of the last quadratic program."""
     method = SQP(tolerance=max(0.0, tolerance))
     state = sqp.start(method, start, len(derivatives.names), derivatives.shape)
     reply = first = derivatives.reply(state.query)
@@ -213,7 +204,7 @@ def _search(derivatives: DerivativeOracle, start: np.ndarray, tolerance: float, 
         if state.is_over or derivatives.rows > budget or np.linalg.norm(state.point) > limit:
             break
         reply = derivatives.reply(state.query)
-    return _Search(first, state.query._replace(point=state.point))
+    return first, state.query._replace(point=state.point)
 
 
 @dataclass(frozen=True)
@@ -229,13 +220,6 @@ class _Minimum:
     hessian: np.ndarray
     size: float
     noise: float
-
-
-class _Floor(NamedTuple):
-    """A lower bound on a minimum, and what it assumes besides convexity."""
-
-    value: float
-    assumed: str = ""
 
 
 class _Lagrangian:
@@ -269,13 +253,8 @@ class _Lagrangian:
         state, found = sqp.start(method, start, 1, (1, 0)), self.evaluate(start)
         best, first = found, found
         for _ in range(MAX_MINIMISATION):
-            reply = Derivatives(
-                np.array([found.value]),
-                np.zeros((1, 0)),
-                found.gradient[None],
-                np.zeros((1, 0, len(start))),
-                found.hessian,
-            )
+            values, none = (np.array([found.value]), np.zeros((1, 0))), np.zeros((1, 0, len(start)))
+            reply = Derivatives(*values, found.gradient[None], none, found.hessian)
             state = sqp.advance(method, 0.0, self.domain, state, reply)
             far = float(np.linalg.norm(best.point)) > limit
             if far or best.value < first.value - UNBOUNDED_FACTOR * (1 + first.size):
@@ -288,34 +267,37 @@ class _Lagrangian:
         return best if is_finite else None
 
 
-def _bound_minimum(lagrangian: _Lagrangian, minimum: _Minimum, radius: float) -> _Floor:
-    """Return a lower bound over the domain; without one the optimum is assumed within R = ``radius`` of the minimum."""
-    point, value, gradient, noise = minimum.point, minimum.value, minimum.gradient, minimum.noise
+def _bound_minimum(lagrangian: _Lagrangian, minimum: _Minimum, radius: float) -> tuple[float, str]:
+    """Return a lower bound on the minimum over the domain, and what it assumes besides convexity.
+
+    The error of values by rounding is subtracted. Without a domain, the optimum is assumed within ``radius``.
+    """
+    point, gradient, noise = minimum.point, minimum.gradient, minimum.noise
+    value = minimum.value - lagrangian.rounding * minimum.size
     if isinstance(domain := lagrangian.domain, Box):
         down, up = point - domain.lower, point - domain.upper
         decrease = np.maximum(gradient * down, gradient * up).sum() + noise * np.linalg.norm(np.maximum(down, -up))
-        return _Floor(value - float(decrease))
+        return value - float(decrease), ""
     if isinstance(domain, Ball):  # the largest <gradient, point − s> over s in the ball
         decrease = gradient @ point + domain.radius * np.linalg.norm(gradient)
-        return _Floor(value - float(decrease) - noise * (domain.radius + float(np.linalg.norm(point))))
+        return value - float(decrease) - noise * (domain.radius + float(np.linalg.norm(point))), ""
     distance = f"the best parameters lie within {radius:.3g} of the Lagrangian's minimum"
-    floor = _Floor(value - (float(np.linalg.norm(gradient)) + noise) * radius, distance)
-    smallest = 0.0
+    floor, smallest = value - (float(np.linalg.norm(gradient)) + noise) * radius, 0.0
     while (by_curvature := _bound_by_curvature(minimum, radius, smallest, lagrangian.rounding)) is not None:
-        shift, curved = by_curvature
-        if curved <= floor.value:
+        shift, decrease = by_curvature
+        if value - decrease <= floor:
             break
         if _keeps_curvature(lagrangian, minimum, shift):
             assumed = "the Lagrangian's curvature does not halve near its minimum"
-            return _Floor(curved, assumed if shift == 0 else f"{assumed}, and {distance}")
+            return value - decrease, assumed if shift == 0 else f"{assumed}, and {distance}"
         smallest = max(10 * shift, 1e-6 * float(np.abs(minimum.hessian).max()))
-    return floor
+    return floor, distance
 
 
 def _bound_by_curvature(
     minimum: _Minimum, radius: float, smallest: float, rounding: float
 ) -> tuple[float, float] | None:
-    """Return the best curvature δ >= ``smallest`` to add to the Hessian, and its bound; None without one."""
+    """Return the best curvature δ >= ``smallest`` to add to the Hessian, and how far the minimum may lie below."""
     eigenvalues, directions = np.linalg.eigh(minimum.hessian)
     largest = float(np.abs(eigenvalues).max())
     if largest == 0:
@@ -332,9 +314,9 @@ def _bound_by_curvature(
         if curvature[0] <= 0:
             continue
         decrement = np.sqrt((components**2 / curvature).sum()) + minimum.noise / np.sqrt(curvature[0])
-        value = minimum.value - float(decrement**2 + shift * radius**2 / 2)
-        if best is None or value > best[1]:
-            best = float(shift), value
+        decrease = float(decrement**2 + shift * radius**2 / 2)
+        if best is None or decrease < best[1]:
+            best = float(shift), decrease
     return best
 
 

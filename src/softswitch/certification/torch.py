@@ -45,9 +45,7 @@ def certify_torch(
     functions.load(result.params)
     constraints = functions.constraints(next(iter(rows.values())).take(np.arange(1)))
     ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
-    error = 1 - checks.check_probability("confidence", confidence)
-    bound = result.method.tolerance if tolerance is None else checks.check_real("tolerance", tolerance)
-    levels = ErrorLevels(error / len(rows), error, float(bound))
+    levels = ErrorLevels.of(confidence, len(rows), result.method.tolerance if tolerance is None else tolerance)
     clients: list[ClientIntervals] = [
         (name, module_intervals(functions, result.params, one, levels, ranges)) for name, one in rows.items()
     ]

@@ -206,10 +206,7 @@ def choose_first_restart(
     """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
     shortest = MIN_NOISY_RESTART_ROUNDS if noisy else MIN_RESTART_ROUNDS
-    length = max(
-        shortest,
-        rounds // (LAYERED_RESTARTS if has_layers(shapes) else RESTARTS),
-    )
+    length = max(shortest, rounds // (LAYERED_RESTARTS if has_layers(shapes) else RESTARTS))
     choice = Choice(rounds, may_end, length, 0.0, exact, chosen_for=None if may_end else rounds, jumps=jumps)
     if evaluation_cost is not None and choice.count_evaluations() * evaluation_cost > EVALUATION_SHARE * rounds:
         affordable = int((EVALUATION_SHARE * rounds / evaluation_cost - 1) / ANSWERS) + 1

@@ -67,25 +67,15 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A model that may be certified, its origin, and its forecast from the validation split.
-
-    Attributes:
-        params: Parameters of the model.
-        result: The run that the model comes from.
-        variant: The norm and the tolerance of that run.
-        scale: Factor by which the scores of the run's iterate were multiplied.
-        offset: Number that was then added to the scores.
-        forecast: Forecast of the model's certification.
-        tolerance: Bound on the constraint to certify.
-    """
+    """A model that may be certified, its origin, and its forecast from the validation split."""
 
     params: Params
-    result: Result
-    variant: Variant
-    scale: float
-    offset: float
+    result: Result  # the run that the model comes from
+    variant: Variant  # the norm and the tolerance of that run
+    scale: float  # factor by which the scores of the run's iterate were multiplied
+    offset: float  # number that was then added to the scores
     forecast: CandidateForecast
-    tolerance: float
+    tolerance: float  # bound on the constraint to certify
 
     @property
     def is_feasible(self) -> bool:

@@ -190,7 +190,18 @@ def prepare(
     first = train(Variant(), problem, options)
     if first.status.code in INCOMPLETE:
         return Prepared(first, (), None, 0, limits, evaluate, tolerance=tolerance)
-    generator = _make_generator(problem, split, first, tolerance, confidence, move)
+    calibration = split.calibration
+    shapes = calibration.rows.batch_shapes(1, float_dtype(problem.start))
+    generator = CandidateGenerator(
+        problem=problem,
+        training=subsample(split.train, MAX_SAMPLE),
+        validation=subsample(split.validation, MAX_SAMPLE),
+        calibration_sizes={str(name): int(n) for name, n in zip(calibration.names, calibration.sizes, strict=True)},
+        levels=ErrorLevels.of(confidence, len(calibration), tolerance),
+        ranges=tuple(resolve_ranges(problem, None, None, problem.trace(shapes).constraints)),
+        kinds=RowValues(problem, split.validation, first.params).kinds,
+        move=move,
+    )
     candidates = list(generator.candidates(first, Variant()))
     shorter = None  # second-order runs are short
     if not isinstance(first.method, SQP):
@@ -211,42 +222,17 @@ def prepare(
     return Prepared(first, tuple(feasible), best, len(candidates), limits, evaluate, generator.kinds, tolerance)
 
 
-def _make_generator(
-    problem: Problem, split: DataSplit, first: Result, tolerance: float, confidence: float, move: Move | None
-) -> CandidateGenerator:
-    calibration, error = split.calibration, 1 - confidence
-    shapes = calibration.rows.batch_shapes(1, float_dtype(problem.start))
-    return CandidateGenerator(
-        problem=problem,
-        training=subsample(split.train, MAX_SAMPLE),
-        validation=subsample(split.validation, MAX_SAMPLE),
-        calibration_sizes={str(name): int(n) for name, n in zip(calibration.names, calibration.sizes, strict=True)},
-        levels=ErrorLevels(error / len(calibration), error, tolerance),
-        ranges=tuple(resolve_ranges(problem, None, None, problem.trace(shapes).constraints)),
-        kinds=RowValues(problem, split.validation, first.params).kinds,
-        move=move,
-    )
-
-
 def _test_order(candidates: list[Candidate], constant: float) -> tuple[list[Candidate], Candidate]:
     """Return the candidates to test, the safest first, and the best one; ``constant`` is F of a constant prediction."""
     feasible = [one for one in candidates if one.is_feasible] or candidates
     useful = [one for one in feasible if one.forecast.objective < constant] or feasible
     best = best_of(useful)
     low, probability = best.forecast.objective, best.forecast.pass_probability
-    safer = [
-        one
-        for one in useful
-        if (one.variant, one.scale) == (best.variant, best.scale)
-        and one.forecast.pass_probability >= probability
-        and one.forecast.constraint <= best.forecast.constraint
-        and one.forecast.objective > low
-    ]
-    safer.sort(key=_objective)
-    path = []
-    if safer:
-        targets = [low + position * (_objective(safer[-1]) - low) for position in SAFER]
-        path = [_nearest(safer, target) for target in targets]
+    alike = [one for one in useful if (one.variant, one.scale) == (best.variant, best.scale) and _objective(one) > low]
+    alike = [one for one in alike if one.forecast.constraint <= best.forecast.constraint]
+    safer = sorted((one for one in alike if one.forecast.pass_probability >= probability), key=_objective)
+    targets = [low + position * (_objective(safer[-1]) - low) for position in SAFER] if safer else []
+    path = [_nearest(safer, target) for target in targets]
     path.append(best)
     for share in RISKIER:
         likely = [one for one in useful if one.forecast.pass_probability >= share * probability]

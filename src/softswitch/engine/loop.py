@@ -50,7 +50,10 @@ def run(
     rounds, seconds, began = request.rounds, request.settings.seconds, time.perf_counter()
     automatic = method.step_size is None and request.choice is not None
     records, done, stopped, late = list[Record](), 0, False, False
-    with _lock(request, checkpoints), ProgressBar(rounds, logging.progress if is_first else False) as bar:
+    lock: AbstractContextManager[None] = nullcontext()
+    if checkpoints is not None:
+        lock = processes.enter_on_first_process(checkpoints.lock) if distributed else checkpoints.lock()
+    with lock, ProgressBar(rounds, logging.progress if is_first else False) as bar:
         restarts = LocalRestarts(request, request.choice, method, seed) if automatic and request.choice else None
         saved = None if checkpoints is None else _RunCheckpoints(request, method, restarts, seed, checkpoints)
         key, length = jax.random.key(seed), engine.chunk_length(request.oracle)
@@ -130,13 +133,6 @@ def defer_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if received:
         signal.raise_signal(signal.SIGINT)
-
-
-def _lock(request: Request, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
-    """Return a context manager that locks the folder of checkpoints, on the first of several processes."""
-    if checkpoints is None:
-        return nullcontext()
-    return checkpoints.lock() if request.oracle.processes == 1 else processes.enter_on_first_process(checkpoints.lock)
 
 
 def _next_restart(
@@ -220,7 +216,10 @@ def finish(
     history = History.from_records(oracle, records, rounds)
     state = jax.tree.map(jnp.asarray, state)
     is_private = oracle.is_private  # only the rounds and one evaluation of the answer are accounted for
-    vanished = not is_private and bool(history.void[-1]) and not _has_values(request, state.params)
+    vanished = False
+    if not is_private and bool(history.void[-1]):  # no client has an objective, or none a constraint, on all its rows
+        values = oracle.evaluate_params(state.params)
+        vanished = any(np.isneginf(part).all() for part in (values.objective, values.constraint))
     if vanished:
         diverged_at = int(np.flatnonzero(~history.void).max(initial=-1)) + 1
         state = state._replace(diverged_at=jnp.int32(diverged_at))
@@ -260,12 +259,6 @@ def _sample_noise(request: Request, state: State, seed: int, first: int) -> floa
         reports = request.engine.report(oracle, state.params, key, jnp.int32(first + i))[1]
         sampled[i] = maximum(jnp.asarray(reports.constraint), jnp.asarray(reports.mask)[:, None])
     return float(sampled[~np.isneginf(sampled)].std())
-
-
-def _has_values(request: Request, params: Any) -> bool:
-    """Return whether any client has an objective, and any a constraint, on all of its rows."""
-    values = request.oracle.evaluate_params(params)
-    return not any(np.isneginf(part).all() for part in (values.objective, values.constraint))
 
 
 def _find_culprit(request: Request, state: State, seed: int) -> Any:

@@ -19,7 +19,7 @@ from softswitch.engine import compiled
 from softswitch.engine.compiled import CompiledEngine, Program, Span, norm_of_draws, run_rounds
 from softswitch.engine.server_step import Evaluated, Setup, evaluate_all, select_by_memory
 from softswitch.methods.base import Method
-from softswitch.methods.memory import Memory, Places
+from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
 from softswitch.methods.state import State
 from softswitch.oracles.evaluation import ClientSummary
@@ -63,8 +63,8 @@ class OutOfCoreEngine(CompiledEngine):
             if program.evaluates and k % int(span.eval_every) == 0:
                 evaluated = evaluate_all(oracle, setup.method, state.params)
             if selects:
-                assert program.places is not None
-                stretch = _read_selected(setup, program.places, key, state, k)
+                drawn = _draw_selected(oracle.drawing, program.places, key, jnp.int32(k), state, setup.method.rest)
+                stretch = oracle.feed.read(drawn, 1)
             else:
                 stretch = reader.wait()
                 after = k + count
@@ -84,18 +84,13 @@ class OutOfCoreEngine(CompiledEngine):
 
     def report(self, oracle: OutOfCoreOracle, params: Params, key: Array, k: Any) -> tuple[Array, Reports]:
         """Return the indices of the participants of round k, and their reports at ``params``."""
-        stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-        return stretch.draws.clients[0], _report(
-            oracle.with_rows(stretch), params, jax.tree.map(itemgetter(0), stretch.draws)
-        )
+        clients, draws = _read_round(oracle, key, k)
+        return draws.clients, _report(clients, params, draws)
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
         """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
-        oracle: Any = setup.oracle
-        stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-        return _norm_of_draws(
-            setup._replace(oracle=oracle.with_rows(stretch)), state, jax.tree.map(itemgetter(0), stretch.draws)
-        )
+        clients, draws = _read_round(setup.oracle, key, k)
+        return _norm_of_draws(setup._replace(oracle=clients), state, draws)
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record with the shapes of a chunk; nothing is computed."""
@@ -139,6 +134,12 @@ class _Reader:
         return pending.rows.result()
 
 
+def _read_round(oracle: Any, key: Array, k: Any) -> tuple[GradientOracle, RowDraws]:
+    """Return clients with the rows of round k in memory, and the draws of the round."""
+    stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
+    return oracle.with_rows(stretch), jax.tree.map(itemgetter(0), stretch.draws)
+
+
 def _rounds_of_stretch(program: Program, span: Span, length: int, k: int, end: int) -> int:
     """Return the number of rounds of the stretch from round k on: a round with an evaluation begins a stretch."""
     count = min(length, end - k)
@@ -161,16 +162,9 @@ def _draw(oracle: GradientOracle, key: Array, first: Array, length: int, has_mem
     return jax.vmap(one)(first + jnp.arange(length, dtype=jnp.int32))
 
 
-def _read_selected(setup: Setup, places: Places, key: Array, state: State, k: int) -> RoundRows:
-    """Read the rows of round k, whose participants the server's memory selects."""
-    oracle: Any = setup.oracle
-    assert setup.memory is not None
-    rest = setup.method.rest
-    return oracle.feed.read(_draw_selected(oracle.drawing, places, key, jnp.int32(k), state, rest), 1)
-
-
 @partial(jax.jit, static_argnames="places")
-def _draw_selected(oracle: GradientOracle, places: Places, key: Array, k: Array, state: State, rest: Any) -> RowDraws:
+def _draw_selected(oracle: GradientOracle, places: Any, key: Array, k: Array, state: State, rest: Any) -> RowDraws:
+    """Return the draws of round k, whose participants the server's memory selects."""
     _, clients = select_by_memory(state, key, k, places, rest)
     draws = oracle.draw_for(clients, oracle.draw_randomness(jax.random.fold_in(key, k)))
     return jax.tree.map(lambda part: part[None], draws)

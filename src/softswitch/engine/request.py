@@ -17,7 +17,7 @@ import jax
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
-from softswitch.engine.compiled import CompiledEngine, Engine, Program, Span
+from softswitch.engine.compiled import CompiledEngine, Program, Span
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.sharded import ShardedEngine, release
@@ -42,15 +42,11 @@ from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, structure_and_shapes
 from softswitch.support.tracing import strip_addresses
 
-DEFAULT_ROUNDS = 1000
-"""Rounds of a method with given settings."""
-AUTOMATIC_AVERAGE = 0.5
-EVALUATIONS = 20
-"""Default number of evaluations on all data in a run."""
-MAX_COPIES_BYTES = 4 * 2**30
-"""Memory for copies of the parameters that clients or robust aggregation keep."""
-CHOSEN_FOR = "chosen_for"
-"""Key in a request's identity of the rounds for which its settings were chosen, as JSON."""
+DEFAULT_ROUNDS = 1000  # rounds of a method with given settings
+AUTOMATIC_AVERAGE = 0.5  # share of the last rounds over which each restart of an automatic run averages
+EVALUATIONS = 20  # default number of evaluations on all data in a run
+MAX_COPIES_BYTES = 4 * 2**30  # memory for copies of the parameters that clients or robust aggregation keep
+CHOSEN_FOR = "chosen_for"  # key in a request's identity of the rounds for which its settings were chosen, as JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +150,7 @@ class Request:
         return None if domain is None else as_pytree(domain)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> CompiledEngine | StepwiseEngine:
         """The engine that runs the rounds of these clients."""
         if isinstance(self.oracle, ShardedOracle):
             return ShardedEngine()
@@ -180,7 +176,10 @@ class Request:
         """Return the state before round 0."""
         clients = self.oracle.without_evaluation()
         fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
-        return fresh if self.warm_start is None else _continue(self.warm_start.state, fresh)
+        if self.warm_start is None:
+            return fresh
+        earlier = self.warm_start.state
+        return fresh._replace(**{name: getattr(earlier, name) for name in ("params", "optimizer", "method", "average")})
 
     @property
     def start(self) -> Params:
@@ -387,32 +386,24 @@ def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
             check_robust(method, oracle.participants)
             copies["robust"] = oracle.participants
         for name, count in copies.items():
-            _check_copies(name, getattr(method, name), count, start)
+            size = count * sum(leaf.nbytes for leaf in jax.tree.leaves(start))
+            if size > MAX_COPIES_BYTES:
+                needed = f"{size / 2**30:.1f} GiB for one copy of the parameters for each of {count:,} clients"
+                limit = f"more than {MAX_COPIES_BYTES / 2**30:g}; use fewer clients"
+                raise ValueError(f"{name}={getattr(method, name)} needs {needed}, {limit}")
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
         if request.warm_start is not None:
             fresh = jax.eval_shape(partial(replace(request, warm_start=None).first_state, method))
-            _check_warm_start(request.warm_start.state, fresh, federation.domain)
+            earlier: State = request.warm_start.state
+            check_warm_params(earlier.params, fresh.params, federation.domain)
+            wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
+            if wanted != given:
+                raise ValueError(
+                    "warm_start must come from a run with the same class of method and optimizer, whose state "
+                    "continues; to start at its parameters only, use them as the problem's start"
+                )
     return request
-
-
-def _check_copies(name: str, value: Any, count: int, start: Params) -> None:
-    """Raise an error if a setting keeps so many copies of the parameters that memory would not suffice."""
-    size = count * sum(leaf.nbytes for leaf in jax.tree.leaves(start))
-    if size > MAX_COPIES_BYTES:
-        needed = f"{size / 2**30:.1f} GiB for one copy of the parameters for each of {count:,} clients"
-        raise ValueError(f"{name}={value} needs {needed}, more than {MAX_COPIES_BYTES / 2**30:g}; use fewer clients")
-
-
-def _check_warm_start(earlier: State, fresh: State, domain: Domain | None) -> None:
-    """Raise unless a run can continue from an earlier state: it has the structure of a fresh one, and is in Θ."""
-    check_warm_params(earlier.params, fresh.params, domain)
-    wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
-    if wanted != given:
-        raise ValueError(
-            "warm_start must come from a run with the same class of method and optimizer, whose state continues; to "
-            "start at its parameters only, use them as the problem's start"
-        )
 
 
 def check_warm_params(given: Params, start: Params, domain: Domain | None) -> None:
@@ -422,9 +413,3 @@ def check_warm_params(given: Params, start: Params, domain: Domain | None) -> No
         accepted = f"parameters of the problem's structure, shapes and dtypes {wanted[1]}"
         raise ValueError(f"warm_start must hold {accepted}, but holds {found[1]}")
     check_domain(domain, given)
-
-
-def _continue(earlier: State, fresh: State) -> State:
-    """Return a fresh state with the iterate, the optimizer, the method and the average of an earlier one."""
-    kept = {name: getattr(earlier, name) for name in ("params", "optimizer", "method", "average")}
-    return fresh._replace(**kept)

@@ -40,10 +40,7 @@ MUCH_SMALLER = 0.1  # factor on the step size after a restart that diverged
 GAIN, LARGE_GAIN = 1e-3, 0.2  # smallest relative decrease of F, or of the excess of G, that is a gain, and a large gain
 MAX_DIVERGED = 6  # number of diverged restarts in a row that end the run
 MIN_RESTARTS = 5  # smallest number of restarts after which a run may end early
-NO_GAIN, NO_GAIN_OF_START = (
-    3e-4,
-    2e-5,
-)  # progress stalls if F decreases by less than these shares of F and initial F
+NO_GAIN, NO_GAIN_OF_START = (3e-4, 2e-5)  # progress stalls if F decreases by less than these shares of F and initial F
 NO_GAIN_RESTARTS = 3  # number of restarts over which this decrease is measured
 MARGIN, NOISE_MARGIN = 1e-3, 0.2  # margin of λ with noisy reports, as shares of the tolerance and of the reports' error
 TAIL = 0.1  # last share of a restart's rounds over which the error of the reports is measured
@@ -51,23 +48,14 @@ NEAR_STEP = 1 / JUMP_FACTOR  # factor on the step size of the second restart if 
 
 
 class Answer(NamedTuple):
-    """An iterate and its values on all training data, trimmed if the method is robust.
-
-    Attributes:
-        params: Parameters of the iterate.
-        objective: F, the worst client's objective.
-        constraint: G: the largest, mean or pooled constraint, as the method's switch requires.
-        description: Description of the iterate.
-        score: The value that the method minimises: F, or the clients' mean objective.
-        values: The values at every client; None if unknown.
-    """
+    """An iterate and its values on all training data, trimmed if the method is robust."""
 
     params: Params
-    objective: float
-    constraint: float
+    objective: float  # F, the worst client's objective
+    constraint: float  # G: the largest, mean or pooled constraint, as the method's switch requires
     description: str
-    score: float
-    values: Evaluation | None = None
+    score: float  # the value that the method minimises: F, or the clients' mean objective
+    values: Evaluation | None = None  # the values at every client; None if unknown
 
     @classmethod
     def of(cls, params: Params, description: str, values: Evaluation, method: Method) -> Answer:

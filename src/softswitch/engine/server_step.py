@@ -56,21 +56,13 @@ class Cost(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """Clients, method and options of a run, as the argument of compiled programs. Their numbers are traced.
+    """Clients, method and options of a run, as the argument of compiled programs. Their numbers are traced."""
 
-    Attributes:
-        oracle: The clients; None if they are called outside of the program.
-        method: The method with its settings.
-        domain: Set Θ onto which steps are projected; None for no projection.
-        memory: Settings of the server's memory of reports; None for no memory.
-        weight_cap: Largest weight of a client, in (0, 1]; None for no cap.
-    """
-
-    oracle: Oracle | None
+    oracle: Oracle | None  # the clients; None if they are called outside of the program
     method: Method
-    domain: Domain | None = None
-    memory: Memory | None = None
-    weight_cap: Any = None
+    domain: Domain | None = None  # set Θ onto which steps are projected; None for no projection
+    memory: Memory | None = None  # settings of the server's memory of reports; None for no memory
+    weight_cap: Any = None  # largest weight of a client, in (0, 1]; None for no cap
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -215,13 +207,7 @@ def select_by_memory(
 
 
 def complete_reports(
-    setup: Setup,
-    places: Places | None,
-    key: Array,
-    state: State,
-    k: Int[Array, ""],
-    draws: Any,
-    reports: Reports,
+    setup: Setup, places: Places | None, key: Array, state: State, k: Int[Array, ""], draws: Any, reports: Reports
 ) -> Reports:
     """Return the reports with ``stand_for``, ``clients``, ``earlier`` and ``key``, if method or memory need them."""
     method, oracle = setup.method, setup.oracle

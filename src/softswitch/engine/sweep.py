@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from itertools import product
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +39,9 @@ from softswitch.support.text import format_mean_std, render_text
 
 AnyMethod = Method | Automatic
 AnyClients = ClientData | StreamedData | TorchData
-Results = tuple[tuple[Result, ...], ...]
-"""Results by method and, within a method, by seed."""
+Results = tuple[tuple[Result, ...], ...]  # by method and, within a method, by seed
 DataSet = tuple[Any, Any, Any, tuple[int, ...]]  # problem, clients, held-out data, and the seeds that run on them
+Share = tuple[Request, tuple[int, ...]]  # request for one data set, and the seeds that run on it
 THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
     (jax.enable_x64, "jax_enable_x64"),
     (jax.default_device, "jax_default_device"),
@@ -154,7 +154,7 @@ def sweep(
     if alike:
         if vectorize and is_automatic(alike):
             raise ValueError("vectorize must be False or None for Automatic: each run chooses its own settings")
-        shares = [_Share(_prepare(data, alike, options), data[-1]) for data in data_sets]
+        shares = [(_prepare(data, alike, options), data[-1]) for data in data_sets]
         run_results = _run_all(shares, alike, False if is_automatic(alike) else vectorize, logging.progress)
         chosen |= dict(zip((label for label in labelled if label not in chosen), run_results, strict=True))
     results = tuple(chosen[label] for label in labelled)
@@ -226,13 +226,6 @@ def _run_second_order(
     return tuple(results)
 
 
-class _Share(NamedTuple):
-    """A request for one data set, and the seeds that run on it."""
-
-    request: Request
-    seeds: tuple[int, ...]
-
-
 def _prepare(data: DataSet, methods: tuple[Method, ...], options: RunOptions) -> Request:
     """Return the request of all methods on one data set."""
     problem, clients, held_out, _ = data
@@ -245,24 +238,24 @@ def _prepare(data: DataSet, methods: tuple[Method, ...], options: RunOptions) ->
 
 
 def _run_all(
-    shares: Sequence[_Share], methods: Sequence[Method], vectorize: bool | None, progress: bool | None
+    shares: Sequence[Share], methods: Sequence[Method], vectorize: bool | None, progress: bool | None
 ) -> Results:
-    compiles = all(share.request.oracle.is_compiled for share in shares)
+    compiles = all(request.oracle.is_compiled for request, _ in shares)
     if vectorize is None:
         vectorize = jax.default_backend() != "cpu" and compiles
     elif vectorize and not compiles:
         raise ValueError("vectorize must be False or None if clients cannot be compiled, but is True")
-    runs = len(methods) * sum(len(share.seeds) for share in shares)
-    with ProgressBar(runs * shares[0].request.rounds, progress) as bar:
+    runs = len(methods) * sum(len(seeds) for _, seeds in shares)
+    with ProgressBar(runs * shares[0][0].rounds, progress) as bar:
         if vectorize:
             return _run_vectorized(shares, methods, bar)
         return _run_in_threads(shares, methods, bar, thread_count() if compiles else 1)  # others share one model
 
 
-def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar, threads: int) -> Results:
+def _run_in_threads(shares: Sequence[Share], methods: Sequence[Method], bar: ProgressBar, threads: int) -> Results:
     """Run each method and seed separately in a pool of threads; XLA computes outside of Python's lock."""
     interrupted = Event()
-    runs = [(share, seed) for share in shares for seed in share.seeds]
+    runs = [(request, seed) for request, seeds in shares for seed in seeds]
     settings = [(enter, getattr(jax.config, name)) for enter, name in THREAD_SETTINGS]
 
     def run_one(r: int, s: int) -> Result:
@@ -273,8 +266,8 @@ def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
         with ExitStack() as contexts:
             for enter, value in settings:
                 contexts.enter_context(enter(value))
-            share, seed = runs[s]
-            return run(share.request, methods[r], seed, Logging(callbacks=(watch,), progress=False))
+            request, seed = runs[s]
+            return run(request, methods[r], seed, Logging(callbacks=(watch,), progress=False))
 
     with ThreadPoolExecutor(threads) as pool:
         futures = [[pool.submit(run_one, r, s) for s in range(len(runs))] for r in range(len(methods))]
@@ -286,7 +279,7 @@ def _run_in_threads(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
             raise
 
 
-def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: ProgressBar) -> Results:
+def _run_vectorized(shares: Sequence[Share], methods: Sequence[Method], bar: ProgressBar) -> Results:
     """Run the methods as one program for each pytree structure and data set; return the results by method and seed."""
     groups: dict[Any, list[int]] = {}
     for r, method in enumerate(methods):
@@ -299,9 +292,9 @@ def _run_vectorized(shares: Sequence[_Share], methods: Sequence[Method], bar: Pr
     return tuple(results)
 
 
-def _run_stacked(share: _Share, methods: Sequence[Method], bar: ProgressBar) -> list[tuple[Result, ...]]:
+def _run_stacked(share: Share, methods: Sequence[Method], bar: ProgressBar) -> list[tuple[Result, ...]]:
     """Run methods of the same structure with all seeds of a data set; return the results by method, then seed."""
-    request, seeds, runs = *share, len(methods) * len(share.seeds)
+    (request, seeds), runs = share, len(methods) * len(share[1])
     stacked = jax.tree.map(lambda *numbers: jnp.asarray(numbers), *methods)
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     length = compiled.chunk_length(request.oracle, len(seeds))
