@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from softswitch.certification.certify import resolve_ranges
+from softswitch.certification.certify import row_ranges
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
 from softswitch.certification.limits import binomial_cdf
 from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
-from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.support.bisection import smallest_integer
@@ -95,8 +94,7 @@ def certifiability(
         confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
     """
     levels = ErrorLevels.of(confidence, len(calibration), tolerance)
-    constraints = problem.trace(calibration.rows.batch_shapes(1, float_dtype(problem.start))).constraints
-    ranges = list(enumerate(resolve_ranges(problem, None, None, constraints)))[1:]
+    ranges = list(enumerate(row_ranges(problem, calibration)))[1:]
     values = RowValues(problem, calibration, problem.start)
     counts, bounds = [], []
     for client in range(len(calibration)):

@@ -113,6 +113,12 @@ def resolve_ranges(
     return function_ranges(objective, constraint, constraints)
 
 
+def row_ranges(problem: Problem, data: ClientData) -> list[Range | None]:
+    """Return the problem's ranges of f and then each g on a row; None if unknown."""
+    shapes = data.rows.batch_shapes(1, float_dtype(problem.start))
+    return resolve_ranges(problem, None, None, problem.trace(shapes).constraints)
+
+
 def compute_intervals(
     params: Params,
     problem: Problem,

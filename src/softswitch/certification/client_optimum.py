@@ -59,7 +59,7 @@ def client_optimum(problem: Problem, clients: ClientData) -> np.ndarray:
         start = np.asarray(flat, float)
         if isinstance(domain, Ball):
             return minimum_in_ball(evaluate, start, domain.radius)
-        return find_minimum(evaluate, start, (domain.lower, domain.upper) if isinstance(domain, Box) else None)
+        return find_minimum(evaluate, start, (domain.lower, domain.upper) if isinstance(domain, Box) else None)[0]
 
     optima = np.array([minimise(client) for client in range(len(clients))])
     if np.isnan(optima).any():

@@ -194,8 +194,7 @@ def applicable(by_row: np.ndarray) -> np.ndarray:
     return by_row[is_applicable(by_row)]
 
 
-Evidence = Iterable[tuple[np.ndarray, np.ndarray]]
-"""For several sets of rows: the functions' values on single rows (rows × functions), and on the whole set."""
+Evidence = Iterable[tuple[np.ndarray, np.ndarray]]  # of sets of rows: values on single rows, and on the whole set
 
 
 def find_means(evidence: Callable[[int], Evidence], functions: int, attempts: int) -> list[bool]:
@@ -230,8 +229,7 @@ def perturb_params(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, 
     return {name: perturb_array(np.asarray(value), generator, attempt) for name, value in params.items()}
 
 
-Values = Callable[[np.ndarray], np.ndarray]
-"""Function from row indices to f and then each g on these rows together."""
+Values = Callable[[np.ndarray], np.ndarray]  # from row indices to f and then each g on these rows together
 
 
 def intervals_from_function(

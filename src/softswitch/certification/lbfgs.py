@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -15,24 +14,13 @@ LOG_MULTIPLIERS = (-12.0, 12.0)  # log10 of the searched multipliers of a ball, 
 ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
-def lbfgs(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None, **options: float) -> Any:
-    """Run SciPy's L-BFGS-B and return its ``OptimizeResult``; ``box`` is the range of all entries, or None."""
-    bounds, options = None if box is None else [box] * len(start), {"maxcor": 20, **options}
-    return optimize.minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-
-
-def find_minimum(function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None) -> float:
-    """Return the smallest value found; −∞ if that is the value at the start, NaN if unbounded or not finite."""
-    return _search(function, start, box)[0]
-
-
 def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float) -> float:
     """Return the smallest value of a convex function in ‖w‖ <= radius; −∞ and NaN as in ``find_minimum``.
 
     If the unconstrained minimum lies outside the ball, the constrained one minimises h(w) + (μ/2)‖w‖² for the μ at
     which that minimum has norm ``radius``. The value is taken at a point scaled to that norm.
     """
-    value, free = _search(function, start)
+    value, free = find_minimum(function, start)
     if value == -np.inf or (np.isfinite(value) and float(np.linalg.norm(free)) <= radius):
         return value
     unit = float(np.linalg.norm(function(start)[1])) / radius or 1.0
@@ -45,7 +33,7 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
             value, gradient = function(point)
             return value + multiplier / 2 * float(point @ point), gradient + multiplier * point
 
-        return _search(penalised, nearby)[1]
+        return find_minimum(penalised, nearby)[1]
 
     def excess_norm(log_multiplier: float) -> float:
         nonlocal nearby
@@ -59,10 +47,13 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
     return function(point * (radius / float(np.linalg.norm(point))))[0]
 
 
-def _search(
+def find_minimum(
     function: ValueAndGradient, start: np.ndarray, box: tuple[float, float] | None = None
 ) -> tuple[float, np.ndarray]:
-    """Return the smallest value found, as in ``find_minimum``, and the point at which it was found."""
+    """Return the smallest value found and its point; −∞ if the start has that value, NaN if unbounded or not finite.
+
+    ``box`` is the range of all entries.
+    """
     best, best_point, is_finite = np.inf, start, True
 
     def tracked(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -76,6 +67,8 @@ def _search(
     first = function(start)[0]
     if first == -np.inf:
         return -np.inf, start
-    lbfgs(tracked, start, box, maxiter=MAX_EVALUATIONS, maxfun=MAX_EVALUATIONS, ftol=1e-13, gtol=1e-9)
+    bounds = None if box is None else [box] * len(start)
+    options = {"maxcor": 20, "maxiter": MAX_EVALUATIONS, "maxfun": MAX_EVALUATIONS, "ftol": 1e-13, "gtol": 1e-9}
+    optimize.minimize(tracked, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     unbounded = best < first - UNBOUNDED_FACTOR * (1 + abs(first))
     return np.nan if unbounded or not is_finite else best, best_point

@@ -89,16 +89,10 @@ def bound_by_weights(
     meets: bool,
     check_convexity: bool = True,
 ) -> LowerBound:
-    """Return the lower bound for given weights and multipliers, by minimising their Lagrangian.
+    """Return the lower bound for given weights of the Lagrangian, by minimising it from ``weights.point`` on.
 
-    Args:
-        derivatives: The clients.
-        solution: The answer, as a vector.
-        found: Its values.
-        tolerance: ε.
-        weights: Weights of the Lagrangian, and the point at which its minimisation starts.
-        meets: Whether the answer is within the domain and the tolerance.
-        check_convexity: Whether to look for a chord that lies below a function, which takes 24 evaluations.
+    ``solution`` is the answer as a vector, with the values ``found``; ``meets`` is True if it is within the domain and
+    the tolerance. ``check_convexity`` looks for a chord that lies below a function, with 24 evaluations.
     """
     dtype = np.dtype(float_dtype(derivatives.start))
     start, eps = to_vector(derivatives.start), float(np.finfo(dtype).eps)
@@ -209,17 +203,14 @@ def _search(
 
 @dataclass(frozen=True)
 class _Minimum:
-    """A minimum of the Lagrangian.
-
-    ``size`` is the sum of its terms' absolute values, and ``noise`` bounds the gradient's error.
-    """
+    """A minimum of the Lagrangian."""
 
     point: np.ndarray
     value: float
     gradient: np.ndarray
     hessian: np.ndarray
-    size: float
-    noise: float
+    size: float  # sum of the absolute values of its terms
+    noise: float  # bound on the error of the gradient
 
 
 class _Lagrangian:

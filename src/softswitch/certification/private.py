@@ -29,8 +29,7 @@ from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
 ALL_ROWS = 1.0  # sampling rate of a release of all rows
-ATTEMPTS = 3
-"""Default number of parameter vectors at which functions are checked to be means over rows."""
+ATTEMPTS = 3  # default number of parameter vectors at which functions are checked to be means over rows
 SPLIT_GAPS = (
     "write a gap between two groups as two constraints, one per side (signed_gaps and gap_sides of "
     "softswitch.problem.fairness)"

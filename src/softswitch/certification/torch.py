@@ -93,7 +93,7 @@ def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:
             value, slopes = functions.objective_slope(everything)
             return value, np.concatenate([slopes[name].ravel() for name in start]).astype(float)
 
-        return find_minimum(evaluate, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))
+        return find_minimum(evaluate, np.concatenate([weight.ravel() for weight in start.values()]).astype(float))[0]
 
     optima = np.array([smallest_objective(rows) for rows in named.values()])
     functions.load(start)

@@ -24,8 +24,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.result import Result
 
-Move = Callable[[Params, float, float], Params]
-"""Function (params, scale, offset) that returns parameters whose scores are ``scale`` · score + ``offset``."""
+Move = Callable[[Params, float, float], Params]  # (params, scale, offset): with scores ``scale`` · score + ``offset``
 NORMS = (0.5, 0.25, 0.1)  # largest norms of the parameters, relative to the first model
 MARGINS = (0.5, 0.2)  # tolerances in training, relative to the tolerance to certify
 LARGE_INCREASE = 0.05  # relative increase of the mean objective on validation rows that indicates overfitting

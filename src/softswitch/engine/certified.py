@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.certification.certifiability import Certifiability, certifiability
-from softswitch.certification.certify import certify, fixed_sequence_test, resolve_ranges
+from softswitch.certification.certify import certify, fixed_sequence_test, row_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
@@ -19,7 +19,6 @@ from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.evaluation import Evaluator, make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
-from softswitch.problem.parameters import float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.results.certificate import Certificate, describe_certification, is_certified
 from softswitch.results.checkpoints import Checkpoints
@@ -191,14 +190,13 @@ def prepare(
     if first.status.code in INCOMPLETE:
         return Prepared(first, (), None, 0, limits, evaluate, tolerance=tolerance)
     calibration = split.calibration
-    shapes = calibration.rows.batch_shapes(1, float_dtype(problem.start))
     generator = CandidateGenerator(
         problem=problem,
         training=subsample(split.train, MAX_SAMPLE),
         validation=subsample(split.validation, MAX_SAMPLE),
         calibration_sizes={str(name): int(n) for name, n in zip(calibration.names, calibration.sizes, strict=True)},
         levels=ErrorLevels.of(confidence, len(calibration), tolerance),
-        ranges=tuple(resolve_ranges(problem, None, None, problem.trace(shapes).constraints)),
+        ranges=tuple(row_ranges(problem, calibration)),
         kinds=RowValues(problem, split.validation, first.params).kinds,
         move=move,
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softswitch.certification.certify import certify, fixed_sequence_test, resolve_ranges
+from softswitch.certification.certify import certify, fixed_sequence_test, row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant
@@ -22,7 +22,7 @@ from softswitch.methods.base import Method
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
-from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints
 from softswitch.results.certificate import Certificate, Verdict, is_certified
@@ -30,8 +30,7 @@ from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
-Measure = Callable[[Params, ClientData], float]
-"""Function from parameters and clients' data to a metric, such as the accuracy."""
+Measure = Callable[[Params, ClientData], float]  # from parameters and clients' data to a metric, such as the accuracy
 
 
 def frontier(
@@ -85,7 +84,11 @@ def frontier(
     checks.check_instance("split", split, DataSplit)
     ordered = check_bounds("bounds", bounds)
     checks.check_probability("confidence", confidence)
-    method_for = partial(_method_for, None if method is None else resolve_method(method))
+    template = None if method is None else resolve_method(method)
+
+    def method_for(bound: float) -> Any:
+        return Automatic(bound).template if template is None else with_tolerance(template, bound)
+
     curve = _Curve(problem, split, move, measures or {})
     trained: list[_Trained] = []
     groups: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
@@ -129,10 +132,6 @@ def check_bounds(name: str, bounds: Any) -> list[float]:
     if len(set(ordered)) < len(ordered):
         raise ValueError(f"{name} must not have a number twice, but is {list(bounds)!r}")
     return ordered
-
-
-def _method_for(method: Method | None, bound: float) -> Any:
-    return Automatic(bound).template if method is None else with_tolerance(method, bound)
 
 
 class _Trained(NamedTuple):
@@ -201,8 +200,7 @@ class _Curve:
         self._on_train, self._on_validation = (
             make_evaluator(problem, data) for data in (split.train, split.validation)
         )
-        count = problem.trace(split.calibration.rows.batch_shapes(1, float_dtype(problem.start))).constraints
-        self.ranges = resolve_ranges(problem, None, None, count)[1:]
+        self.ranges = row_ranges(problem, split.calibration)[1:]
         self._recorded: list[tuple[float, float]] = []
 
     def record(self, *models: Params) -> None:

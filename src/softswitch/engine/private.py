@@ -39,8 +39,7 @@ FIRST_LENGTH = 2.0  # default step size of round 0, times the clipping norm of a
 MARGIN = 0.5
 """Distance of λ below the tolerance, in standard deviations of the noise that smoothing leaves in the reports.
 The maximum of noisy values is biased upwards, so that a larger margin is not needed."""
-EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD
-"""Numbers folded into a run's random key for the noise on evaluations and on sizes. No round has these numbers."""
+EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD  # folded into the run's key for that noise; no round's number
 UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,
     "the model was not compared with a constant prediction or an unconstrained model: that would read rows without "

@@ -82,18 +82,12 @@ class Answer(NamedTuple):
 
 
 class Restarts:
-    """Base of the restarts of an auto-tuned run, in one process and over Flower.
-
-    Attributes:
-        method: The method of the current restart.
-        end: Index after the last round of the current restart.
-        averaging_from: Index of the first round that may join the average of the current restart.
-        past: The finished restarts, in order.
-    """
+    """Base of the restarts of an auto-tuned run, in one process and over Flower."""
 
     def __init__(self, choice: Choice, requested: Method) -> None:
         self._choice, self._requested = choice, requested
-        self.past: list[Restart] = []
+        self.past: list[Restart] = []  # the finished restarts, in order
+        # Of the current restart: its method, the index after its last round, and of the first that may join the average
         self.method, self.end, self.averaging_from = self.template, 0, 0
         self._factor, self._shift, self._momentum = 1.0, 0.0, MOMENTUM
 
@@ -162,12 +156,7 @@ class Restarts:
 
 
 class LocalRestarts(Restarts):
-    """The restarts of a run in this process.
-
-    Attributes:
-        best: The best answer so far.
-        start: The initial parameters of the run and their values.
-    """
+    """The restarts of a run in this process."""
 
     def __init__(self, request: Request, choice: Choice, requested: Method, seed: int) -> None:
         super().__init__(choice, requested)
@@ -260,12 +249,9 @@ class LocalRestarts(Restarts):
     def to_checkpoint(self) -> tuple[Params, str]:
         """Return the parameters of the best answer, and the remaining state of the restarts as JSON."""
         best = self.best
-        values = {
-            "past": [restart.to_dict() for restart in self.past],
-            "best": [best.objective, best.constraint, best.description, best.score],
-            "next": [self._factor, self._shift, self._momentum],
-            "now": [self.end, self.averaging_from, numbers_of(self.method)],
-        }
+        values: dict[str, Any] = {"past": [restart.to_dict() for restart in self.past], "best": list(best[1:5])}
+        values |= {"next": [self._factor, self._shift, self._momentum]}
+        values |= {"now": [self.end, self.averaging_from, numbers_of(self.method)]}
         return best.params, json.dumps(values)
 
     def resume(self, params: Params, checkpoint: str) -> None:

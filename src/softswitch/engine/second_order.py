@@ -48,10 +48,8 @@ from softswitch.support.text import format_value, join_first
 from softswitch.support.tracing import strip_addresses
 
 DEFAULT_EXCHANGES = 100
-MAX_MARGINS = 6
-"""How often the tolerance is lowered because the parameters, rounded to their dtype, exceed it."""
-MAX_WORK = 4e10
-"""Rows times squared parameters up to which an automatic run computes Hessians: about 10 seconds for ten exchanges."""
+MAX_MARGINS = 6  # how often the tolerance is lowered because the parameters, rounded to their dtype, exceed it
+MAX_WORK = 4e10  # rows × parameters² up to which an automatic run computes Hessians: 10 seconds for ten exchanges
 FLOWER_ENGINE = "softswitch.flower.simulation"  # imported on first use
 INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
 

@@ -33,8 +33,7 @@ from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 
-CHUNK_ROUNDS = 10
-"""Number of rounds of a chunk, after which callbacks are called."""
+CHUNK_ROUNDS = 10  # number of rounds of a chunk, after which callbacks are called
 
 _decide = jax.jit(decide)
 _apply = partial(jax.jit, static_argnames="record_clients")(apply)

@@ -10,12 +10,11 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 
-EMPTY = (
+EMPTY = (  # texts of cells that count as empty
     *("", "?", "-", "--", "–", "—", ".", "..", "NA", "<NA>", "N/A", "n/a", "N.A.", "n.a.", "#N/A", "#N/A N/A", "#NA"),
     *("#NV", "NULL", "Null", "null", "NaN", "nan", "NaT", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN"),
     *("-1.#QNAN", "\\N"),
 )
-"""Texts of cells that count as empty."""
 NONE = ("None", "none")  # texts that count as empty if all other cells of the column are numbers
 SYMBOLS = r"(?:%|‰|€|\$|£|¥|EUR|USD|GBP|CHF)?"  # symbols that may precede or follow the numbers of a column
 SAMPLE = 50  # number of distinct values that are tried before a whole column is parsed

@@ -133,23 +133,19 @@ def _binary(kind: str, **options: Any) -> ProblemFunctions:
     score, probability, log_loss = networks.batch_scores, networks.predict_probability, networks.logistic_objective
     misses, false_alarms = networks.misses, networks.false_alarms
     miss_rate, false_alarm_rate = rates.miss_rate(score), rates.false_alarm_rate(score)
-    if kind == "miss-rate":
-        return ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, false_alarm_rate.constraint, misses)
-    if kind == "false-alarm-rate":
-        return ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, miss_rate.constraint, false_alarms)
-    if kind == "error-rate":
-        return ProblemFunctions(log_loss, *rates.error_rate(score), ZERO_ONE, private_surrogate=log_loss)
-    if kind == "neyman-pearson":
-        return ProblemFunctions(false_alarms, misses, is_convex_if_linear=True)
-    if kind == "decision-parity":
-        return ProblemFunctions(log_loss, *rates.decision_parity(score), ZERO_ONE)
-    if kind == "decision-opportunity":
-        return ProblemFunctions(log_loss, *rates.decision_opportunity(score), ZERO_ONE)
-    if kind == "group-loss":
-        constraint = fairness.bounded_group_loss(probability, 0.0)
-        return ProblemFunctions(log_loss, constraint, range=fairness.cross_entropy_range())
-    gap = fairness.demographic_parity if kind == "demographic-parity" else fairness.equal_opportunity
-    return ProblemFunctions(log_loss, gap(probability), range=(0.0, 1.0))
+    group_loss = fairness.bounded_group_loss(probability, 0.0)
+    parity, opportunity = fairness.demographic_parity(probability), fairness.equal_opportunity(probability)
+    return {
+        "miss-rate": ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, false_alarm_rate.constraint, misses),
+        "false-alarm-rate": ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, miss_rate.constraint, false_alarms),
+        "error-rate": ProblemFunctions(log_loss, *rates.error_rate(score), ZERO_ONE, private_surrogate=log_loss),
+        "neyman-pearson": ProblemFunctions(false_alarms, misses, is_convex_if_linear=True),
+        "decision-parity": ProblemFunctions(log_loss, *rates.decision_parity(score), ZERO_ONE),
+        "decision-opportunity": ProblemFunctions(log_loss, *rates.decision_opportunity(score), ZERO_ONE),
+        "group-loss": ProblemFunctions(log_loss, group_loss, range=fairness.cross_entropy_range()),
+        "demographic-parity": ProblemFunctions(log_loss, parity, range=(0.0, 1.0)),
+        "equal-opportunity": ProblemFunctions(log_loss, opportunity, range=(0.0, 1.0)),
+    }[kind]
 
 
 def _multiclass(kind: str, label: Label, **options: Any) -> ProblemFunctions:
@@ -203,58 +199,33 @@ _LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive r
 _value = partial(ConstraintDescription, is_nonnegative=True)
 _share = partial(_value, is_share=True)
 _ONE_CLASS: dict[str, Any] = {"strata": "y", "default_bound": 0.05}
+_CLASSES = {"strata": "y", "default_bound": 0.5, "label_types": (MULTICLASS,)}
 _GROUP: dict[str, Any] = {"strata": "group", "uses_groups": True}
 _GROUP_AND_Y = _GROUP | {"strata": ("group", "y")}
+_SIGNS = ["too high on average", "too low on average"]
 
 
-def _add(name: str, build: Callable[..., ProblemFunctions], description: Any, **options: Any) -> None:
-    KINDS[name] = ConstraintKind(name, partial(build, name), description, SENTENCES[name], **options)
+def _add(
+    name: str, build: Callable[..., ProblemFunctions], description: Any, names: Any = None, **options: Any
+) -> None:
+    entry = partial(ConstraintKind, name, partial(build, name), description, SENTENCES[name], constraint_names=names)
+    KINDS[name] = entry(**({"label_types": (NUMBER,)} if build is _number else {}) | options)
 
 
 _add("miss-rate", _binary, _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS)
 _add("false-alarm-rate", _binary, _share("false-alarm rate", _POSITIVE_LOSS, cost="miss_rate"), **_ONE_CLASS)
-_add(
-    "error-rate",
-    _multiclass,
-    _share("error rate", _LOSS),
-    default_bound=0.05,
-    strata="y",
-    label_types=(BINARY, MULTICLASS),
-)
-_add(
-    "class-miss-rate",
-    _multiclass,
-    _share("worst class's miss rate", _LOSS),
-    label_types=(MULTICLASS,),
-    strata="y",
-    default_bound=0.5,
-    constraint_names=lambda label, protected: [f"{value} missed" for value in label.classes],
-)
+_add("error-rate", _multiclass, _share("error rate", _LOSS), label_types=(BINARY, MULTICLASS), **_ONE_CLASS)
+_missed = _share("worst class's miss rate", _LOSS)
+_add("class-miss-rate", _multiclass, _missed, lambda label, group: [f"{c} missed" for c in label.classes], **_CLASSES)
 _add("decision-parity", _binary, _share("gap of decisions", _LOSS), default_bound=0.05, **_GROUP)
 _add("decision-opportunity", _binary, _share("gap of hit rates", _LOSS), default_bound=0.05, **_GROUP_AND_Y)
 _add("neyman-pearson", _binary, _value(_POSITIVE_LOSS, _NEGATIVE_LOSS, cost="false_alarm_rate"), strata="y")
 _add("demographic-parity", _binary, _share("gap of probabilities", _LOSS), **_GROUP)
 _add("equal-opportunity", _binary, _share("gap of probabilities", _LOSS), **_GROUP_AND_Y)
-_add(
-    "group-loss",
-    _binary,
-    _value("larger group's log loss", _LOSS),
-    constraint_names=lambda label, protected: [f"log loss of {protected}", "log loss of others"],
-    **_GROUP,
-)
-_add(
-    "mean-error",
-    _number,
-    _value("mean error", "loss"),
-    label_types=(NUMBER,),
-    default_bound=lambda labels: float(f"{0.1 * labels.std():.2g}"),
-    constraint_names=lambda label, protected: ["too high on average", "too low on average"],
-)
-_add(
-    "absolute-error",
-    _number,
-    _value("mean absolute error", "loss"),
-    label_types=(NUMBER,),
-    default_bound=lambda labels: float(f"{0.75 * (labels - labels.median()).abs().mean():.2g}"),
-)
-_add("coverage", _number, _share("share above the prediction", "loss"), label_types=(NUMBER,))
+_group_loss = _value("larger group's log loss", _LOSS)
+_add("group-loss", _binary, _group_loss, lambda label, group: [f"log loss of {group}", "log loss of others"], **_GROUP)
+_error = {"default_bound": lambda y: float(f"{0.1 * y.std():.2g}")}
+_add("mean-error", _number, _value("mean error", "loss"), lambda label, group: _SIGNS, **_error)
+_absolute = {"default_bound": lambda y: float(f"{0.75 * (y - y.median()).abs().mean():.2g}")}
+_add("absolute-error", _number, _value("mean absolute error", "loss"), **_absolute)
+_add("coverage", _number, _share("share above the prediction", "loss"))

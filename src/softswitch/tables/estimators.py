@@ -53,9 +53,7 @@ class FederatedEstimator(BaseEstimator):
             published.
         rounds: Maximum number of rounds. Default: stop when progress stalls.
         seconds: Stop at the first checkpoint after this many seconds. Default: no limit.
-        sampling: Client sampling, local steps and batch sizes, as for ``solve``.
-        output: Which iterate is the model, as for ``solve``.
-        compute: Where and how clients compute, as for ``solve``.
+        sampling, output, compute: Options as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
         hidden: Widths of the hidden layers. Default: (), a linear model.
         held_out: Share, in [0, 1), of each client's rows for the certificate. Default: 0, no certificate.
@@ -121,9 +119,8 @@ class FederatedEstimator(BaseEstimator):
             return ClientData.from_arrays(selected, owner[part], strata=built.strata)
 
         train = select(learn)
-        active: Method | Automatic = Automatic(self.bound)
-        if self.alpha is not None:
-            active = Automatic(self.bound, alpha=self.alpha)
+        fixed: dict[str, Any] = {} if self.alpha is None else {"alpha": self.alpha}
+        active: Method | Automatic = Automatic(self.bound, **fixed)
         if self.step_size is not None:
             method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
             active = fill_alpha(method, len(train))
@@ -221,18 +218,16 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
             raise ValueError(f"{prefix}y must have {expected}, but has {count} class{'es' * (count != 1)}")
         stratified = {"y": codes.astype(np.int32)}
         if kind.uses_groups:
-            stratified["group"] = self._encode_groups(sensitive_features, len(codes))
+            if sensitive_features is None:
+                raise ValueError("sensitive_features must be given to fit: the group of each row")
+            groups = check_row_values("sensitive_features", sensitive_features, len(codes))
+            self.groups_, group = np.unique(groups, return_inverse=True)
+            if len(self.groups_) != 2:
+                found = f"{len(self.groups_)}: {self.groups_[:5].tolist()}"
+                raise ValueError(f"sensitive_features must have two values, but has {found}")
+            stratified["group"] = group.astype(np.int32)
         self._train(X, codes, clients, stratified)
         return self
-
-    def _encode_groups(self, sensitive_features: Any, rows: int) -> np.ndarray:
-        if sensitive_features is None:
-            raise ValueError("sensitive_features must be given to fit: the group of each row")
-        values, group = np.unique(check_row_values("sensitive_features", sensitive_features, rows), return_inverse=True)
-        if len(values) != 2:
-            raise ValueError(f"sensitive_features must have two values, but has {len(values)}: {values[:5].tolist()}")
-        self.groups_ = values
-        return group.astype(np.int32)
 
     def decision_function(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
         """Return the log odds of the positive class, shape (rows,); with more than two classes, rows × classes.
@@ -333,8 +328,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         Args:
             X: Features, as in ``fit``.
         """
-        outputs = self._outputs(X)
-        return np.asarray(self._label.decode(outputs))
+        return np.asarray(self._label.decode(self._outputs(X)))
 
     @property
     def coef_(self) -> np.ndarray:

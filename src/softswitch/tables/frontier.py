@@ -14,14 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification.certifiability import certifiability
-from softswitch.certification.certify import resolve_ranges
+from softswitch.certification.certify import row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.frontier import Measure, check_bounds, frontier
 from softswitch.methods.automatic import as_method
 from softswitch.problem.networks import Network, apply_network
-from softswitch.problem.parameters import float_dtype
 from softswitch.problem.ranges import endpoints
 from softswitch.results import folder as run_folder
 from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
@@ -142,8 +141,7 @@ def _check_config(config: Config) -> Config:
 
 def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable, split: DataSplit) -> list[float]:
     """Return the given bounds, or the default ones if empty, from the loosest to the tightest."""
-    shapes = split.train.rows.batch_shapes(1, float_dtype(table.problem.start))
-    ranges = resolve_ranges(table.problem, None, None, table.problem.trace(shapes).constraints)[1:]
+    ranges = row_ranges(table.problem, split.train)[1:]
     largest = max(math.inf if row_range is None else endpoints(row_range)[1] for row_range in ranges)
     if bounds:
         checked = check_bounds("--bound", bounds)

@@ -46,7 +46,7 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-METRICS: dict[str, dict[str, Metric]] = {
+METRICS: dict[str, dict[str, Metric]] = {  # by label type and name
     BINARY: {
         "miss_rate": lambda y, score: _mean(score[y == 1] <= 0),
         "false_alarm_rate": lambda y, score: _mean(score[y != 1] > 0),
@@ -58,9 +58,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "worst_class_recall": worst_class_recall,
     },
 }
-"""Metrics by label type and name."""
-BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}
-"""Names of the baselines whose metrics are computed too, by the prefix of their columns."""
+BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}  # by the prefix of their metrics' columns
 
 
 def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float]]:

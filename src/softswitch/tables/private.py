@@ -19,8 +19,7 @@ from softswitch.tables.settings import AIMS, Config
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*(.+?)\s*:\s*({_NUMBER})\s+to\s+({_NUMBER})\s*")
-WITHHELD = "withheld: private data"
-"""Text in run.json instead of the data file's digest, which would allow guessing the file."""
+WITHHELD = "withheld: private data"  # in run.json instead of the file's digest, which would allow guessing the file
 NOISE_KEY = "noise.key"  # name of the file with the key of the noise
 KEY_WORDS = 2  # number of 32-bit words of the key
 

@@ -18,12 +18,10 @@ from softswitch.tables.inspection import CATEGORY, INTEGER, TWO_VALUES, ColumnSu
 LEAKAGE = 0.99  # a column with a larger association is most likely a copy of the label, or known only after it
 MAX_ROWS = 20_000  # largest number of rows from which an association is computed; others are not used
 MIN_CLASS_ROWS = 10  # smallest number of rows of each class for an association
-MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER: "rank correlation"}
-"""Name of the association by label type."""
+MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER: "rank correlation"}  # associations by label type
 DUPLICATES_SHARE = 0.01  # largest share of duplicate rows without a remark
 MIN_CLIENT_ROWS = 3  # smallest mean number of rows per client
-CLEAR_CHOICES = ((3.0, 1.0), (2.0, 2.0))
-"""Pairs (points, lead): a candidate is a clear choice if it has these points and this lead over the next candidate."""
+CLEAR_CHOICES = ((3.0, 1.0), (2.0, 2.0))  # points of a clear choice, and its lead over the next candidate
 
 
 class Candidate(NamedTuple):

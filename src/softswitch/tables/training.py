@@ -97,7 +97,11 @@ def train(
     method = fill_alpha(method, len(table.train))
     if watch is not None:
         watch(config, table, method)
-    _check_privacy(config, table)
+    if config.privacy.epsilon is not None and table.held_out is not None and table.problem.constraint_range is None:
+        raise ValueError(
+            f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate needs a "
+            "constraint with a known range per row, such as miss-rate"
+        )
     folder = run_folder.create_folder(base / config.run.folder, path.stem)
     write_atomically(folder / CONFIG, write_config(config).encode())
     about = {"format": run_folder.FORMAT, "settings": str(path.resolve()), "base": os.path.relpath(base, folder)}
@@ -153,11 +157,8 @@ def resume(
         extended = replace(extended, seconds=seconds)
     config, old = replace(config, run=extended), config
     table = prepare_table(config, base)
-    if (
-        config.privacy.epsilon is not None
-        and "status" in run.about
-        and not (run.folder / CHECKPOINTS / NOISE_KEY).exists()
-    ):
+    has_key = (run.folder / CHECKPOINTS / NOISE_KEY).exists()
+    if config.privacy.epsilon is not None and "status" in run.about and not has_key:
         raise ValueError(f"{run.folder} is finished: evaluating it again would exceed its privacy budget")
     if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):  # checkpoints check withheld data
         raise ValueError(f"{config.data.file} has changed since {run.folder} started; start a new run")
@@ -183,15 +184,6 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
     output = Output(iterate=run.answer, average_last=replace_auto(run.average_last))
     options = {"rounds": replace_auto(run.rounds), "seed": run.seed, "sampling": sampling, "output": output}
     return options | {"logging": Logging(**{"record_clients": True, **logging})}
-
-
-def _check_privacy(config: Config, table: PreparedTable) -> None:
-    """Raise ValueError if rows are held out for a private certificate, but the constraint has no known range."""
-    if config.privacy.epsilon is not None and table.held_out is not None and table.problem.constraint_range is None:
-        raise ValueError(
-            f"data.held_out must be 0 with privacy if task.kind is {config.task.kind!r}: a private certificate needs a "
-            "constraint with a known range per row, such as miss-rate"
-        )
 
 
 def _run(
