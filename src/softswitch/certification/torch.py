@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Dataset
 
 from softswitch.certification.certify import ClientIntervals, build_certificate, resolve_ranges
+from softswitch.certification.client_optimum import find_minimum
 from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function, perturb_params
-from softswitch.certification.lbfgs import find_minimum
 from softswitch.oracles.options import TorchData
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.problem.problem import Problem

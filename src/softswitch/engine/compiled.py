@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -20,7 +21,7 @@ from softswitch.methods.state import State, active_parts, first_state
 from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.results.history import Record
-from softswitch.support.arrays import fingerprint
+from softswitch.support.arrays import fingerprint, is_random_key
 from softswitch.support.tracing import program_digest
 
 CHUNK_ROUNDS = 250  # maximum number of rounds in a chunk
@@ -207,3 +208,58 @@ class CompiledEngine:
         if hasattr(clients, "slice_size"):  # depends on the device's memory; a checkpoint may move to another device
             setup = setup._replace(oracle=replace(clients, slice_size=clients.participants))
         return {"clients": fingerprint(oracle), "program": program_digest(one_chunk, setup, span, key, state)}
+
+
+_run_on_devices = partial(jax.jit, static_argnames="program")(run_rounds)  # arrays from the host are not overwritten
+
+
+class ShardedEngine(CompiledEngine):
+    """The engine of compiled chunks of rounds on several devices, with clients divided over them.
+
+    Results are copied to the host after each chunk, so that code between chunks sees arrays of one device.
+    """
+
+    overwrites_state = False
+
+    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
+        """Run the rounds of a chunk on all devices; return state and record on the host."""
+        return _to_host(_run_on_devices(_release_setup(setup), program, span, key, release(state)))
+
+    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
+        """Return the state before round 0."""
+        return _to_host(start(release(params), release(method), oracle, memory))
+
+    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
+        """Return the indices of the participants of round k, and their reports at ``params``."""
+        return _to_host(report(oracle, release(params), key, k))
+
+    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
+        """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
+        return _to_host(direction_norm(_release_setup(setup), key, k, release(state)))
+
+
+def release(tree: Any) -> Any:
+    """Return the tree with uncommitted copies of arrays that are committed to one device, so that JAX may move them."""
+    return jax.tree.map(lambda leaf: _copy(leaf) if _is_committed(leaf) else leaf, tree)
+
+
+def _to_host(tree: Any) -> Any:
+    return jax.tree.map(_copy, tree)
+
+
+def _release_setup(setup: Setup) -> Setup:
+    released: Setup = release(setup._replace(oracle=None))
+    return released._replace(oracle=setup.oracle)
+
+
+def _is_committed(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.committed and len(leaf.sharding.device_set) == 1
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, jax.core.Tracer):
+        return leaf  # only its shape is needed
+    if is_random_key(leaf):
+        data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    return jnp.asarray(np.asarray(leaf))

@@ -36,9 +36,9 @@ from softswitch.results.status import Diagnostic, DiagnosticCode
 
 ROUNDS = 100  # default number of rounds of a private run; more rounds need more noise in each
 FIRST_LENGTH = 2.0  # default step size of round 0, times the clipping norm of a row's gradient; it decays to 0
-MARGIN = 0.5
-"""Distance of λ below the tolerance, in standard deviations of the noise that smoothing leaves in the reports.
-The maximum of noisy values is biased upwards, so that a larger margin is not needed."""
+MARGIN = (
+    0.5  # distance of λ below the tolerance, in standard deviations of the smoothed noise; maxima are biased upwards
+)
 EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD  # folded into the run's key for that noise; no round's number
 UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,

@@ -17,10 +17,9 @@ import jax
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
-from softswitch.engine.compiled import CompiledEngine, Program, Span
+from softswitch.engine.compiled import CompiledEngine, Program, ShardedEngine, Span, release
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
-from softswitch.engine.sharded import ShardedEngine, release
 from softswitch.engine.stepwise import StepwiseEngine
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method

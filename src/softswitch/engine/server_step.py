@@ -339,12 +339,8 @@ def check_exchanges(method: Method, oracle: Oracle, *, memory: Memory | None, do
     name, kind = type(method).__name__, type(oracle).__name__
     if method.needs_derivatives:
         raise ValueError(f"method must not be {name} here: it needs second derivatives, which only solve() provides")
-    needs = {
-        "robust": method.robust is not None,
-        "at_clients": method.at_clients is not None,
-        "a combination of its own": method.sees_each,
-    }
-    several = [need for need, given in needs.items() if given]
+    needs = {"robust": method.robust, "at_clients": method.at_clients, "a combination of its own": method.sees_each}
+    several = [need for need, given in needs.items() if given is not None and given is not False]
     if len(several) > 1:
         raise ValueError(f"{' and '.join(several)} cannot be combined, but {name} has both")
     if method.at_clients is not None and not oracle.can_repeat_updates:

@@ -193,12 +193,10 @@ def _label(method: Method, methods: Sequence[Method]) -> str:
 
 
 def _check_seeds(seeds: Any) -> tuple[int, ...]:
-    if np.ndim(seeds) == 0:
-        seeds = range(checks.check_integer("seeds", seeds, minimum=1))
-    numbers = tuple(checks.check_seed("seeds", seed) for seed in np.atleast_1d(seeds).tolist())
-    if not numbers:
+    given = np.arange(checks.check_integer("seeds", seeds, minimum=1)) if np.ndim(seeds) == 0 else np.asarray(seeds)
+    if not given.size:
         raise ValueError("seeds must hold at least one seed, but is empty")
-    return numbers
+    return tuple(checks.check_seed("seeds", seed) for seed in given.tolist())
 
 
 def _one_per_seed(name: str, given: Any, seeds: Sequence[int]) -> Sequence[Any]:

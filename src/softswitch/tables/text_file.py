@@ -49,13 +49,18 @@ def check_text(path: Path) -> None:
     if ending == ".xz":  # lzma.open has no such limit
         with path.open("rb") as file:
             lzma.LZMADecompressor(memlimit=XZ_MEMORY).decompress(file.read(SAMPLE), 1)
-    size, packed, limit = 0, path.stat().st_size, size_limit(TABLE)
+    size = 0
     with COMPRESSED[ending](path) as stream:
         while block := stream.read(SAMPLE):
             size += len(block)
-            if size > limit:
-                raise_too_large(path, size, limit, "or more, uncompressed")
-            check_compression_ratio(path, size, packed, limit, TABLE, HARMLESS)
+            _check_unpacked(path, size, "or more, uncompressed")
+
+
+def _check_unpacked(path: Path, size: int, note: str) -> None:
+    """Raise ValueError if a file is too large, or compressed too much, with this uncompressed size."""
+    if size > (limit := size_limit(TABLE)):
+        raise_too_large(path, size, limit, note)
+    check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
 
 
 def check_parquet(path: Path) -> None:
@@ -66,9 +71,7 @@ def check_parquet(path: Path) -> None:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = max(CELL_BYTES * metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups))
-    if size > (most := size_limit(TABLE)):
-        raise_too_large(path, size, most, "unpacked")
-    check_compression_ratio(path, size, path.stat().st_size, most, TABLE, HARMLESS)
+    _check_unpacked(path, size, "unpacked")
 
 
 def check_excel(path: Path) -> None:
@@ -77,14 +80,11 @@ def check_excel(path: Path) -> None:
 
     check_size(path, TABLE)
     with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    limit = size_limit(TABLE)
-    check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
-    if size <= limit:
-        with path.open("rb") as stream, closing(openpyxl.load_workbook(stream, read_only=True)) as book:
-            book.worksheets[0].reset_dimensions()  # the file may state others than its cells have
-            lengths = [len(row) for row in book.worksheets[0].iter_rows()]
-        size = max(size, CELL_BYTES * len(lengths) * max(lengths, default=0))
+        _check_unpacked(path, sum(member.file_size for member in archive.infolist()), "unpacked")
+    with path.open("rb") as stream, closing(openpyxl.load_workbook(stream, read_only=True)) as book:
+        book.worksheets[0].reset_dimensions()  # the file may state others than its cells have
+        lengths = [len(row) for row in book.worksheets[0].iter_rows()]
+    size, limit = CELL_BYTES * len(lengths) * max(lengths, default=0), size_limit(TABLE)
     if size > limit:
         raise_too_large(path, size, limit, "unpacked")
 
