@@ -31,7 +31,7 @@ class WorstClient(cooper.ConstrainedMinimizationProblem):
 def method(case: CaseFile, trace: Trace) -> None:
     """A run for every setting."""
     problem = TorchCase(case)
-    for primal, dual, part in SETTINGS:
+    for primal, dual, part, problem.margin in SETTINGS:
         w = torch.zeros(case.x.shape[1], requires_grad=True)
         constraints = len(problem.values(w)[1])
         bounded = WorstClient(problem, constraints)
@@ -42,7 +42,7 @@ def method(case: CaseFile, trace: Trace) -> None:
             dual_optimizers=torch.optim.SGD(bounded.dual_parameters(), lr=dual, maximize=True),
         )
         step = partial(both.roll, compute_cmp_state_kwargs={"w": w})
-        run(problem, trace, f"Adam {primal:g}, multipliers {dual:g}", part, w, adam, step)
+        run(problem, trace, f"Adam {primal:g}, multipliers {dual:g}, bound × {problem.margin:g}", part, w, adam, step)
 
 
 if __name__ == "__main__":

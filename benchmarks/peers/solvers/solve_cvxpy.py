@@ -20,7 +20,7 @@ def method(case: CaseFile, trace: Trace) -> None:
         sparse.csr_matrix((weight, (mean, row)), shape=(mean.max() + 1, len(y)))
         for mean, row, weight in (case.objectives, case.constraints)
     )
-    problem = cp.Problem(cp.Minimize(top), [f_weights @ loss <= top, g_weights @ loss <= case.tolerance - 1e-6])
+    problem = cp.Problem(cp.Minimize(top), [f_weights @ loss <= top, g_weights @ loss <= case.tolerance - 1e-7])
     problem.solve(solver=cp.CLARABEL)
     trace.note(lambda: np.asarray(w.value))
 

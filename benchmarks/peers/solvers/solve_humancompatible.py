@@ -12,7 +12,7 @@ from torch_case import SETTINGS, TorchCase, run
 def method(case: CaseFile, trace: Trace) -> None:
     """A run for every setting."""
     problem = TorchCase(case)
-    for primal, dual, part in SETTINGS:
+    for primal, dual, part, problem.margin in SETTINGS:
         w = torch.zeros(case.x.shape[1], requires_grad=True)
         adam = torch.optim.Adam([w], lr=primal)
         multipliers = ALM(m=len(problem.values(w)[1]), lr=dual, penalty=1.0, is_ineq=True)
@@ -24,7 +24,7 @@ def method(case: CaseFile, trace: Trace) -> None:
             lagrangian.backward()
             adam.step()
 
-        run(problem, trace, f"Adam {primal:g}, multipliers {dual:g}", part, w, adam, step)
+        run(problem, trace, f"Adam {primal:g}, multipliers {dual:g}, bound × {problem.margin:g}", part, w, adam, step)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from scipy import optimize, sparse, special
 
 from models_noted import CaseFile, Trace, solve
 
-SAFE = 1e-7
+SAFE = 1e-8
 
 
 def method(case: CaseFile, trace: Trace) -> None:
@@ -46,7 +46,7 @@ def method(case: CaseFile, trace: Trace) -> None:
         method="SLSQP",
         constraints=[{"type": "ineq", "fun": room, "jac": slopes}],
         callback=lambda v: trace.note(lambda: v[:-1].copy()),
-        options={"maxiter": 1000, "ftol": 1e-9},
+        options={"maxiter": 1000, "ftol": 1e-10},
     )
     trace.note(lambda: found.x[:-1])
 

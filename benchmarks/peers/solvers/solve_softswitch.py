@@ -1,4 +1,4 @@
-"""softswitch with its defaults: nothing is chosen but the tolerance. Once with compilation, once compiled already."""
+"""softswitch with its defaults, once with compilation and once compiled already: only the tolerance is given."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def vector(params: Any) -> np.ndarray:
 
 
 def method(case_file: CaseFile, trace: Trace) -> None:
-    """Iterates after each chunk of rounds, and the answer."""
+    """Run twice, and note the iterate of each exchange, and the answer."""
     case: Case = next(one for one in CASES if one.name == case_file.name)
     columns, client = case.columns()
-    for setting in ("with compilation", "compiled already"):
+    for setting in ("cold: with compilation", "warm: compiled already"):
         trace.begin(setting)
         made = build_problem(case.kind, columns["x"].shape[1], ())
         data = ss.ClientData.from_arrays(columns, client, strata=made.strata)
