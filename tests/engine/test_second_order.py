@@ -17,7 +17,8 @@ from benchmarks.optima.problems import half
 from benchmarks.optima.scores import TOLERANCE, relaxed_optimum
 from convex_problems import draw
 from softswitch.methods.sqp import Query
-from softswitch.oracles.derivatives import RowDerivatives, _few_widths
+from softswitch.oracles.derivatives import RowDerivatives
+from softswitch.oracles.evaluation import few_widths
 from softswitch.oracles.torch_derivatives import TorchDerivatives
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows
 from softswitch.problem.fairness import demographic_parity
@@ -286,9 +287,9 @@ def test_bad_settings_are_refused():
 
 def test_widths_cover_all_clients_with_little_padding():
     sizes = np.array([10, 12, 15, 1000, 1100, 90_000])
-    (one,) = _few_widths(sizes, 10**9)
+    (one,) = few_widths(sizes, 10**9, 3)
     assert one == 90_000
-    widths = _few_widths(sizes, 1)
+    widths = few_widths(sizes, 1, 3)
     assert list(widths) == [15, 1100, 90_000]
     assert math.isclose(sum(widths[np.searchsorted(widths, sizes)]), 3 * 15 + 2 * 1100 + 90_000)
 

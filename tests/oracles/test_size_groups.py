@@ -44,7 +44,7 @@ def test_reports_and_directions_are_the_same(clients):
     by_size, padded = oracles(clients, batch_size=None)
     assert by_size.by_size
     assert not padded.by_size
-    assert by_size.evaluation_plan.widths == (2, 4, 128), "there are groups"
+    assert by_size.evaluation_plan.widths == (4, 70), "there are groups"
     w = jnp.array([0.3, -0.2, 0.5, 0.1])
 
     @jax.jit

@@ -42,13 +42,14 @@ class Trace:
 
     def __init__(self) -> None:
         self.settings: list[str] = []
-        self._rows: list[tuple[int, float]] = []
+        self._rows: list[tuple[int, float, float]] = []
         self._models: list[np.ndarray] = []
 
     def begin(self, setting: str) -> None:
         """Another run."""
         self.settings.append(setting)
         self._began, self._left_out = time.perf_counter(), 0.0
+        self._processor_began, self._processor_left_out = time.process_time(), 0.0
 
     @property
     def seconds(self) -> float:
@@ -57,10 +58,12 @@ class Trace:
 
     def note(self, model: Callable[[], np.ndarray]) -> None:
         """The model as it is now: its parameters, or the scores of all rows."""
-        seconds, began = self.seconds, time.perf_counter()
+        seconds, began, processor_began = self.seconds, time.perf_counter(), time.process_time()
+        processor = processor_began - self._processor_began - self._processor_left_out
         self._models.append(np.asarray(model(), float))
-        self._rows.append((len(self.settings) - 1, seconds))
+        self._rows.append((len(self.settings) - 1, seconds, processor))
         self._left_out += time.perf_counter() - began
+        self._processor_left_out += time.process_time() - processor_began
 
     def save(self, path: str) -> None:
         """Into a file."""
@@ -69,6 +72,7 @@ class Trace:
             settings=np.array(self.settings),
             setting=np.array([row[0] for row in self._rows], int),
             seconds=np.array([row[1] for row in self._rows]),
+            processor=np.array([row[2] for row in self._rows]),
             models=np.array(self._models),
         )
 

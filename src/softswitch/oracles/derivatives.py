@@ -23,7 +23,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.methods.sqp import Derivatives, Query
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.evaluation import SLICE_BYTES, Losses, functions_ignoring_weights, make_evaluator
+from softswitch.oracles.evaluation import SLICE_BYTES, Losses, few_widths, functions_ignoring_weights, make_evaluator
 from softswitch.problem.domains import Domain
 from softswitch.problem.fairness import difference_from_sums
 from softswitch.problem.parameters import WEIGHT, Batch, Params, count_parameters
@@ -34,7 +34,6 @@ from softswitch.support.tracing import program_digest
 MAX_PARAMETERS = 500  # of a model: the server factorises d × d matrices
 KINKS = ("abs", "max", "min", "clamp", "sign", "floor", "round")  # operations that are not differentiable everywhere
 MAX_WIDTHS = 3  # number of batch widths; each is compiled separately
-WIDTH_CANDIDATES = 48  # number of client sizes that are considered as widths
 WORTH_A_WIDTH = 6_000_000  # padded rows × parameters that a further width must save to outweigh its compilation
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, gradients and a Hessian
 
@@ -278,25 +277,9 @@ class RowDerivatives(DerivativeOracle):
 
 def _group_by_width(sizes: np.ndarray, parameters: int, *, exactly: bool) -> list[tuple[np.ndarray, int]]:
     """Return (client indices, width) of few batch widths, the widest first; ``exactly``: one width for each size."""
-    widths = np.unique(sizes) if exactly else _few_widths(sizes, WORTH_A_WIDTH // parameters)
+    widths = np.unique(sizes) if exactly else few_widths(sizes, WORTH_A_WIDTH // parameters, MAX_WIDTHS)
     width_of = widths[np.searchsorted(widths, sizes)]
     return [(np.flatnonzero(width_of == width), int(width)) for width in widths[::-1]]
-
-
-def _few_widths(sizes: np.ndarray, worth: int) -> np.ndarray:
-    """Return the widths with the fewest padded rows; a further width must save at least ``worth`` rows."""
-    ordered = np.sort(sizes)
-    places = np.unique(np.linspace(0, len(ordered) - 1, WIDTH_CANDIDATES).round().astype(int))
-    candidates, filled = ordered[places], places + 1
-    # Dynamic programming: cost[j] is the number of rows with padding of the clients up to candidate j.
-    cost, widths = filled * candidates, [[width] for width in candidates]
-    for _ in range(MAX_WIDTHS - 1):
-        options = cost[:, None] + np.maximum(filled[None] - filled[:, None], 0) * candidates[None]
-        best = options.argmin(axis=0)
-        if cost[-1] - options[best[-1], -1] < worth:
-            break
-        cost, widths = options.min(axis=0), [[*widths[i], candidates[j]] for j, i in enumerate(best)]
-    return np.unique(widths[-1])
 
 
 def _computes_in_float32(program: Any) -> bool:

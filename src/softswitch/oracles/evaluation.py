@@ -27,7 +27,9 @@ SLICE_BYTES = 256 * 2**20  # memory for batches, activations and local iterates 
 SLICE_SHARE = 8  # divisor of an accelerator's memory; the result replaces ``SLICE_BYTES`` if it is larger
 CACHE_BYTES = 8 * 2**20  # memory for evaluations of all rows on a CPU: data in its cache is not read twice
 MAX_WIDTHS = 64  # maximum number of client sizes for functions that ignore row weights; each is compiled separately
-FEW_ROWS = 1 << 14  # rows, padding included, up to which all clients share one width: one program is then faster
+PADDED_WIDTHS = 8  # maximum number of widths of padded batches
+WIDTH_CANDIDATES = 48  # number of client sizes that are considered as widths
+FEW_ROWS = 1 << 14  # a further width must save half as many padded rows: fewer widths compile faster
 SliceSize = Callable[[int, int], int]  # (number of clients, bytes of each) -> number that are computed together
 WRITE_MEANS = "write means as jnp.average(loss, weights=batch['weight'])"  # advice in errors
 Evaluator = Callable[[Params], Evaluation]
@@ -231,8 +233,14 @@ def client_values(
     return plan.map_clients(both, rows, float_dtype(params), together)
 
 
-compiled_values = jax.jit(partial(client_values, together=full_data_slice_size), static_argnames="losses")
-"""Compiled version of ``client_values`` for evaluations on all rows, for use outside of a compiled program."""
+@partial(jax.jit, static_argnames="losses")
+def compiled_values(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> tuple[Array, Array, Any]:
+    """Return f_i, g_i and the statistics of a pooled constraint (or None) of every client, on all of its rows."""
+
+    def evaluate(batch: Batch) -> tuple[Array, Array, Any]:
+        return losses.objective(params, batch), losses.constraints(params, batch), losses.statistics(params, batch)
+
+    return plan.map_clients(evaluate, rows, float_dtype(params))
 
 
 def client_statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, "n s"]:
@@ -241,16 +249,15 @@ def client_statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: 
 
 
 @partial(jax.jit, static_argnames="losses")
-def pooled_value(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, " c"]:
+def pool_statistics(sizes: Array, statistics: Array, losses: Losses) -> Float[Array, " c"]:
     """Return the pooled constraints on the data of all clients together."""
-    statistics = client_statistics(plan, rows, params, losses)
-    return losses.pool(jnp.tensordot(rows.sizes.astype(statistics.dtype), statistics, axes=1))
+    return losses.pool(jnp.tensordot(sizes.astype(statistics.dtype), statistics, axes=1))
 
 
 def evaluate_clients(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
     """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
-    objective, constraint = compiled_values(plan, rows, params, losses)
-    pooled = np.asarray(pooled_value(plan, rows, params, losses)) if losses.has_pooled_constraint else None
+    objective, constraint, statistics = compiled_values(plan, rows, params, losses)
+    pooled = None if statistics is None else np.asarray(pool_statistics(rows.sizes, statistics, losses))
     return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
 
 
@@ -267,7 +274,7 @@ def functions_ignoring_weights(problem: Problem, clients: ClientData, params: Pa
 
 
 def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> EvaluationPlan:
-    """Return the clients grouped by size, or by powers of two with padding; raise ValueError for too many sizes."""
+    """Return the clients grouped by size, or by few widths with padding; raise ValueError for too many sizes."""
     widths = clients.sizes if ignoring_weights else padded_widths(clients)
     distinct = np.unique(widths)
     if len(distinct) > MAX_WIDTHS:
@@ -281,9 +288,23 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
 
 
 def padded_widths(clients: ClientData) -> np.ndarray:
-    """Return the number of rows of each client's batch of all rows with padding: powers of two, or all equal."""
+    """Return the number of rows of each client's batch of all rows with padding: one of few widths."""
     sizes = clients.sizes
-    if len(np.unique(sizes)) == 1:
-        return sizes
-    widths = 2 ** np.ceil(np.log2(sizes)).astype(int)
-    return np.full_like(widths, widths.max()) if len(sizes) * widths.max() <= FEW_ROWS else widths
+    widths = few_widths(sizes, max(FEW_ROWS // 2, int(sizes.sum()) // 16), PADDED_WIDTHS)
+    return widths[np.searchsorted(widths, sizes)]
+
+
+def few_widths(sizes: np.ndarray, worth: int, most: int) -> np.ndarray:
+    """Return at most ``most`` widths with few padded rows; another width must save ``worth`` rows."""
+    ordered = np.sort(sizes)
+    places = np.unique(np.linspace(0, len(ordered) - 1, WIDTH_CANDIDATES).round().astype(int))
+    candidates, filled = ordered[places], places + 1
+    # cost[j]: rows with padding if the clients up to candidate j have widths up to that candidate's
+    cost, widths = filled * candidates, [[width] for width in candidates]
+    for _ in range(most - 1):
+        options = cost[:, None] + np.maximum(filled[None] - filled[:, None], 0) * candidates[None]
+        best = options.argmin(axis=0)
+        if cost[-1] - options[best[-1], -1] < worth:
+            break
+        cost, widths = options.min(axis=0), [[*widths[i], candidates[j]] for j, i in enumerate(best)]
+    return np.unique(widths[-1])

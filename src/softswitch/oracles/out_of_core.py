@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,7 +26,6 @@ from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
 INDEX_ROWS = 1 << 18  # maximum number of row indices that an evaluation computes at a time
-_statistics = jax.jit(evaluation.client_statistics, static_argnames="losses")
 
 
 def make_store(data: StreamedData, rows: int) -> dict[str, np.ndarray]:
@@ -63,9 +61,7 @@ class BlockEvaluator:
             rows = read_clients(data, clients, width)
             indices = jnp.arange(len(clients), dtype=jnp.int32)
             plan = EvaluationPlan((indices,), indices, (width,), data.row_bytes)
-            computed: tuple[Any, ...] = evaluation.compiled_values(plan, rows, params, losses)
-            if losses.has_pooled_constraint:
-                computed = (*computed, _statistics(plan, rows, params, losses))
+            computed = [value for value in evaluation.compiled_values(plan, rows, params, losses) if value is not None]
             parts.append([np.asarray(value) for value in computed])
             del rows, computed  # before the next block is read
         order = np.argsort(np.concatenate([clients for clients, _ in blocks]))
@@ -73,7 +69,8 @@ class BlockEvaluator:
         if not statistics:
             return Evaluation(objective, constraint)
         sizes = jnp.asarray(data.sizes.astype(np.float64), statistics[0].dtype)
-        return Evaluation(objective, constraint, np.asarray(_pool(sizes, jnp.asarray(statistics[0]), losses)))
+        pooled = evaluation.pool_statistics(sizes, jnp.asarray(statistics[0]), losses)
+        return Evaluation(objective, constraint, np.asarray(pooled))
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, int]]:
         """Yield the indices of clients that are evaluated together, and the padded number of rows of each."""
@@ -96,11 +93,6 @@ def read_clients(data: StreamedData, clients: np.ndarray, width: int) -> Rows:
     sizes = data.evaluation_sizes[clients]
     offsets = np.cumsum(sizes) - sizes
     return Rows(put_store(store), *(jnp.asarray(part.astype(np.int32)[:, None]) for part in (offsets, sizes)))
-
-
-@partial(jax.jit, static_argnames="losses")
-def _pool(sizes: Any, statistics: Any, losses: Losses) -> Any:
-    return losses.pool(jnp.tensordot(sizes, statistics, axes=1))
 
 
 class OutOfCoreDerivatives(RowDerivatives):
