@@ -152,10 +152,17 @@ def medians(runs: Sequence[Sequence[Row]]) -> Iterator[Row]:
     for each in zip(*runs, strict=True):
         firsts = [[row["first"][i] for row in each] for i in range(len(GOALS))]
         yield each[0] | {
-            "first": [None if None in seconds else statistics.median(seconds) for seconds in firsts],
+            "first": [_median(seconds) for seconds in firsts],
+            "processor": _median([row["processor"] for row in each]),
             "seconds": statistics.median(row["seconds"] for row in each),
-            "turns": [{"first": row["first"], "seconds": row["seconds"]} for row in each],
+            "turns": [{key: row[key] for key in ("first", "processor", "seconds")} for row in each],
         }
+
+
+def _median(seconds: Sequence[float | None]) -> float | None:
+    """Return the median, or None if a turn did not reach the goal."""
+    reached = [second for second in seconds if second is not None]
+    return statistics.median(reached) if len(reached) == len(seconds) else None
 
 
 def _rank(row: Row) -> tuple[float, ...]:
@@ -190,22 +197,26 @@ def judged(one: Solver, judge: Judge, work: Path) -> list[Row]:
         except subprocess.CalledProcessError as failed:
             raise NoAnswerError(f"failed: {log.read_text(encoding='utf-8').strip().splitlines()[-1]}") from failed
     with np.load(out) as file:
-        settings, setting, seconds, models = (file[key] for key in ("settings", "setting", "seconds", "models"))
+        settings, setting, models = (file[key] for key in ("settings", "setting", "models"))
+        seconds = np.column_stack([file["seconds"], file["processor"]])
     out.unlink()
     tolerance, optimum = judge.case.tolerance, known(judge.case).optimum
     rows = []
     for i, name in enumerate(settings):
-        reached = []
+        reached: list[tuple[np.ndarray, float, float]] = []
         for model, second in zip(models[setting == i], seconds[setting == i], strict=True):
             score = model if len(model) == len(judge.rows.y) else judge.rows.x @ model
             values = judge.judge("", score)
             reached.append((second, values.objective, values.constraint))
         within = [(second, f) for second, f, g in reached if g <= tolerance + SLACK]
+        none = (None, None)
+        first = [next((tuple(second) for second, f in within if f <= (1 + goal) * optimum), none) for goal in GOALS]
         rows.append(
             {
                 "setting": str(name),
-                "first": [next((second for second, f in within if f <= (1 + goal) * optimum), None) for goal in GOALS],
-                "seconds": reached[-1][0],
+                "first": [second for second, _ in first],
+                "processor": first[-1][1],
+                "seconds": reached[-1][0][0],
                 "objective": reached[-1][1],
                 "constraint": reached[-1][2],
                 "best": min((f for _, f in within), default=np.inf),
@@ -223,14 +234,17 @@ def table(case: Case, rows: Sequence[Row]) -> Iterator[str]:
     )
     yield ""
     goals = " | ".join(f"seconds to {goal:.1%}".replace(".0%", "%") for goal in GOALS)
-    yield f"| | {goals} | best F within the bound | final F | final G | seconds in all |"
-    yield "|---|" + "---|" * (len(GOALS) + 4)
+    processor = f"processor seconds to {GOALS[-1]:.1%}"
+    yield f"| | {goals} | {processor} | best F within the bound | final F | final G | seconds in all |"
+    yield "|---|" + "---|" * (len(GOALS) + 5)
     for row in rows:
         name = row["name"] + (f" ({row['setting']})" if row["setting"] else "")
         if row.get("none"):
-            yield f"| {name} | {row['none']} | – | – | – | – | – |"
+            yield f"| {name} | {row['none']} | – | – | – | – | – | – |"
             continue
-        first = " | ".join("never" if second is None else f"{second:.2f}" for second in row["first"])
+        first = " | ".join(
+            "never" if second is None else f"{second:.2f}" for second in (*row["first"], row["processor"])
+        )
         best, end = (_excess(row[what], about.optimum) for what in ("best", "objective"))
         yield f"| {name} | {first} | {best} | {end} | {row['constraint']:.4f} | {row['seconds']:.1f} |"
     yield ""

@@ -118,8 +118,8 @@ def test_a_solver_that_finds_the_optimum_is_seen_to(elsewhere):
     assert 0 < one_percent <= tenth <= found["seconds"]
     text = "\n".join(solutions.table(case, [{"name": "SLSQP (SciPy)", "case": case.name, **found}]))
     assert "(+0.00%)" in text
-    never = found | {"first": [None, None], "best": np.inf, "name": "nobody"}
-    assert "| nobody | never | never | none |" in "\n".join(solutions.table(case, [never]))
+    never = found | {"first": [None, None], "processor": None, "best": np.inf, "name": "nobody"}
+    assert "| nobody | never | never | never | none |" in "\n".join(solutions.table(case, [never]))
 
 
 def test_a_solver_without_an_answer_has_a_row_that_says_why(elsewhere, monkeypatch):
