@@ -12,12 +12,15 @@ further exchange evaluates a second-order correction of the step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple
+from functools import wraps
+from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from scipy import sparse
+from threadpoolctl import ThreadpoolController
 
 from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
@@ -142,6 +145,23 @@ def start(method: SQP, point: np.ndarray, clients: int, shape: tuple[int, int]) 
     return SQPState(np.int64(Phase.START), query, query.point, unknown, query.point, unknown, *numbers)
 
 
+_BLAS = ThreadpoolController()
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _with_one_thread(function: Callable[P, T]) -> Callable[P, T]:
+    """Limit BLAS to one thread: on small matrices its threads wait for each other, for long if the machine is busy."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _BLAS.limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return run
+
+
+@_with_one_thread
 def advance(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState, reply: Derivatives) -> SQPState:
     """Return the state after a reply. ``tolerance`` is one number, or one for each constraint of each client."""
     predicted, penalty = float(state.predicted), float(state.penalty)
@@ -179,6 +199,7 @@ def _merit(found: Derivatives, tolerance: Any, penalty: float) -> float:
     return found.worst + penalty * found.violation(tolerance)
 
 
+@_with_one_thread
 def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState) -> SQPState:
     """Return the state with the minimum of the model as the next candidate, or with the end of the run."""
     found, radius, penalty = state.found, float(state.radius), float(state.penalty)
