@@ -4,16 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.inspection import infer_label_type, inspect_column, non_numeric_cells, split_name
-from softswitch.tables.proposal import (
+from softswitch.tables.inspection import (
     clear_choice,
     client_candidates,
+    infer_label_type,
+    inspect_column,
     label_association,
     label_candidates,
+    non_numeric_cells,
     parse_value,
     positive_class,
     reasons_to_ignore,
     remarks,
+    split_name,
 )
 
 ROWS = 400

@@ -115,10 +115,7 @@ def _largest(bounds: Any) -> float:
 
 
 def _bound_without_errors(sizes: Sequence[int], levels: ErrorLevels, row_range: Range | None) -> float:
-    """Return the bound that rows of the smallest value certify; ∞ without rows, NaN without a range.
-
-    ``sizes`` has one number of rows for a mean, and one for each group for a gap.
-    """
+    """Return the bound that rows of the smallest value certify; ∞ without rows, NaN without a range."""
     if row_range is None or not all(sizes):
         return math.nan if all(sizes) else math.inf
     groups = [np.full(size, endpoints(row_range)[0]) for size in sizes]

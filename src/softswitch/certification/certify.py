@@ -168,7 +168,8 @@ def build_certificate(
     tested = [known if all(interval.rows > 0 for interval in known) else () for known in constraints]
     p_meets = [max((interval.meets_at for interval in known), default=None) for known in tested]
     meets = hochberg(p_meets, levels.marginal)
-    violates = hochberg(list(map(_p_violates, constraints)), levels.marginal)
+    p_values = [[interval.violates_at for interval in known if interval.rows > 0] for known in constraints]
+    violates = hochberg([min(1.0, len(p) * min(p)) if p else None for p in p_values], levels.marginal)
     above = [_is_above(known, levels) for known in tested if known]
     # With v of n clients above the tolerance, Hochberg's procedure decides those below at (1 − confidence)/(v + 1),
     # and those above at (1 − confidence)/(n − v + 1).
@@ -196,11 +197,6 @@ def _complete(interval: Interval, levels: ErrorLevels) -> Interval:
         meets_at=min(interval.meets_at, levels.joint if interval.upper <= levels.tolerance else 1.0),
         violates_at=min(interval.violates_at, levels.joint if interval.lower > levels.tolerance else 1.0),
     )
-
-
-def _p_violates(constraints: Sequence[Interval]) -> float | None:
-    p_values = [interval.violates_at for interval in constraints if interval.rows > 0]
-    return min(1.0, len(p_values) * min(p_values)) if p_values else None
 
 
 def _is_above(constraints: Sequence[Interval], levels: ErrorLevels) -> bool:

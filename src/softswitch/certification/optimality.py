@@ -65,8 +65,14 @@ def lower_bound(
     checks.check_instance("clients", clients, ClientData)
     params, limit = check_params("params", params), checks.check_real("tolerance", tolerance)
     budget = math.inf if budget_rows is None else checks.check_integer("budget_rows", budget_rows, minimum=1)
-    if problem.constraint_surrogate is not None or count_parameters(params) > MAX_PARAMETERS:
-        return _no_bound(problem, clients, params, limit)
+    reason = f"the model has more than {MAX_PARAMETERS} parameters" if count_parameters(params) > MAX_PARAMETERS else ""
+    if problem.constraint_surrogate is not None:
+        reason = "the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised"
+    if reason:
+        values = make_evaluator(problem, clients, params)(params)
+        worst, meets = float(values.objective.max()), bool(values.constraint.max() <= limit)
+        none, rows = (np.zeros(len(clients)), np.zeros(values.constraint.shape)), int(clients.sizes.sum())
+        return LowerBound(-math.inf, worst, limit, meets, False, reason, "", *none, 0.0, rows)
     derivatives = RowDerivatives(problem, clients, pooled=pooled)
     projected = params if problem.domain is None else problem.domain.project(params)
     solution, inside = to_vector(params), to_vector(projected)
@@ -117,10 +123,10 @@ def bound_by_weights(
     if not math.isfinite(value):
         return report("the Lagrangian's curvature is not finite")
     scale = max(abs(found.worst), float(found.objective[np.isfinite(found.objective)].std())) or 1.0
-    refutation = (
-        _refute_convexity(derivatives, solution, (start, minimum.point), tolerance) if check_convexity else None
-    )
-    if refutation is None and _has_negative_curvature(minimum, derivatives.rounding):
+    refutation, eigenvalues = None, np.linalg.eigvalsh(minimum.hessian)
+    if check_convexity:
+        refutation = _refute_convexity(derivatives, solution, (start, minimum.point), tolerance)
+    if refutation is None and eigenvalues[0] < -100 * derivatives.rounding * np.abs(eigenvalues).max():
         refutation = "the Lagrangian has negative curvature at its minimum"
     if meets and value > found.worst + max(1e-9, 100 * eps) * scale:
         return report(f"the problem is not convex: {refutation or 'the solution lies below the bound'}")
@@ -173,18 +179,6 @@ def prove_infeasible(derivatives: DerivativeOracle, tolerance: float, multiplier
     return (least, assumed) if least > 0 else None
 
 
-def _no_bound(problem: Problem, clients: ClientData, params: Params, tolerance: float) -> LowerBound:
-    """Return the values of an answer whose Lagrangian cannot be minimised, with the reason."""
-    reason = f"the model has more than {MAX_PARAMETERS} parameters"
-    if problem.constraint_surrogate is not None:
-        reason = "the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised"
-    values = make_evaluator(problem, clients, params)(params)
-    meets = bool(values.constraint.max() <= tolerance)
-    none = np.zeros(len(clients)), np.zeros(values.constraint.shape)
-    worst = float(values.objective.max())
-    return LowerBound(-math.inf, worst, tolerance, meets, False, reason, "", *none, 0.0, int(clients.sizes.sum()))
-
-
 def _search(
     derivatives: DerivativeOracle, start: np.ndarray, tolerance: float, budget: float
 ) -> tuple[Derivatives, Query]:
@@ -214,12 +208,10 @@ class _Minimum:
 
 
 class _Lagrangian:
-    """Σ p_i f_i + Σ μ_ic (g_ic − ε) for fixed weights. A domain that is neither ball nor box is ignored.
-
-    The minimum over a larger set is smaller, and still gives a valid bound.
-    """
+    """Σ p_i f_i + Σ μ_ic (g_ic − ε) for fixed weights."""
 
     def __init__(self, derivatives: DerivativeOracle, tolerance: float, weights: Query) -> None:
+        # Another domain is ignored: the minimum over a larger set is smaller, and still gives a valid bound.
         self.domain = derivatives.domain if isinstance(derivatives.domain, Ball | Box) else None
         self._derivatives, self._tolerance, self._weights = derivatives, tolerance, weights
         self._needed = (weights.weights > 0) | (weights.multipliers > 0).any(axis=1)
@@ -259,10 +251,7 @@ class _Lagrangian:
 
 
 def _bound_minimum(lagrangian: _Lagrangian, minimum: _Minimum, radius: float) -> tuple[float, str]:
-    """Return a lower bound on the minimum over the domain, and what it assumes besides convexity.
-
-    The error of values by rounding is subtracted. Without a domain, the optimum is assumed within ``radius``.
-    """
+    """Return a lower bound on the minimum over the domain, else within ``radius``, and what it assumes."""
     point, gradient, noise = minimum.point, minimum.gradient, minimum.noise
     value = minimum.value - lagrangian.rounding * minimum.size
     if isinstance(domain := lagrangian.domain, Box):
@@ -328,11 +317,6 @@ def _keeps_curvature(lagrangian: _Lagrangian, minimum: _Minimum, shift: float) -
         if not np.isfinite(curvature).all() or np.linalg.eigvalsh(curvature)[0] < 0.5:
             return False
     return True
-
-
-def _has_negative_curvature(minimum: _Minimum, rounding: float) -> bool:
-    eigenvalues = np.linalg.eigvalsh(minimum.hessian)
-    return bool(eigenvalues[0] < -100 * rounding * np.abs(eigenvalues).max())
 
 
 def _refute_convexity(

@@ -70,10 +70,9 @@ def module_intervals(
 
         return evaluate
 
-    def perturbed(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
-        return values_at(perturb_params(params, attempt))
-
-    return intervals_from_function(values_at(params), len(rows), levels, ranges, perturbed)
+    return intervals_from_function(
+        values_at(params), len(rows), levels, ranges, lambda attempt: values_at(perturb_params(params, attempt))
+    )
 
 
 def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:

@@ -22,8 +22,7 @@ from softswitch.tables.settings import Config, DataSection, TaskSection, write_c
 if TYPE_CHECKING:
     import pandas as pd
 
-    from softswitch.tables.inspection import ColumnSummary
-    from softswitch.tables.proposal import Candidate, PositiveClass
+    from softswitch.tables.inspection import Candidate, ColumnSummary, PositiveClass
     from softswitch.tables.text_file import TextFormat
 
 REQUESTED = "as requested"  # reason of a choice that a flag made
@@ -48,8 +47,7 @@ def init(
 
     Roles without a flag are proposed. If the label or the client is not clear, the candidates are listed as an error.
     """
-    from softswitch.tables import proposal
-    from softswitch.tables.inspection import infer_label_type
+    from softswitch.tables import inspection
     from softswitch.tables.table import find_column
 
     file = out or Path(Path(table).name.partition(".")[0] + ".toml")
@@ -62,9 +60,9 @@ def init(
     console = Console(highlight=False)
     size = f"{len(found.table):,} rows, {len(found.table.columns)} columns"
     console.print(f"{table}: {size}{f' ({found.form})' if found.form else ''}", markup=False)
-    labels = proposal.label_candidates(found.summaries)
+    labels = inspection.label_candidates(found.summaries)
     likely = label or (labels[0].name if labels else None)
-    clients = proposal.client_candidates(found.summaries, len(found.table), likely)
+    clients = inspection.client_candidates(found.summaries, len(found.table), likely)
     flags = {"--sensitive": [sensitive] if sensitive else [], "--ignore": ignore or [], "--keep": keep or []}
     target, owner, *_ = checks.call_all(
         lambda: found.choose_column(label, labels, "--label", "column to predict"),
@@ -75,12 +73,12 @@ def init(
         raise ValueError(f"--label and --client must be two columns, but both are {target!r}")
     if found.table[target].nunique() < 2:
         raise ValueError(f"--label must name a column of several values, but {target!r} has one")
-    label_type = infer_label_type(found.table[target])
+    label_type = inspection.infer_label_type(found.table[target])
     positive_value, task = checks.call_all(
         lambda: _positive(found.table[target], label_type, positive),
         lambda: _task(found.table, target, label_type, kind, bound, sensitive, protected),
     )
-    proposed = proposal.reasons_to_ignore(found.table, found.summaries, target, owner, label_type)
+    proposed = inspection.reasons_to_ignore(found.table, found.summaries, target, owner, label_type)
     ignored = dict.fromkeys(flags["--ignore"], REQUESTED)
     kept = {*flags["--ignore"], *flags["--keep"], sensitive}
     ignored |= {name: reason for name, reason in proposed.items() if name not in kept}
@@ -109,7 +107,7 @@ class Roles:
 
     def describe(self, found: InspectedTable) -> list[str]:
         """Return lines of text: the proposal, the ignored columns with reasons, and remarks on the table."""
-        from softswitch.tables.proposal import remarks
+        from softswitch.tables.inspection import remarks
 
         lines = [f"\nLabel: {self.label}. Client: {self.client}."]
         if (positive := self.positive) is not None:
@@ -158,7 +156,7 @@ class InspectedTable:
 
     def choose_column(self, name: str | None, candidates: Sequence[Candidate], flag: str, meaning: str) -> str:
         """Return the column of a flag or, without one, a clear choice; otherwise raise ValueError with candidates."""
-        from softswitch.tables.proposal import clear_choice
+        from softswitch.tables.inspection import clear_choice
         from softswitch.tables.table import find_column
 
         if name is not None:
@@ -191,7 +189,7 @@ def inspect_table(file: str) -> InspectedTable:
 
 def _positive(labels: pd.Series, label_type: str, text: str | None) -> PositiveClass | None:
     """Return the requested or proposed positive class; None if the label does not have two values."""
-    from softswitch.tables.proposal import parse_value, positive_class
+    from softswitch.tables.inspection import parse_value, positive_class
 
     if label_type != BINARY:
         if text is not None:
@@ -218,7 +216,7 @@ def _task(
     """Return the task section of the settings: kind and bound of the constraint by flags or defaults, and the group."""
     import pandas as pd
 
-    from softswitch.tables.proposal import parse_value
+    from softswitch.tables.inspection import parse_value
 
     labels, kind = table[label].dropna(), kind or DEFAULT_KIND[label_type]
     types = [label_type, *([MULTICLASS] if label_type == BINARY else [])]

@@ -163,9 +163,7 @@ def choose_settings(
     report_rows, update_rows = (
         all_rows if rows is None else RANDOM_ACCESS * m * min(rows, largest) for rows in (report, update)
     )
-    most = rounds
-    if most is None:
-        most = min(max(int(work / (report_rows + 3 * steps * update_rows)), min_rounds), MAX_ROUNDS)
+    affordable = min(max(int(work / (report_rows + 3 * steps * update_rows)), min_rounds), MAX_ROUNDS)
     noisy = report is not None
     if memory == "auto":
         memory = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
@@ -173,7 +171,7 @@ def choose_settings(
     report_rows *= memory.values_a_report if isinstance(memory, Memory) else 1
     choice = choose_first_restart(
         problem.start,
-        most,
+        affordable if rounds is None else rounds,
         may_end=rounds is None,
         exact=exact,
         jumps=problem.constraint_surrogate is not None,

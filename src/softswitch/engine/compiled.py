@@ -64,7 +64,8 @@ def run_rounds(
     if drawn is None and at_once:
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(rounds)
         randomness = jax.vmap(draw)(keys)
-    evaluate = partial(_evaluate_some, oracle, setup.method, span.eval_every) if program.evaluates else _evaluate_none
+    some = partial(_evaluate_some, oracle, setup.method, span.eval_every)
+    evaluate: Any = some if program.evaluates else lambda *arguments: Evaluated(ClientSummary.missing())
     one_round = jax.jit(
         partial(run_round, setup, places, span.averaging_from, program.record_clients, evaluate, key), inline=True
     )
@@ -89,10 +90,6 @@ def run_rounds(
     count = jnp.minimum(program.length, span.last - span.first).astype(jnp.int32)
     played: tuple[State, Record] = lax.fori_loop(jnp.int32(0), count, step, (state, records))
     return played
-
-
-def _evaluate_none(params: Any, k: Array, reports: Reports) -> Evaluated:
-    return Evaluated(ClientSummary.missing())
 
 
 def _evaluate_some(oracle: Any, method: Method, eval_every: Any, params: Any, k: Array, reports: Reports) -> Evaluated:
@@ -240,7 +237,9 @@ class ShardedEngine(CompiledEngine):
 
 def release(tree: Any) -> Any:
     """Return the tree with uncommitted copies of arrays that are committed to one device, so that JAX may move them."""
-    return jax.tree.map(lambda leaf: _copy(leaf) if _is_committed(leaf) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: _copy(leaf) if getattr(leaf, "committed", False) and len(leaf.devices()) == 1 else leaf, tree
+    )
 
 
 def _to_host(tree: Any) -> Any:
@@ -250,10 +249,6 @@ def _to_host(tree: Any) -> Any:
 def _release_setup(setup: Setup) -> Setup:
     released: Setup = release(setup._replace(oracle=None))
     return released._replace(oracle=setup.oracle)
-
-
-def _is_committed(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.committed and len(leaf.sharding.device_set) == 1
 
 
 def _copy(leaf: Any) -> Any:

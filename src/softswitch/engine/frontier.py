@@ -209,7 +209,11 @@ class _Curve:
 
     def point(self, one: _Trained, method: Method, tests: Sequence[_Test] = ()) -> FrontierPoint:
         """Return the point of a bound and its selected model, with the outcome by the tests so far."""
-        params, split, constant = one.model.params, self._split, self._constant(method)
+        params, split, constant = one.model.params, self._split, math.nan
+        if self._move is not None:  # a constant prediction, on the training split
+            constants = partial(self._move, self._problem.start, 0.0)
+            level, least = _worst_values(best_constant(self._on_train, constants, method)[1])
+            constant = least if level <= one.bound else math.nan
         train_constraint, _ = _worst_values(self._on_train(params))
         _, other_objective = _worst_values(self._on_validation(params))
         known = [pair for pair in self._recorded if all(map(math.isfinite, pair))]
@@ -228,7 +232,7 @@ class _Curve:
             objective=objective,
             constraint=constraint,
             other_objective=other_objective,
-            constant=constant[1] if constant is not None and constant[0] <= one.bound else math.nan,
+            constant=constant,
             measures={name: float(measure(params, split.validation)) for name, measure in self._measures.items()},
             model=str(one.model),
             result=one.prepared.result_of(one.model),
@@ -242,13 +246,6 @@ class _Curve:
             failing = tuple(str(client.client) for client in certificate.clients if client.verdict is not Verdict.MEETS)
             return replace(point, outcome=BoundOutcome.FAILED, certificate=certificate, failing_clients=failing)
         return point
-
-    def _constant(self, method: Method) -> tuple[float, float] | None:
-        """Return G and F of the best constant prediction on the training split; None without ``move``."""
-        if (move := self._move) is None:
-            return None
-        constants = partial(move, self._problem.start, 0.0)
-        return _worst_values(best_constant(self._on_train, constants, method)[1])
 
 
 def _worst_values(evaluation: Evaluation) -> tuple[float, float]:

@@ -93,7 +93,7 @@ def run(
                     stopped, late = processes.broadcast_flags(stopped, late)
                 if restarts is not None:
                     state = _next_restart(request, restarts, state, records, done, begins=not (stopped or late))
-                if saved is not None and saved.is_due:
+                if saved is not None and saved.checkpoints.is_due():
                     records = saved.save(state, records, done, time.perf_counter() - began)
         except KeyboardInterrupt:
             if not done:
@@ -102,7 +102,9 @@ def run(
         if saved is not None:
             records = saved.save(state, records, done, time.perf_counter() - began)
         if restarts is not None and restarts.done < done:  # for the answer only: the checkpoint is within the restart
-            state = restarts.close(state, done, _history_since(request, records, done, restarts.done))
+            state = restarts.close(
+                state, done, History.from_records(request.oracle, records, done).since(restarts.done)
+            )
         stopped = stopped and done < rounds and int(state.diverged_at) < 0
         if stopped and saved is not None and isinstance(request.oracle, PrivateOracle):
             # The budget has one final evaluation, for the end of the run: this one can continue.
@@ -139,15 +141,11 @@ def _next_restart(
     request: Request, restarts: LocalRestarts, state: State, records: Sequence[Record], done: int, *, begins: bool
 ) -> State:
     """Close the current restart if it has ended, begin the next one if ``begins``, and return the state to continue."""
-    if restarts.has_ended(state, done):
-        state = restarts.close(state, done, _history_since(request, records, done, restarts.done))
+    if restarts.done < done and (done >= restarts.end or int(state.diverged_at) >= 0):
+        state = restarts.close(state, done, History.from_records(request.oracle, records, done).since(restarts.done))
     if not begins or done != restarts.done or restarts.is_over:
         return state
     return request.engine.copy_state(restarts.begin(state))
-
-
-def _history_since(request: Request, records: Sequence[Record], done: int, first: int) -> History:
-    return History.from_records(request.oracle, records, done).since(first)
 
 
 class _RunCheckpoints:
@@ -156,14 +154,9 @@ class _RunCheckpoints:
     def __init__(
         self, request: Request, method: Method, restarts: LocalRestarts | None, seed: int, checkpoints: Checkpoints
     ) -> None:
-        self._request, self._restarts, self._checkpoints = request, restarts, checkpoints
+        self._request, self._restarts, self.checkpoints = request, restarts, checkpoints
         self._method = method if restarts is None else restarts.method
         self._identity = request.identity(method if restarts is None else restarts.template, seed)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough time has passed since the last checkpoint."""
-        return self._checkpoints.is_due()
 
     def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
         """Save a checkpoint after ``done`` rounds, unless that is 0, and return the records joined into one."""
@@ -175,21 +168,21 @@ class _RunCheckpoints:
             best, journal = self._restarts.to_checkpoint()
             snapshot = snapshot._replace(best=best, journal=journal)
         if self._request.oracle.processes == 1 or processes.is_first_process():
-            self._checkpoints.save(snapshot, self._identity)
+            self.checkpoints.save(snapshot, self._identity)
         return [joined]
 
     def latest(self, state: State, length: int) -> Snapshot | None:
         """Return the latest checkpoint, extended to the number of rounds of this run; None if there is none."""
         request = self._request
         setup, program = request.setup(self._method), request.program(length)
-        snapshot = self._checkpoints.latest(
+        snapshot = self.checkpoints.latest(
             self._identity,
             lambda: request.engine.shapes(setup, program, request.span(0), jax.random.key(0), state),
             self._restarts and state.params,
         )
         if request.oracle.processes > 1 and not processes.all_equal(0 if snapshot is None else snapshot.done):
             raise ValueError(
-                f"checkpoints must be in a folder that all processes share, but {self._checkpoints.folder} differs "
+                f"checkpoints must be in a folder that all processes share, but {self.checkpoints.folder} differs "
                 "between them"
             )
         if snapshot is None or self._restarts is None:

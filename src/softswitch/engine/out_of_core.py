@@ -117,10 +117,8 @@ class _Reader:
         self._has_memory = program.places is not None
 
     def request(self, first: int, count: int) -> None:
-        """Start to read the rows of ``count`` rounds from ``first`` on, unless that was requested before.
-
-        The draws are dispatched from this thread before the rounds that precede them, and do not wait for those.
-        """
+        """Start to read the rows of ``count`` rounds from ``first`` on, unless that was requested before."""
+        # The draws are dispatched from this thread before the rounds that precede them, and do not wait for those.
         pending = self._oracle.feed.pending
         if pending is None or pending[:3] != (self._name, first, count):
             draws = _draw(self._oracle.drawing, self._key, jnp.int32(first), self._length, self._has_memory)

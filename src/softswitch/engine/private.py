@@ -181,17 +181,12 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
         **copied,
     )
     note = account.value_note if evaluated else "the answer is evaluated once, at the end; resume from the checkpoints"
-    message = f"{result.status.message}; {note}"
+    status = replace(result.status, message=f"{result.status.message}; {note}")
     diagnostics = [
         replace(one, advice=f"{one.advice}. {NEW_RUN}") if one.suggests_more_rounds else one
         for one in result.diagnostics
     ]
-    return replace(
-        result,
-        status=replace(result.status, message=message),
-        privacy=account,
-        diagnostics=(*diagnostics, UNKNOWN_BENEFIT),
-    )
+    return replace(result, status=status, privacy=account, diagnostics=(*diagnostics, UNKNOWN_BENEFIT))
 
 
 def _compare_with_ranges(result: Result, problem: Problem, privacy: RecordPrivacy) -> Result:

@@ -193,6 +193,10 @@ class Request:
         oracle, state = self.on_one_device or self.oracle, self.first_state(method)
         setup = self.setup(method)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(evaluates=False)
+        # The program's digest covers the functions. The slice size depends on the device's memory.
+        entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # a user's oracle need not be one
+        names = [entry.name for entry in entries if entry.metadata.get("static")]
+        static = [name for name in names if name not in ("losses", "slice_size")]
         return {
             **({} if self.privacy is None else {"privacy": self.privacy}),
             "method": strip_addresses(str(method)),
@@ -200,22 +204,13 @@ class Request:
             "record_clients": str(bool(self.settings.record_clients)),
             "memory": str(self.settings.memory),
             "domain": strip_addresses(repr(self.federation.domain)),
-            **_static_settings(oracle),
+            **{name: strip_addresses(repr(getattr(oracle, name))) for name in static},
             "numbers": fingerprint((method, self.domain, self.settings.memory)),
             "start": fingerprint(state),
             **self.engine.identity(oracle, setup, program, self.span(0), jax.random.key(seed), state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }
-
-
-def _static_settings(oracle: Oracle) -> dict[str, str]:
-    """Return the settings of clients that are not arrays, as text that is the same in every process."""
-    # The program's digest covers the functions. The slice size depends on the device's memory.
-    excluded = ("losses", "slice_size")
-    entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # a user's oracle need not be one
-    static = [entry.name for entry in entries if entry.metadata.get("static") and entry.name not in excluded]
-    return {name: strip_addresses(repr(getattr(oracle, name))) for name in static}
 
 
 def request(

@@ -186,10 +186,6 @@ class LocalRestarts(Restarts):
         little = NO_GAIN * abs(self.best.score) + NO_GAIN_OF_START * abs(self.start.score)
         return before.aim - self.best.score <= little
 
-    def has_ended(self, state: State, done: int) -> bool:
-        """Return whether the current restart has run its rounds, or diverged, and is not closed yet."""
-        return self.done < done and (done >= self.end or int(state.diverged_at) >= 0)
-
     def span(self, span: Span) -> Span:
         """Return the rounds of a chunk, limited to those of the current restart."""
         return span._replace(last=self.end, averaging_from=self.averaging_from)

@@ -85,8 +85,7 @@ class StepwiseEngine:
         if setup.memory is None or program.places is None:
             draws = oracle.draw(round_key)
         else:
-            rest = method.rest
-            state, clients = _select_by_memory(state, key, number, places=program.places, rest=rest)
+            state, clients = _select_by_memory(state, key, number, places=program.places, rest=method.rest)
             draws = oracle.draw_for(clients, oracle.draw_randomness(round_key))
         reports, kept = oracle.report(state.params, draws)
         reports = complete_reports(setup, program.places, key, state, number, draws, reports)
@@ -106,11 +105,8 @@ class StepwiseEngine:
         evaluated = Evaluated(ClientSummary.missing())
         if program.evaluates:
             evaluated = _evaluate(oracle, method, state.params, reports, is_due=k % int(span.eval_every) == 0)
-        cost = count_rows(oracle, draws, reports)
-        record_clients = program.record_clients
-        return _apply(
-            server, span.averaging_from, state, played, update, evaluated, cost, record_clients=record_clients
-        )
+        record = (played, update, evaluated, count_rows(oracle, draws, reports))
+        return _apply(server, span.averaging_from, state, *record, record_clients=program.record_clients)
 
     def report(self, oracle: Any, params: Params, key: Array, k: Any) -> tuple[np.ndarray, Reports]:
         """Return the indices of the participants of round k, and their reports at ``params``."""

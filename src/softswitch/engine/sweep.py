@@ -42,13 +42,12 @@ AnyClients = ClientData | StreamedData | TorchData
 Results = tuple[tuple[Result, ...], ...]  # by method and, within a method, by seed
 DataSet = tuple[Any, Any, Any, tuple[int, ...]]  # problem, clients, held-out data, and the seeds that run on them
 Share = tuple[Request, tuple[int, ...]]  # request for one data set, and the seeds that run on it
-THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (
+THREAD_SETTINGS: tuple[tuple[Any, str], ...] = (  # local to a thread: those of a sweep get the values of its caller
     (jax.enable_x64, "jax_enable_x64"),
     (jax.default_device, "jax_default_device"),
     (jax.default_matmul_precision, "jax_default_matmul_precision"),
     (jax.default_prng_impl, "jax_default_prng_impl"),
 )
-"""JAX settings that are local to a thread and affect results. Each thread of a sweep gets those of its caller."""
 COLUMNS: dict[str, Callable[[Result], Any]] = {
     "seed": lambda result: result.seed,
     "worst_objective": lambda result: result.worst_objective,

@@ -77,8 +77,7 @@ def _match_numbers(texts: Sequence[str], decimal: str) -> list[str]:
 
 
 DATES = ("%Y/%m/%d", "%Y/%m", "%Y%m%d", "%d/%b/%Y", "%d/%b/%y", "%d/%B/%Y", "%b/%d/%Y", "%B/%d/%Y")
-ORDERED_DATES = {"dmy": ("%d/%m/%Y", "%d/%m/%y"), "mdy": ("%m/%d/%Y", "%m/%d/%y")}
-"""Formats of ambiguous dates such as 05/01/2013, by the order of day and month."""
+ORDERED_DATES = {"dmy": ("%d/%m/%Y", "%d/%m/%y"), "mdy": ("%m/%d/%Y", "%m/%d/%y")}  # ambiguous: 05/01/2013
 TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M%p", "%I:%M:%S%p")
 _DATE_AND_TIME = (
     r"^(?P<date>.*?)(?:(?:^|T|\s)(?P<time>\d{1,2}:[\d:.]+(?:\s*[AaPp][Mm])?)\s*(?:Z|UTC|[-+]\d\d(?::?\d\d)?)?)?$"
@@ -113,10 +112,8 @@ def parse_datetimes(values: pd.Series, order: str = "dmy") -> DateTimes | None:
 
 def _parse_texts(texts: pd.Series, order: str) -> DateTimes | None:
     parts = texts.str.extract(_DATE_AND_TIME)
-    dates, times = (
-        parts["date"].str.replace(r"[\s.,/-]+", "/", regex=True),
-        parts["time"].str.replace(r"\s", "", regex=True),
-    )
+    dates = parts["date"].str.replace(r"[\s.,/-]+", "/", regex=True)
+    times = parts["time"].str.replace(r"\s", "", regex=True)
     days = hours = np.full(len(texts), np.nan)
     has_time, found = times.notna().to_numpy(), None
     if (dates != "").any():

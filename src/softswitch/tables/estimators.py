@@ -109,7 +109,7 @@ class FederatedEstimator(BaseEstimator):
         learn, choose, keep = split_masks(owner, *stratified.values(), **shares, seed=seed, names=names)
         label = fit_label(pd.Series(y, name="y"), learn, KINDS[self.kind].label_types, limits=tuple(limits or ()))
         self._scaler = StandardScaler().fit(x[learn])
-        columns = stratified | {"y": label.encode(y), "x": self._standardise(x)}
+        columns = stratified | {"y": label.encode(y), "x": np.asarray(self._scaler.transform(x), np.float32)}
         given |= {"seed": seed, "label": label, "bound": self.bound}
         built = build_problem(self.kind, x.shape[1], tuple(self.hidden), **given)
         problem = built.problem
@@ -146,17 +146,14 @@ class FederatedEstimator(BaseEstimator):
         if not result.status.ok or improving:
             warnings.warn(str([*improving, result.status][0]), ConvergenceWarning, stacklevel=3)
 
-    def _standardise(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
-        return np.asarray(self._scaler.transform(X), np.float32)
-
     def _outputs(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return the network's outputs, rows × outputs; raise ValueError if the model is not certified but must be."""
         check_is_fitted(self)
         if self.certified_ is False and not self.allow_uncertified:
             verdict = describe_certification(self.certificate_)
             raise ValueError(f"{verdict} To predict anyway, set allow_uncertified=True")
-        X = validate_data(self, X, dtype=float, reset=False)  # noqa: N806
-        return np.asarray(apply_network(self.params_, jnp.asarray(self._standardise(X))), dtype=float)
+        x = self._scaler.transform(validate_data(self, X, dtype=float, reset=False))
+        return np.asarray(apply_network(self.params_, jnp.asarray(x, jnp.float32)), dtype=float)
 
     def _linear(self) -> tuple[np.ndarray, np.ndarray]:
         """Return weights (outputs × features) and intercepts (outputs) of a linear model for the original features."""

@@ -35,8 +35,7 @@ from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.training import count_earlier_certificates, describe_origin, describe_task, solve_options
 
 MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)  # default bounds as multiples of the bound in the settings
-CERTIFIABLE_MULTIPLES = (2.0, 1.2)
-"""Further default bounds as multiples of the smallest certifiable bound, if no other bound is certifiable."""
+CERTIFIABLE_MULTIPLES = (2.0, 1.2)  # further ones, of the smallest certifiable bound, if no other is certifiable
 
 
 def train_frontier(
@@ -60,7 +59,15 @@ def train_frontier(
     """
     path = Path(file)
     base = path.resolve().parent
-    config = _check_config(read_config(path))
+    config = read_config(path)
+    for name in ("held_out", "validation"):
+        if not getattr(config.data, name) > 0:
+            raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")
+    if config.task.regret:
+        raise ValueError("task.regret must be false for a frontier, which compares bounds by the objective")
+    if config.privacy.epsilon is not None:
+        raise ValueError("privacy.epsilon must not be set for a frontier: the budget is for one model, not for several")
+    config = replace(config, run=replace(config.run, aim=CERTIFIED))
     table = prepare_table(config, base)
     split = table.split
     assert split is not None
@@ -92,7 +99,12 @@ def train_frontier(
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
-        verdict = {"certified": point.outcome is BoundOutcome.CERTIFIED, "message": _verdict(point, curve)}
+        reason = f"({curve.confidence:.4g}) for the bound {point.bound:g}: {point.outcome}."
+        if point.certificate is not None:
+            message = describe_certification(point.certificate)
+        else:
+            message = f"{NOT_CERTIFIED.capitalize()} {reason}"
+        verdict = {"certified": point.outcome is BoundOutcome.CERTIFIED, "message": message}
         _write_model(folder / bound_folder(point.bound), point, config, table, about | {"certification": verdict | aim})
     details = {
         "settings": str(path.resolve()),
@@ -127,18 +139,6 @@ def _measures(label: Label) -> dict[str, Measure]:
     }
 
 
-def _check_config(config: Config) -> Config:
-    """Return the settings with run.aim "certified", or raise ValueError if they do not allow a frontier."""
-    for name in ("held_out", "validation"):
-        if not getattr(config.data, name) > 0:
-            raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")
-    if config.task.regret:
-        raise ValueError("task.regret must be false for a frontier, which compares bounds by the objective")
-    if config.privacy.epsilon is not None:
-        raise ValueError("privacy.epsilon must not be set for a frontier: the budget is for one model, not for several")
-    return replace(config, run=replace(config.run, aim=CERTIFIED))
-
-
 def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable, split: DataSplit) -> list[float]:
     """Return the given bounds, or the default ones if empty, from the loosest to the tightest."""
     ranges = row_ranges(table.problem, split.train)[1:]
@@ -171,10 +171,3 @@ def _write_model(
     result = add_baselines(point.result, table.problem, table.train, unconstrained=False, **options)
     about, columns = about | describe_task(config, table.label), client_metrics(table, result)
     write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
-
-
-def _verdict(point: FrontierPoint, curve: Frontier) -> str:
-    """Return a sentence that says whether a bound's model is certified, and why."""
-    if point.certificate is not None:
-        return describe_certification(point.certificate)
-    return f"{NOT_CERTIFIED.capitalize()} ({curve.confidence:.4g}) for the bound {point.bound:g}: {point.outcome}."
