@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from softswitch.data import row_order
 from softswitch.data.splits import DataSplit, split_masks, subsample
 
 
@@ -61,3 +62,12 @@ def test_a_sample_has_at_most_so_many_rows_of_each_client_and_keeps_their_names(
     first = np.asarray(sample.rows.columns["row"])[: sample.sizes[0]]
     assert {owner[int(row)] for row in first} == {"a"}
     assert 0 < np.asarray(sample.rows.columns["y"])[:50].mean() < 1, "drawn at random, not the first stratum's"
+
+
+@pytest.mark.parametrize("dtype", [None, str])
+def test_many_labels_are_encoded_as_few(dtype, monkeypatch):
+    labels = np.array(["b", "a", "é", "b", ""] if dtype is None else [2, "2", 0.5, "b", None], object)
+    expected = row_order.unique(labels, dtype)
+    monkeypatch.setattr(row_order, "MANY_LABELS", 1)
+    for found, known in zip(row_order.unique(labels, dtype), expected, strict=True):
+        np.testing.assert_array_equal(found, known)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+MANY_LABELS = 100_000  # number of objects that are hashed, which is faster than sorting them
 MAX_STRATA = 1 << 26  # maximum of clients times strata; more counts would take gigabytes
 
 
@@ -36,6 +37,18 @@ def order_rows(total: int, client: Any, strata: Any, columns: Mapping[str, Any])
     return RowOrder(tuple(names), tuple(groups), sizes, order)
 
 
+def unique(labels: np.ndarray, dtype: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct labels, cast to ``dtype`` and sorted, and the index of each label among them."""
+    if labels.dtype == object and len(labels) >= MANY_LABELS:
+        from pandas import factorize  # not imported for small data
+
+        codes, found = factorize(labels)
+        if codes.min() >= 0:
+            distinct, rank = np.unique(found if dtype is None else found.astype(dtype), return_inverse=True)
+            return distinct, rank[codes]
+    return np.unique(labels if dtype is None else labels.astype(dtype), return_inverse=True)
+
+
 def _encode_labels(name: str, labels: Any, total: int) -> tuple[Sequence[Any], np.ndarray]:
     """Return the distinct labels, sorted, and the index of each row's label among them."""
     labels = np.asarray(labels)
@@ -48,7 +61,7 @@ def _encode_labels(name: str, labels: Any, total: int) -> tuple[Sequence[Any], n
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError(f"{name} must have a label for every sample, but some are NaN")
     try:
-        distinct, codes = np.unique(labels, return_inverse=True)
+        distinct, codes = unique(labels)
     except TypeError as error:
         raise TypeError(f"{name} must hold labels of one kind (all text or all numbers): {error}") from error
     return distinct.tolist(), codes

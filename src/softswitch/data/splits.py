@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from softswitch.data.client_data import ClientData
+from softswitch.data.row_order import unique
 from softswitch.support import checks
 
 
@@ -89,9 +90,9 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
 def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
     """Return a mask of a random fraction of each client's rows, rounded down, with the proportions of ``columns``."""
     checks.check_fraction("held_out", share)
-    _, cell = np.unique(np.asarray(client).astype(str), return_inverse=True)
+    _, cell = unique(np.asarray(client), str)
     for column in columns:
-        values, codes = np.unique(np.asarray(column), return_inverse=True)
+        values, codes = unique(np.asarray(column))
         cell = cell * len(values) + codes
     _, cell, size = np.unique(cell, return_inverse=True, return_counts=True)
     place = np.empty(len(cell), int)
