@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,38 @@ class Program(NamedTuple):
     record_clients: bool  # whether every participant's report is recorded
     evaluates: bool  # whether w_k is evaluated on all data in some rounds
     places: Places | None = None  # how a server with a memory selects the participants; None without a memory
+
+
+class Engine(Protocol):
+    """The interface of engines, which move data through the rounds. A round's computations are in ``server_step``."""
+
+    overwrites_state: bool  # whether ``run_chunk`` overwrites the memory of the state that it is given
+
+    def chunk_length(self, oracle: Any) -> int:
+        """Return the number of rounds of a chunk, after which callbacks are called."""
+
+    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
+        """Return the state before round 0, at the initial parameters ``params``."""
+
+    def copy_state(self, state: State) -> State:
+        """Return a copy of the state that ``run_chunk`` may overwrite."""
+
+    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
+        """Run up to ``program.length`` rounds from ``span.first`` to before ``span.last``; return state and record."""
+
+    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
+        """Return the indices of the participants of round k, and their reports at ``params``."""
+
+    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
+        """Return the Euclidean norm of round k's weighted direction Σ r_i u_i, with local steps of size 0."""
+
+    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
+        """Return a state and a record with the structure and shapes of a chunk, to restore a checkpoint."""
+
+    def identity(
+        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
+    ) -> dict[str, str]:
+        """Return digests of the clients' data and computations by name, which identify a checkpoint."""
 
 
 def run_rounds(
@@ -173,10 +205,7 @@ def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
 
 
 class CompiledEngine:
-    """The engine of compiled chunks of rounds on one device. Other engines have the same methods.
-
-    A round's computations are in ``server_step``; an engine moves data through them.
-    """
+    """The engine of compiled chunks of rounds on one device."""
 
     overwrites_state = True  # whether ``run_chunk`` overwrites the memory of the state that it is given
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))

@@ -17,7 +17,7 @@ import jax
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
-from softswitch.engine.compiled import CompiledEngine, Program, ShardedEngine, Span, release
+from softswitch.engine.compiled import CompiledEngine, Engine, Program, ShardedEngine, Span, release
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.stepwise import StepwiseEngine
@@ -149,7 +149,7 @@ class Request:
         return None if domain is None else as_pytree(domain)
 
     @cached_property
-    def engine(self) -> CompiledEngine | StepwiseEngine:
+    def engine(self) -> Engine:
         """The engine that runs the rounds of these clients."""
         if isinstance(self.oracle, ShardedOracle):
             return ShardedEngine()

@@ -119,7 +119,10 @@ def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMetho
     if not chosen:
         return Attempt(result)
     reason = f"SQP, because the model has {oracle.size} parameters and no layers"
-    return Attempt(replace(result, auto_settings={"method": reason}), _failure(result, options.rounds is None))
+    return Attempt(
+        replace(result, auto_settings={"method": reason}),
+        describe_failure(result, default_rounds=options.rounds is None),
+    )
 
 
 def refuse_over_flower(options: RunOptions) -> None:
@@ -148,7 +151,7 @@ def _unsuitable(problem: Problem, clients: Any) -> str | None:
     return None
 
 
-def _failure(result: Result, default_rounds: bool) -> str | None:
+def describe_failure(result: Result, *, default_rounds: bool = False) -> str | None:
     """Return why the answer of ``SQP`` may not be the optimum; None if it is, or if the user's limits ended the run."""
     codes = {one.code: one for one in result.diagnostics}
     if result.status.code is StatusCode.DIVERGED:

@@ -19,15 +19,7 @@ import numpy as np
 
 from softswitch.engine.auto_tuning import MIN_RESTART_ROUNDS, choose_first_restart
 from softswitch.engine.request import AUTOMATIC_AVERAGE
-from softswitch.engine.restarts import (
-    MUCH_SMALLER,
-    Answer,
-    Restarts,
-    candidates,
-    next_factor,
-    numbers_of,
-    with_numbers,
-)
+from softswitch.engine.restarts import MUCH_SMALLER, Answer, Restarts, candidates, next_factor, numbers_of, with_numbers
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.server_state import ServerState
 from softswitch.flower.settings import StrategySettings

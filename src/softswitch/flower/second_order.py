@@ -32,7 +32,6 @@ from softswitch.problem.parameters import Params, count_parameters, to_vector
 from softswitch.results.callbacks import Chunk
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
-from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support.arrays import fingerprint
 from softswitch.support.text import join_first
 
@@ -215,9 +214,3 @@ def run_second_order(
     result = solve_second_order(oracle, method, options, check_convexity=False)
     events.record("finished", str(result.status))
     return replace(result, diagnostics=(*result.diagnostics, *clients.diagnostics()))
-
-
-def has_stalled(result: Result) -> bool:
-    """Return whether a second-order run ended without an answer that more exchanges would improve."""
-    stalled = any(diagnostic.code is DiagnosticCode.STALLED for diagnostic in result.diagnostics)
-    return stalled or result.status.code is StatusCode.DIVERGED

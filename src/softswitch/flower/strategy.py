@@ -15,11 +15,12 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
 from softswitch.engine.request import is_automatic, resolve_method
+from softswitch.engine.second_order import describe_failure
 from softswitch.flower import messages as wire
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
 from softswitch.flower.run import FlowerRun, check_run, parse_start, play_round
-from softswitch.flower.second_order import FOLDER, find_obstacle, has_stalled, run_second_order
+from softswitch.flower.second_order import FOLDER, find_obstacle, run_second_order
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
 from softswitch.methods.automatic import Automatic, to_first_order
@@ -160,7 +161,7 @@ class SwitchingStrategy(Strategy):
             try:
                 method = SQP(tolerance=self.method.tolerance)
                 result = self._run_second_order(method, replace(settings, checkpoints=checkpoints), meeting)
-                obstacle = f"second order stalled: {result.status}" if has_stalled(result) else ""
+                obstacle = describe_failure(result) or ""
                 begin_at = result.last if result.status.code is not StatusCode.DIVERGED else None
             except UnavailableError as error:
                 obstacle = str(error)
@@ -186,15 +187,7 @@ class SwitchingStrategy(Strategy):
         method = to_first_order(self.method)
         with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
             run = self._run = FlowerRun(
-                method,
-                settings,
-                grid,
-                roster,
-                events,
-                params,
-                rounds,
-                self.clients_identity,
-                begin_at,
+                method, settings, grid, roster, events, params, rounds, self.clients_identity, begin_at
             )
             self.clients = run.clients
             try:
