@@ -26,8 +26,7 @@ CHANGE, CODE, CODES, DIGEST = "change", "code", "codes", "digest"
 """The name of the record with parameter changes, and of the entries of compressed records."""
 UP, DOWN, APART, LAST_COUNTED = "up", "down", "apart", "last_counted"
 """The settings of compression that the server sends in every round."""
-NEEDS_PARAMS = "needs_params"
-"""The entry of a refusal from a client that can continue with whole parameters."""
+NEEDS_PARAMS = "needs_params"  # the entry of a refusal from a client that can continue with whole parameters
 ERRORS, NEXT_ERRORS, ERROR_ROUNDS = "errors", "next_errors", "error_rounds"
 """The records of error feedback in a client's context."""
 MAX_CHANGES = 10**6

@@ -18,10 +18,8 @@ from softswitch.flower import messages as wire
 from softswitch.results.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
-SHORTEST_POLL, LONGEST_POLL = 0.002, 0.5
-"""The first and the longest interval between two polls, in seconds."""
-CLIENT_RAISED = 2
-"""Flower's error code for a ClientApp that raised an exception."""
+SHORTEST_POLL, LONGEST_POLL = 0.002, 0.5  # the first and the longest interval between two polls, in seconds
+CLIENT_RAISED = 2  # Flower's error code for a ClientApp that raised an exception
 
 
 class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error of the server)

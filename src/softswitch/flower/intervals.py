@@ -14,8 +14,7 @@ from softswitch.flower.messages import require
 from softswitch.problem.ranges import Range, endpoints
 from softswitch.results.certificate import Interval, IntervalMethod
 
-SLACK = 1e-5
-"""Tolerance for a client's numbers, in units of their range."""
+SLACK = 1e-5  # tolerance for a client's numbers, in units of their range
 METHODS = list(IntervalMethod)
 COLUMNS = tuple(field.name for field in fields(Interval))
 

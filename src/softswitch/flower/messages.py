@@ -16,8 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 PROTOCOL = 3
 """Version of the protocol between server and clients. It increases with every incompatible change."""
 REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
-EVALUATE, CERTIFY, DERIVATIVES = "evaluate.values", "evaluate.certify", "query.derivatives"
-"""The types of messages."""
+EVALUATE, CERTIFY, DERIVATIVES = "evaluate.values", "evaluate.certify", "query.derivatives"  # the types of messages
 PARAMS, SETTINGS, DECISION, REGISTRATION = "params", "settings", "decision", "registration"
 VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "intervals", "refusal", "privacy"
 PREVIOUS, PREVIOUS_VALUES, MATRICES = "previous", "previous_values", "derivatives"

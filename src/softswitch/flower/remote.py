@@ -44,8 +44,7 @@ from softswitch.support.text import join_first
 
 logger = logging.getLogger("softswitch.flower")
 _Read = Callable[[int, RecordDict], None]
-ATTEMPTS = 3
-"""Number of times that a client is asked if it fails for now."""
+ATTEMPTS = 3  # number of times that a client is asked if it fails for now
 
 
 class PrivacyReport(NamedTuple):

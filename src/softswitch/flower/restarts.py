@@ -30,8 +30,7 @@ from softswitch.problem.parameters import Params
 from softswitch.results.status import Restart
 
 logger = logging.getLogger("softswitch.flower")
-FIRST_LOCAL = 1e-3
-"""The clients' step, relative to the server's, before the norm of a direction is known."""
+FIRST_LOCAL = 1e-3  # the clients' step, relative to the server's, before the norm of a direction is known
 THRESHOLD_GAIN, STUCK, FREE = 0.7, 0.02, 0.98
 """The threshold moves by this share of the constraint's distance to the tolerance, if the share of feasible rounds was
 between the last two."""

@@ -19,10 +19,8 @@ from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
 logger = logging.getLogger("softswitch.flower")
-LONGEST_BACKOFF = 64
-"""The longest time, in rounds or polls, before a silent client or node is asked again."""
-SILENT_ROUNDS = 2
-"""Number of silent rounds in a row after which a client is asked less often."""
+LONGEST_BACKOFF = 64  # the longest time, in rounds or polls, before a silent client or node is asked again
+SILENT_ROUNDS = 2  # number of silent rounds in a row after which a client is asked less often
 
 
 class Backoff:

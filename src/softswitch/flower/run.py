@@ -49,8 +49,7 @@ from softswitch.support.text import join_first
 from softswitch.support.tracing import strip_addresses
 
 logger = logging.getLogger("softswitch.flower")
-CORRECTED = "corrected"
-"""The entry of a run's identity that marks a corrected memory."""
+CORRECTED = "corrected"  # the entry of a run's identity that marks a corrected memory
 
 
 class FlowerRun:

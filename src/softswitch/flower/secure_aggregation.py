@@ -48,8 +48,7 @@ WEIGHT_TOLERANCE, NORM_SLACK = 0.99, 1.001
 UNITS = 2**30
 """The integer that represents the largest possible entry of a weighted sum: half of the range, to avoid overflow."""
 SEED_BYTES = 32
-MIN_CLIENTS = 2
-"""A sum of fewer clients hides none of them."""
+MIN_CLIENTS = 2  # a sum of fewer clients hides none of them
 MAX_CLIENTS, MAX_KEY_BYTES, MAX_SHARE_BYTES = 10_000, 1_000, 1_000
 TERMS, ROUND_KEY, MASKED = "terms", "round_key", "masked"
 SHARES, UNMASKING = "encrypted_shares", "unmasking"

@@ -228,17 +228,16 @@ def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState)
             # Lower a penalty far above the multipliers, which would reject steps for violations of no importance.
             enough = max(PENALTY_FACTOR * float(step.multipliers.sum()), MIN_PENALTY)
             penalty = min(penalty, max(enough, penalty / PENALTY_FACTOR))
-        predicted = _merit(found, tolerance, penalty) - step.model - penalty * step.violation
+        merit = _merit(found, tolerance, penalty)
+        predicted = merit - step.model - penalty * step.violation
         query = Query(state.point + step.step, step.weights, step.multipliers)
         phase = Phase.STEP
         limit = method.precision * scale * (1.0 if violation <= negligible else 1e-3)
         if predicted < limit:
             # A trust region that collapsed at a kink predicts no decrease either: look further.
             wide = max(radius, STATIONARY_RADIUS * max(1.0, float(np.abs(state.point).max())))
-            further = _Program(state.point, found, tolerance, domain, wide).solve(penalty) if wide > radius else None
-            missed = 0.0
-            if further is not None:
-                missed = _merit(found, tolerance, penalty) - further.model - penalty * further.violation
+            further = _Program(state.point, found, tolerance, domain, wide).solve(penalty) if wide > radius else step
+            missed = 0.0 if further is None else merit - further.model - penalty * further.violation
             phase = Phase.CONVERGED if missed < STATIONARY_FACTOR * method.precision * scale else Phase.STALLED
             query = query._replace(point=state.point)
         state = state._replace(radius=np.float64(radius), penalty=np.float64(penalty), predicted=np.float64(predicted))
