@@ -95,7 +95,7 @@ class DeviceOracle(GradientOracle):
         return super().batch(batching, client, self._draw_rows(batching, client, drawn), dtype)
 
     def _draw_rows(self, batching: Batching, client: Array, drawn: Array) -> Int[Array, " drawn"]:
-        """Return the row indices of a batch, drawn first if ``drawn`` is the location of its random words."""
+        """Return the row indices of a batch: ``drawn``, or those of the random words at that location."""
         return batching.draw_located(drawn, self.rows, client) if drawn.dtype == jnp.uint32 else drawn
 
     def _fold(self, clients: Int[Array, " m"], compute: Any, combine: Callable[..., Array], result_shape: Any) -> Any:

@@ -220,7 +220,7 @@ def mean_errors(scale: LabelScale = STANDARD) -> Function:
 
 @lru_cache
 def miscoverage_rate(scale: LabelScale = STANDARD) -> Rate:
-    """Return the fraction of rows whose label exceeds the prediction, which is an upper limit, with its surrogate."""
+    """Return the miscoverage rate of predicted upper limits (fraction of labels above them), with its surrogate."""
 
     def constraint(params: Network, batch: Batch) -> Array:
         return event_rate(batch["y"] > scale.clip(scores(params, batch["x"])), batch["weight"])
