@@ -17,11 +17,6 @@ class OpenMethod(SoftmaxSGM):
     """The method of a run that chooses between methods; for first-order engines a ``SoftmaxSGM`` of open step size."""
 
     @property
-    def first_order(self) -> SoftmaxSGM:
-        """``SoftmaxSGM`` with automatic settings."""
-        return SoftmaxSGM(alpha=None, step_size=None, tolerance=self.tolerance, criterion=self.criterion)
-
-    @property
     def second_order(self) -> SQP:
         """``SQP`` with the same tolerance."""
         return SQP(tolerance=self.tolerance, criterion=self.criterion)
@@ -73,5 +68,7 @@ def as_method(method: Method) -> Method | Automatic:
 
 
 def to_first_order(method: Method) -> Method:
-    """Return the first-order method of a run that would choose between methods; others as they are."""
-    return method.first_order if isinstance(method, OpenMethod) else method
+    """Return ``SoftmaxSGM`` with automatic settings for an ``OpenMethod``, and other methods as they are."""
+    if not isinstance(method, OpenMethod):
+        return method
+    return SoftmaxSGM(alpha=None, step_size=None, tolerance=method.tolerance, criterion=method.criterion)

@@ -12,11 +12,9 @@ further exchange evaluates a second-order correction of the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import wraps
-from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -30,6 +28,7 @@ from softswitch.support.checks import POSITIVE
 MAX_ROWS = 200  # functions with which a quadratic program begins; those that its solution violates are added
 MIN_CURVATURE = 1e-9  # smallest eigenvalue of the model's Hessian, as a fraction of the largest
 ACCEPT, GOOD, POOR = 0.05, 0.7, 0.25  # actual/predicted decrease to accept a step, and to change the trust region
+ONE_THREAD = ThreadpoolController().wrap(limits=1, user_api="blas")  # faster on small matrices
 MIN_PENALTY, MAX_PENALTY, MAX_RADIUS = 1e-6, 1e8, 1e10
 PENALTY_FACTOR, LOW_VIOLATION = 10.0, 1e-1
 STATIONARY_RADIUS, STATIONARY_FACTOR = 1e-3, 1e3  # a solution has at most this decrease, in precisions, in this radius
@@ -145,23 +144,7 @@ def start(method: SQP, point: np.ndarray, clients: int, shape: tuple[int, int]) 
     return SQPState(np.int64(Phase.START), query, query.point, unknown, query.point, unknown, *numbers)
 
 
-_BLAS = ThreadpoolController()
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _with_one_thread(function: Callable[P, T]) -> Callable[P, T]:
-    """Limit BLAS to one thread: on small matrices its threads wait for each other, for long if the machine is busy."""
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _BLAS.limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return run
-
-
-@_with_one_thread
+@ONE_THREAD
 def advance(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState, reply: Derivatives) -> SQPState:
     """Return the state after a reply. ``tolerance`` is one number, or one for each constraint of each client."""
     predicted, penalty = float(state.predicted), float(state.penalty)
@@ -199,7 +182,7 @@ def _merit(found: Derivatives, tolerance: Any, penalty: float) -> float:
     return found.worst + penalty * found.violation(tolerance)
 
 
-@_with_one_thread
+@ONE_THREAD
 def propose(method: SQP, tolerance: Any, domain: Domain | None, state: SQPState) -> SQPState:
     """Return the state with the minimum of the model as the next candidate, or with the end of the run."""
     found, radius, penalty = state.found, float(state.radius), float(state.penalty)
