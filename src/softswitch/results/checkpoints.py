@@ -143,7 +143,11 @@ class Checkpoints:
             return Snapshot(state=state, record=record, best=best, **values)
 
     def saved_identity(self, name: str) -> str | None:
-        """Return an entry of the newest intact checkpoint's identity; None without a checkpoint or the entry."""
+        """Return an entry of the newest intact checkpoint's identity; None without a checkpoint or the entry.
+
+        Args:
+            name: Name of the entry, such as "method".
+        """
         newest = self._newest()
         return None if newest is None else newest[1]["identity"].get(name)
 
