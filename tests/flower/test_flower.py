@@ -469,7 +469,7 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
         wanted = ss.certify(params, cancer.problem, alone, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)).clients[0]
         client = fl.JaxClient(cancer.problem, own, name=str(name), batch_size=None, held_out=own)
         error = 0.1
-        found = client.certify(flatten_params(params), ErrorLevels.uniform(error), [None, (0.0, 50.0)])
+        found = client.certify(flatten_params(params), ErrorLevels(error, error, math.nan), [None, (0.0, 50.0)])
         np.testing.assert_allclose(found[1].upper, wanted.constraints[0].upper, rtol=1e-6)
         x, y = (torch.from_numpy(own[key]) for key in ("x", "y"))
 
@@ -487,7 +487,9 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
             name=str(name),
             held_out=TensorDataset(x, y),
         )
-        told = theirs.certify({"weight": np.asarray(params)[None]}, ErrorLevels.uniform(error), [None, (0.0, 50.0)])
+        told = theirs.certify(
+            {"weight": np.asarray(params)[None]}, ErrorLevels(error, error, math.nan), [None, (0.0, 50.0)]
+        )
         for one, other in zip(told, found, strict=True):
             np.testing.assert_allclose(one.upper, other.upper, rtol=1e-4)
             assert one.rows == other.rows

@@ -1,6 +1,7 @@
 """What a client takes part in is its own decision; and both sides say which protocol they speak."""
 
 import json
+import math
 import zlib
 from collections import Counter
 from functools import partial
@@ -165,7 +166,7 @@ def test_a_class_of_few_rows_is_left_out_as_if_there_were_none(what):
 def test_few_rows_of_a_class_are_left_out_of_those_held_out_too(what):
     kept = fl.ClientPolicy()._restrict(client_of(what, rows_of(12), rows_of(3, 20, seed=1)))
     assert (kept.rows, kept.held_out_rows, kept.excluded_classes) == (42, 20, 0)
-    objective, constraint = kept.certify(iterate(what), ErrorLevels.uniform(0.05), [None, None])
+    objective, constraint = kept.certify(iterate(what), ErrorLevels(0.05, 0.05, math.nan), [None, None])
     assert np.isfinite(objective.upper)
     assert constraint.upper == np.inf  # nothing is known of it
 

@@ -377,7 +377,10 @@ def test_a_row_that_fails_counts_for_nothing_and_its_error_stays_at_home(tmp_pat
     slopes = (1 / (1 + np.exp(-scores)))[:, None] * own["x"][others]
     found = private.update(params, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"]
     np.testing.assert_allclose(found, slopes.sum(axis=0) / count, rtol=1e-4)
-    assert [one.rows for one in private.certify(params, ErrorLevels.uniform(0.05), [None, None])] == [count, 60 - count]
+    assert [one.rows for one in private.certify(params, ErrorLevels(0.05, 0.05, math.nan), [None, None])] == [
+        count,
+        60 - count,
+    ]
     assert "math range error" in caplog.text
     with pytest.raises(fl.RefusalError, match="shapes"):
         private.report({"w": np.zeros((2, 3), np.float32)}, TASK)
@@ -410,7 +413,7 @@ def test_a_certificate_rests_on_as_many_rows_whatever_the_model(tmp_path):
     values = client.held_out_values(huge, np.arange(300))
     classes = [int((held_out["y"] == label).sum()) for label in (0, 1)]
     assert np.isnan(values[:, 1]).any()
-    intervals = private.certify(huge, ErrorLevels.uniform(0.05), [None, None])
+    intervals = private.certify(huge, ErrorLevels(0.05, 0.05, math.nan), [None, None])
     assert [one.rows for one in intervals] == classes
     counted = np.nan_to_num(values[held_out["y"] == 1, 1], nan=20.0).clip(0, 20)  # the worst that it may be
     assert intervals[1].estimate == pytest.approx(counted.mean())
@@ -427,9 +430,9 @@ def test_on_how_many_rows_is_no_matter_of_what_a_module_was_given_before(tmp_pat
     options = {"objective_range": (0, 2), "constraint_range": (0, 2), "held_out": data, "name": "a"}
     client = fl.TorchClient(Linear(), loud, loud, TensorDataset(torch.zeros(60, 3)), **options)
     private = fl.PrivateClient(client, ss.RecordPrivacy(noise=1e-9), budget_file=tmp_path / "a", rounds=5)
-    before = [one.rows for one in private.certify(client.start, ErrorLevels.uniform(0.05), [None, None])]
+    before = [one.rows for one in private.certify(client.start, ErrorLevels(0.05, 0.05, math.nan), [None, None])]
     private.report({"w": np.full(3, 1e-9, np.float32)}, TASK)
-    assert [one.rows for one in private.certify(START, ErrorLevels.uniform(0.05), [None, None])] == before
+    assert [one.rows for one in private.certify(START, ErrorLevels(0.05, 0.05, math.nan), [None, None])] == before
     assert before[0] < 60
 
 
@@ -457,8 +460,8 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
     params = {"w": np.array([0.2, 0.1, 0.3], np.float32)}
     error = 1e-6  # its noise has no seed, and at 0.05 the test itself would be wrong in 3 of 100 runs
     noised, exact = (
-        private.certify(params, ErrorLevels.uniform(error), [None, None]),
-        plain.certify(params, ErrorLevels.uniform(error), [None, None]),
+        private.certify(params, ErrorLevels(error, error, math.nan), [None, None]),
+        plain.certify(params, ErrorLevels(error, error, math.nan), [None, None]),
     )
     for own, other in zip(noised, exact, strict=True):
         assert own.lower < other.estimate < own.upper
@@ -466,7 +469,7 @@ def test_a_private_certificate_includes_the_noise(tmp_path):
         assert own.estimate != other.estimate
     assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 1, 0]
     with pytest.raises(fl.RefusalError, match="ranges"):
-        client("b", constraint_range=None).certify(params, ErrorLevels.uniform(0.05), [None, None])
+        client("b", constraint_range=None).certify(params, ErrorLevels(0.05, 0.05, math.nan), [None, None])
 
 
 def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
@@ -480,7 +483,7 @@ def test_a_model_cannot_be_made_up_to_count_rows(tmp_path):
     loud = {"w": np.array([3e38, 0, 0], np.float32)}
     assert np.isnan(own.held_out_values(loud, np.arange(40))[held_out["y"] == 1, 1]).any()
     for params in (START, loud):
-        assert [one.rows for one in private.certify(params, ErrorLevels.uniform(0.05), [None, None])] == [
+        assert [one.rows for one in private.certify(params, ErrorLevels(0.05, 0.05, math.nan), [None, None])] == [
             40 - len(positive),
             len(positive),
         ]

@@ -1,5 +1,7 @@
 """Rates of clients with NumPy and PyTorch: certified also where nobody held out is decided wrongly."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -79,10 +81,12 @@ def test_a_rate_without_errors_is_certified(make):
 
 @pytest.mark.parametrize("make", [numpy_client, torch_client])
 def test_the_server_may_say_it_instead(make):
-    declared = make(missed_share, constraint_range={0, 1}).certify(PARAMS, ErrorLevels.uniform(ERROR), [None, None])
-    told = make(missed_share).certify(PARAMS, ErrorLevels.uniform(ERROR), [None, frozenset((0.0, 1.0))])
+    declared = make(missed_share, constraint_range={0, 1}).certify(
+        PARAMS, ErrorLevels(ERROR, ERROR, math.nan), [None, None]
+    )
+    told = make(missed_share).certify(PARAMS, ErrorLevels(ERROR, ERROR, math.nan), [None, frozenset((0.0, 1.0))])
     assert told == declared
-    nothing_said = make(missed_share).certify(PARAMS, ErrorLevels.uniform(ERROR), [None, None])[1]
+    nothing_said = make(missed_share).certify(PARAMS, ErrorLevels(ERROR, ERROR, math.nan), [None, None])[1]
     assert nothing_said.approximate
 
 

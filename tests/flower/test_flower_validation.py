@@ -142,7 +142,7 @@ def honest():
             for levels in (
                 LEVELS,
                 ErrorLevels(0.05, 0.05, 0.2),
-                ErrorLevels.uniform(0.05),
+                ErrorLevels(0.05, 0.05, math.nan),
                 ErrorLevels(1e-6, 0.01, 0.5),
             ):
                 yield mean_interval(counted, levels, RATE), RATE
