@@ -78,8 +78,8 @@ class Row:
         exchanges: Number of exchanges with all clients.
         up: Bytes from one client to the server.
         down: Bytes from the server to one client.
-        cold: Seconds with compilation.
-        warm: Seconds without.
+        cold: Processor seconds with compilation.
+        warm: Processor seconds without.
         objective: F.
         constraint: G.
         gap: Bound on (F − F*)/F*; None if there is none.
@@ -120,13 +120,13 @@ def _parameters(problem: ss.Problem) -> int:
 
 
 def _timed(run: Callable[[], ss.Result]) -> tuple[Any, float, float]:
-    """Return the result of a run, its seconds with compilation, and those of a second run without."""
+    """Return the result of a run, its processor seconds with compilation, and those of a second run without."""
     jax.clear_caches()
-    began = time.perf_counter()
+    began = time.process_time()
     result = run()
-    middle = time.perf_counter()
+    middle = time.process_time()
     run()
-    return result, middle - began, time.perf_counter() - middle
+    return result, middle - began, time.process_time() - middle
 
 
 def _row(
@@ -157,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=(), help="problems whose name has one of these words")
     asked = parser.parse_args()
-    print("| problem | d | order | rounds | exchanges | up | down | s, cold | s, warm | F | G | gap |")
+    print("| problem | d | order | rounds | exchanges | up | down | cold | warm | F | G | gap |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for case in CASES:
         if asked.only and not any(word in case.name for word in asked.only):

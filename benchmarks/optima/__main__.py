@@ -1,6 +1,6 @@
-"""Known optima with everything chosen automatically: is F close to them, with all constraints within the tolerance?
+"""Distance of answers from known optima, with all constraints within the tolerance.
 
-``python -m benchmarks.optima [--half tuned|held-out|all] [--recipe automatic|adam|sqp] [--only NAME …] [--figure F]``
+``python -m benchmarks.optima [--half tuned|held-out|all] [--recipe first-order|adam|sqp] [--only NAME …] [--figure F]``
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
     """Solve the problems of a half, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=HALVES, default="tuned")
-    parser.add_argument("--recipe", choices=list(RECIPES), default="automatic")
+    parser.add_argument("--recipe", choices=list(RECIPES), default="first-order")
     parser.add_argument("--only", nargs="+", default=(), help="problems of that half by name")
     parser.add_argument("--figure", help="file to draw the errors into")
     asked = parser.parse_args()

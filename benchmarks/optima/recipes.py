@@ -19,8 +19,8 @@ def recipe(name: str, problem: ss.Problem, clients: ss.ClientData, tolerance: fl
     """The answers of a recipe by their names.
 
     Args:
-        name: "automatic", the library's defaults and nothing else; "adam", settings fixed here for all problems; or
-            "sqp", which prints its number of exchanges.
+        name: "first-order", with automatic settings; "adam", with settings fixed here for all problems; or "sqp",
+            which prints its number of exchanges.
         problem: what ``as_clients`` made.
         clients: likewise.
         tolerance: how far constraints may be above 0.
@@ -28,9 +28,9 @@ def recipe(name: str, problem: ss.Problem, clients: ss.ClientData, tolerance: fl
     return RECIPES[name](problem, clients, tolerance)
 
 
-def automatic(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
-    """Everything is chosen by the library."""
-    return {"answer": np.asarray(flat.solve(problem, clients, ss.Automatic(tolerance=tolerance)).params)}
+def first_order(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
+    """First order with automatic settings."""
+    return {"answer": np.asarray(flat.solve(problem, clients, ss.Automatic(tolerance, ss.SoftmaxSGM)).params)}
 
 
 def adam(problem: ss.Problem, clients: ss.ClientData, tolerance: float) -> dict[str, np.ndarray]:
@@ -55,4 +55,4 @@ def second_order(problem: ss.Problem, clients: ss.ClientData, tolerance: float) 
     return {"answer": np.asarray(result.params)}
 
 
-RECIPES = {"automatic": automatic, "adam": adam, "sqp": second_order}
+RECIPES = {"first-order": first_order, "adam": adam, "sqp": second_order}
