@@ -1,4 +1,4 @@
-"""Learn, choose, certify: the rows that certify are looked at once, in a fixed order, and decide nothing else."""
+"""Certified training: the calibration split tests models in a fixed order, and influences no other choice."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -34,195 +34,200 @@ def prepare(problem, split, method, move=None, **options):
 RUN = {"rounds": 150, "progress": False, "eval_every": 0, "lower_bound": False}
 
 
-def table(rows=900, seed=0):
-    """Two features of which one tells the class; three sites."""
+def make_table(rows=900, seed=0):
+    """Two features, of which the first predicts the class, and three clients."""
     draws = np.random.default_rng(seed)
     y = (draws.random(rows) < 0.5).astype(np.int32)
     x = draws.normal(size=(rows, 2)) + np.outer(3 * y - 1.5, [1, 0])
     return {"x": x.astype(np.float32), "y": y}, np.arange(rows) % 3
 
 
-def parts(rows=900, seed=0):
-    data, site = table(rows, seed)
+def make_split(rows=900, seed=0):
+    data, site = make_table(rows, seed)
     return DataSplit.from_arrays(data, site, stratify=("y",), validation=0.2, calibration=0.3, strata="y")
 
 
 @pytest.fixture(scope="module")
-def found():
-    return flat.solve_certified(PROBLEM, parts(), RULE, move=rescale_network, **RUN)
+def certified_run():
+    return flat.solve_certified(PROBLEM, make_split(), RULE, move=rescale_network, **RUN)
 
 
-def test_a_model_is_certified_and_keeps_the_bound(found):
-    assert found.is_certified
-    assert str(found).startswith(
+def test_certified_model_meets_bound(certified_run):
+    assert certified_run.is_certified
+    assert str(certified_run).startswith(
         "Certified: with 95% confidence, the constraint is at most 0.1 at each of the 3 clients"
     )
-    assert found.result.status.ok
-    assert found.result.worst_constraint <= 0.1
-    assert found.result.selected.startswith("model selected for new data")
-    population, site = table(60_000, seed=1)
-    _, constraint = ss.evaluate(PROBLEM, ss.ClientData.from_arrays(population, site), found.result.params)
+    assert certified_run.result.status.ok
+    assert certified_run.result.worst_constraint <= 0.1
+    assert certified_run.result.selected.startswith("model selected for new data")
+    population, site = make_table(60_000, seed=1)
+    _, constraint = ss.evaluate(PROBLEM, ss.ClientData.from_arrays(population, site), certified_run.result.params)
     assert constraint.max() <= 0.1
 
 
-def test_models_over_flower_have_the_default_rounds_of_solve(monkeypatch):
+def test_flower_default_rounds(monkeypatch):
     monkeypatch.setattr("softswitch.engine.solve.FLOWER_ROUNDS", 6)
     options = {name: value for name, value in RUN.items() if name != "rounds"}
-    prepared = prepare(PROBLEM, parts(120), RULE, engine="grid", **options)
+    prepared = prepare(PROBLEM, make_split(120), RULE, engine="grid", **options)
     assert len(prepared.first.history) == 6
 
 
-def test_limits_of_a_model_that_was_picked_are_the_bound_itself(found):
-    if len(found.tested) > 1:
-        assert found.certificate.tests == len(found.tested)
-        assert {client.constraints[0].upper for client in found.certificate.clients} == {0.1}
+def test_upper_limits_equal_bound_after_selection(certified_run):
+    if len(certified_run.tested) > 1:
+        assert certified_run.certificate.tests == len(certified_run.tested)
+        assert {client.constraints[0].upper for client in certified_run.certificate.clients} == {0.1}
 
 
-def test_whether_it_was_still_improving_is_told_of_the_models_own_run(found):
-    """All else that looks wrong is told of the first run."""
-    of_first, of_both = (
+def test_still_improving_comes_from_selected_run(certified_run):
+    """All other diagnostics come from the first run."""
+    noise, first_improving = (
         Diagnostic("noise", "seen", "change"),
         Diagnostic(DiagnosticCode.STILL_IMPROVING, "first", "run longer"),
     )
-    own = Diagnostic(DiagnosticCode.STILL_IMPROVING, "own", "run longer")
-    first = replace(found.result, diagnostics=(of_first, of_both))
-    for mine, told in (((), (of_first,)), ((own, Diagnostic("else", "seen", "change")), (of_first, own))):
-        model = replace(found.model, result=replace(found.model.result, diagnostics=mine))
-        ready = certified.Prepared(
-            first, (model,), model, 1, found.certifiability, make_evaluator(PROBLEM, parts().train)
+    selected_improving = Diagnostic(DiagnosticCode.STILL_IMPROVING, "own", "run longer")
+    first = replace(certified_run.result, diagnostics=(noise, first_improving))
+    for selected, expected in (
+        ((), (noise,)),
+        ((selected_improving, Diagnostic("else", "seen", "change")), (noise, selected_improving)),
+    ):
+        model = replace(certified_run.model, result=replace(certified_run.model.result, diagnostics=selected))
+        prepared = certified.Prepared(
+            first, (model,), model, 1, certified_run.certifiability, make_evaluator(PROBLEM, make_split().train)
         )
-        assert ready.result_of(model).diagnostics == told
+        assert prepared.result_of(model).diagnostics == expected
 
 
 @pytest.mark.parametrize("above", [0, 1])
-def test_who_is_set_aside_is_told_of_the_model_chosen(found, above):
-    """The first run's answer may have another client above the tolerance, or none."""
+def test_trimmed_violation_comes_from_selected_model(certified_run, above):
+    """The first run may have a different client above the tolerance, or none."""
     first = replace(
-        found.result, diagnostics=(Diagnostic(DiagnosticCode.TRIMMED_VIOLATION, "of another model", "change"),)
+        certified_run.result, diagnostics=(Diagnostic(DiagnosticCode.TRIMMED_VIOLATION, "of another model", "change"),)
     )
-    method = replace(found.model.result.method, robust=1)
-    model = replace(found.model, result=replace(found.model.result, method=method, diagnostics=()))
-    judged = Evaluation(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
-    ready = certified.Prepared(first, (model,), model, 1, found.certifiability, lambda params: judged)
-    told = [finding.evidence for finding in ready.result_of(model).diagnostics]
-    others = "all remaining clients are within it, and robust=1 trims as many"
-    assert told == [f"2 (0.9) is above the tolerance {model.tolerance:g}; {others}"] * above
+    method = replace(certified_run.model.result.method, robust=1)
+    model = replace(certified_run.model, result=replace(certified_run.model.result, method=method, diagnostics=()))
+    evaluation = Evaluation(np.zeros(3), np.array([[0.0], [0.0], [0.9 * above]]))
+    prepared = certified.Prepared(first, (model,), model, 1, certified_run.certifiability, lambda params: evaluation)
+    evidence = [diagnostic.evidence for diagnostic in prepared.result_of(model).diagnostics]
+    reason = "all remaining clients are within it, and robust=1 trims as many"
+    assert evidence == [f"2 (0.9) is above the tolerance {model.tolerance:g}; {reason}"] * above
 
 
-def test_the_rows_that_certify_choose_nothing():
-    """With other labels in the last part, the same models are prepared in the same order."""
-    own = parts()
-    flipped = {key: np.asarray(column) for key, column in own.calibration.rows.columns.items()}
-    flipped["x"] = -flipped["x"]
-    other = own._replace(
+def test_calibration_split_does_not_affect_selection():
+    """With the features of the calibration split negated, the same models are prepared in the same order."""
+    split = make_split()
+    columns = {key: np.asarray(values) for key, values in split.calibration.rows.columns.items()}
+    columns["x"] = -columns["x"]
+    flipped_split = split._replace(
         calibration=ss.ClientData.from_arrays(
-            flipped, np.repeat(own.calibration.names, own.calibration.sizes), strata="y"
+            columns, np.repeat(split.calibration.names, split.calibration.sizes), strata="y"
         )
     )
-    one, two = (prepare(PROBLEM, each, RULE, move=rescale_network, **RUN) for each in (own, other))
-    assert len(one.path) == len(two.path)
-    for a, b in zip(one.path, two.path, strict=True):
+    first, second = (prepare(PROBLEM, each, RULE, move=rescale_network, **RUN) for each in (split, flipped_split))
+    assert len(first.path) == len(second.path)
+    for a, b in zip(first.path, second.path, strict=True):
         np.testing.assert_array_equal(a.params[0]["w"], b.params[0]["w"])
         assert (a.scale, a.offset) == (b.scale, b.offset)
-    last = flat.solve_certified(PROBLEM, other, RULE, move=rescale_network, **RUN)
-    assert last.certificate.verdict is Verdict.VIOLATES
-    assert not last.is_certified
-    assert len(last.tested) == 1, "the first that fails ends it"
+    certified_run = flat.solve_certified(PROBLEM, flipped_split, RULE, move=rescale_network, **RUN)
+    assert certified_run.certificate.verdict is Verdict.VIOLATES
+    assert not certified_run.is_certified
+    assert len(certified_run.tested) == 1, "testing stops at the first failure"
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "answer"), [("++-+", 1), ("-+++", 0), ("+", 0), ("+++", 2)], ids=["some", "none", "one", "all"]
+    ("verdicts", "selected"), [("++-+", 1), ("-+++", 0), ("+", 0), ("+++", 2)], ids=["some", "none", "one", "all"]
 )
-def test_models_are_tested_in_order_until_one_fails(monkeypatch, found, verdicts, answer):
-    """The last that passed before the first failure is the answer, whatever comes after it."""
-    path = tuple(replace(found.model, offset=float(i)) for i in range(len(verdicts)))
-    ready = certified.Prepared(found.result, path, path[0], len(path), found.certifiability, lambda params: None)
-    monkeypatch.setattr(certified.Prepared, "result_of", lambda self, model: found.result)
-    monkeypatch.setattr(certified, "prepare", lambda *_, **__: ready)
-    asked = []
+def test_models_are_tested_in_order_until_one_fails(monkeypatch, certified_run, verdicts, selected):
+    """The last model that passed before the first failure is selected. Later models are not tested."""
+    path = tuple(replace(certified_run.model, offset=float(i)) for i in range(len(verdicts)))
+    prepared = certified.Prepared(
+        certified_run.result, path, path[0], len(path), certified_run.certifiability, lambda params: None
+    )
+    monkeypatch.setattr(certified.Prepared, "result_of", lambda self, model: certified_run.result)
+    monkeypatch.setattr(certified, "prepare", lambda *_, **__: prepared)
+    tested = []
 
     def certify(*_, **__):
-        asked.append(verdicts[len(asked)])
-        verdict = Verdict.MEETS if asked[-1] == "+" else Verdict.UNDECIDED
-        return SimpleNamespace(verdict=verdict, after_tests=lambda many: (verdict, many))
+        tested.append(verdicts[len(tested)])
+        verdict = Verdict.MEETS if tested[-1] == "+" else Verdict.UNDECIDED
+        return SimpleNamespace(verdict=verdict, after_tests=lambda tests: (verdict, tests))
 
     monkeypatch.setattr(certified, "certify", certify)
-    told = flat.solve_certified(PROBLEM, parts(), RULE)
-    assert told.model.offset == answer
-    assert "".join(asked) == verdicts[: verdicts.index("-") + 1] if "-" in verdicts else verdicts
-    assert told.certificate[1] == len(told.tested) == answer + 1
+    run = flat.solve_certified(PROBLEM, make_split(), RULE)
+    assert run.model.offset == selected
+    assert "".join(tested) == verdicts[: verdicts.index("-") + 1] if "-" in verdicts else verdicts
+    assert run.certificate[1] == len(run.tested) == selected + 1
 
 
-def test_where_nothing_can_be_certified_it_is_said_and_the_model_still_keeps_the_bound():
-    told = flat.solve_certified(PROBLEM, parts(120), RULE, move=rescale_network, **RUN)
-    assert sorted(told.certifiability.uncertifiable) == [0, 1, 2]
-    assert not told.is_certified
-    words = str(told)
-    assert words.startswith("Not certified: there is no 95% confidence")
-    assert "3 have too few rows:" in words
-    assert "The smallest bound that these rows certify for this model is" in words
-    assert told.result.worst_constraint <= 0.1
+def test_too_few_rows_are_not_certified():
+    run = flat.solve_certified(PROBLEM, make_split(120), RULE, move=rescale_network, **RUN)
+    assert sorted(run.certifiability.uncertifiable) == [0, 1, 2]
+    assert not run.is_certified
+    text = str(run)
+    assert text.startswith("Not certified: there is no 95% confidence")
+    assert "3 have too few rows:" in text
+    assert "The smallest bound that these rows certify for this model is" in text
+    assert run.result.worst_constraint <= 0.1
 
 
-def test_a_run_that_is_stopped_looks_at_no_row_that_certifies(monkeypatch):
-    def never(*_, **__):
+def test_stopped_run_does_not_certify(monkeypatch):
+    def fail(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(certified, "certify", never)
-    told = flat.solve_certified(PROBLEM, parts(), RULE, callbacks=[lambda chunk: True], **RUN)
-    assert told.certificate is None
-    assert not told.is_certified
-    assert "training did not complete" in str(told)
+    monkeypatch.setattr(certified, "certify", fail)
+    run = flat.solve_certified(PROBLEM, make_split(), RULE, callbacks=[lambda chunk: True], **RUN)
+    assert run.certificate is None
+    assert not run.is_certified
+    assert "training did not complete" in str(run)
 
 
-def test_a_lost_margin_is_found_again():
-    """Few rows with many features: the first model keeps the bound on its own rows only, and another is chosen."""
+def test_selection_corrects_overfitting():
+    """Few rows with many features: the first model meets the bound on training rows only, and another is selected."""
     draws = np.random.default_rng(0)
     rows, features = 1200, 60
     y = (draws.random(rows) < 0.5).astype(np.int32)
     x = (draws.normal(size=(rows, features)) + np.outer(2 * y - 1, np.eye(features)[0])).astype(np.float32)
     problem = build_problem("miss-rate", features).problem
-    own = DataSplit.from_arrays(
+    split = DataSplit.from_arrays(
         {"x": x, "y": y}, np.arange(rows) % 2, stratify=("y",), validation=0.2, calibration=0.4, strata="y"
     )
-    told = prepare(problem, own, ss.Automatic(tolerance=0.15), move=rescale_network, **RUN)
-    _, first = ss.evaluate(problem, own.calibration, told.first.params)
-    _, chosen = ss.evaluate(problem, own.calibration, told.best.params)
-    assert first.max() > 0.15, "on the rows that it learnt from it is within"
-    assert chosen.max() < first.max()
-    assert chosen.mean() <= 0.15
-    assert told.best.forecast.objective < np.log(2), "better than a constant"
+    prepared = prepare(problem, split, ss.Automatic(tolerance=0.15), move=rescale_network, **RUN)
+    _, first = ss.evaluate(problem, split.calibration, prepared.first.params)
+    _, selected = ss.evaluate(problem, split.calibration, prepared.best.params)
+    assert first.max() > 0.15, "it meets the bound on training rows"
+    assert selected.max() < first.max()
+    assert selected.mean() <= 0.15
+    assert prepared.best.forecast.objective < np.log(2), "better than a constant"
 
 
-def test_without_a_move_models_are_chosen_among_iterates():
-    told = flat.solve_certified(PROBLEM, parts(), RULE, **RUN)
-    assert all((one.scale, one.offset) == (1.0, 0.0) for one in told.tested)
+def test_without_move_candidates_are_iterates():
+    run = flat.solve_certified(PROBLEM, make_split(), RULE, **RUN)
+    assert all((model.scale, model.offset) == (1.0, 0.0) for model in run.tested)
 
 
-def test_parts_are_wanted():
+def test_client_data_without_split_is_rejected():
     with pytest.raises(TypeError, match="split"):
         flat.solve_certified(PROBLEM, ss.ClientData.from_list([{"x": jnp.zeros(3)}]), RULE)
 
 
-def test_where_nothing_keeps_the_bound_other_rows_decide():
-    """The nearest to the bound on the rows learnt from may have learnt them by heart."""
+def test_rank_uses_validation_when_infeasible():
+    """The model nearest to the bound on training rows may be overfitted."""
 
-    def model(learnt, other, objective):
-        return Candidate(None, None, Variant(), 1.0, 0.0, CandidateForecast(objective, other, learnt, 0.0), 0.1)
+    def model(train, validation, objective):
+        return Candidate(None, None, Variant(), 1.0, 0.0, CandidateForecast(objective, validation, train, 0.0), 0.1)
 
-    by_heart, honest, better = model(0.12, 0.9, 8.0), model(0.3, 0.4, 2.0), model(0.5, 0.4, 1.0)
-    assert min([by_heart, honest, better], key=lambda one: one.rank) is better
-    keeping = model(0.1, 0.9, 9.0)
-    assert min([by_heart, honest, keeping], key=lambda one: one.rank) is keeping
+    overfitted, general, better = model(0.12, 0.9, 8.0), model(0.3, 0.4, 2.0), model(0.5, 0.4, 1.0)
+    assert min([overfitted, general, better], key=lambda candidate: candidate.rank) is better
+    feasible = model(0.1, 0.9, 9.0)
+    assert min([overfitted, general, feasible], key=lambda candidate: candidate.rank) is feasible
 
 
 @pytest.mark.parametrize(
-    ("rows", "worse", "chance", "tried"),
+    ("rows", "gap", "chance", "tried"),
     [(5000, 0.0, 1.0, True), (50_000, 0.0, 1.0, False), (50_000, 0.1, 1.0, True), (50_000, 0.0, 0.5, True)],
 )
-def test_smaller_parameters_are_tried_unless_rows_are_plenty(rows, worse, chance, tried):
-    """Twenty parameters. Without them on small tables four in thirty draws had an answer, and with them fifteen."""
+def test_small_norms_are_tried_unless_rows_suffice(rows, gap, chance, tried):
+    """The model has twenty parameters."""
     first = SimpleNamespace(params=jnp.ones(20), method=SimpleNamespace(tolerance=0.0))
-    foreseen = CandidateForecast(0.5, 0.1, 0.1, chance, worse)
-    found = [Candidate(first.params, first, Variant(), 1.0, 0.0, foreseen, 0.1)]
-    assert any(way.norm < np.inf for way in further_variants(first, PROBLEM, found, rows)) is tried
+    forecast = CandidateForecast(0.5, 0.1, 0.1, chance, gap)
+    candidates = [Candidate(first.params, first, Variant(), 1.0, 0.0, forecast, 0.1)]
+    assert any(variant.norm < np.inf for variant in further_variants(first, PROBLEM, candidates, rows)) is tried
