@@ -79,7 +79,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Run tests with ``x64_isolated`` last, because caches are cleared between them and the others."""
+    """Run tests with ``x64_isolated`` last, because caches are cleared before them."""
     items.sort(key=lambda item: "x64_isolated" in item.fixturenames)
 
 
@@ -132,7 +132,7 @@ def x64():
 
 @pytest.fixture
 def x64_isolated():
-    """Compute in float64, with caches cleared first: JAX reuses some traced loops of the other precision."""
+    """Compute in float64, with caches cleared first, because JAX reuses some traced loops of float32."""
     with jax.enable_x64(True):
         yield
 

@@ -1,4 +1,4 @@
-"""Random smooth convex problems, all of few shapes, in JAX and in NumPy; their optima by SLSQP."""
+"""Random smooth convex problems of a few shapes, in JAX and in NumPy, with optima by SLSQP."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,14 @@ SHAPES = ((2, 2), (3, 4), (4, 3), (5, 6), (6, 5))  # parameters, clients
 ROWS, CONSTRAINTS = 8, 2
 
 
-def losses(w, batch, own):
-    """Mean over rows of a square, a logistic and a linear part, each by the row's own coefficients."""
-    score = batch[f"x{own}"] @ w
-    parts = batch[f"part{own}"]
+def losses(w, batch, index):
+    """Mean over rows of a square, a logistic and a linear part, with coefficients for each row."""
+    score = batch[f"x{index}"] @ w
+    parts = batch[f"part{index}"]
     row = (
-        parts[:, 0] * (score - batch[f"y{own}"]) ** 2 / 2 + parts[:, 1] * jnp.logaddexp(0, score) + parts[:, 2] * score
+        parts[:, 0] * (score - batch[f"y{index}"]) ** 2 / 2
+        + parts[:, 1] * jnp.logaddexp(0, score)
+        + parts[:, 2] * score
     )
     return jnp.average(row, weights=batch["weight"])
 
@@ -43,8 +45,8 @@ class Drawn:
 
     def functions(self, w):
         values, slopes = [], []
-        for own in range(1 + CONSTRAINTS):
-            x, y, parts = (self.data[f"{name}{own}"] for name in ("x", "y", "part"))
+        for index in range(1 + CONSTRAINTS):
+            x, y, parts = (self.data[f"{name}{index}"] for name in ("x", "y", "part"))
             score = x @ w
             values.append(
                 (
@@ -77,7 +79,7 @@ class Drawn:
             lines = [np.c_[-f, np.ones(len(f))], *(np.c_[-one, np.zeros(len(one))] for one in g)]
             return np.concatenate([*lines, *([] if self.radius is None else [np.r_[-2 * z[:-1], 0.0][None]])])
 
-        found = optimize.minimize(
+        solution = optimize.minimize(
             lambda z: z[-1],
             np.r_[start, self.worst(start)[0]],
             jac=lambda z: np.r_[np.zeros(d), 1.0],
@@ -86,7 +88,7 @@ class Drawn:
             method="SLSQP",
             options={"maxiter": 500, "ftol": 1e-14},
         )
-        w = found.x[:-1]
+        w = solution.x[:-1]
         return w, self.worst(w)
 
 
@@ -96,13 +98,13 @@ def draw(seed):
     d, n = SHAPES[seed % len(SHAPES)]
     data = {}
     kinds = generator.integers(3, size=1 + CONSTRAINTS)  # squares, logistic, all together
-    for own in range(1 + CONSTRAINTS):
-        data[f"x{own}"] = generator.normal(size=(n, ROWS, d)) + generator.normal(size=(n, 1, d)) * 0.5
-        data[f"y{own}"] = generator.normal(size=(n, ROWS)) + 1
+    for index in range(1 + CONSTRAINTS):
+        data[f"x{index}"] = generator.normal(size=(n, ROWS, d)) + generator.normal(size=(n, 1, d)) * 0.5
+        data[f"y{index}"] = generator.normal(size=(n, ROWS)) + 1
         parts = (
-            generator.uniform(0.2, 2, size=(n, ROWS, 3)) * np.array([[1, 0, 0], [0, 1, 0], [0.3, 1, 0.1]])[kinds[own]]
+            generator.uniform(0.2, 2, size=(n, ROWS, 3)) * np.array([[1, 0, 0], [0, 1, 0], [0.3, 1, 0.1]])[kinds[index]]
         )
-        data[f"part{own}"] = parts
+        data[f"part{index}"] = parts
     data = {name: column.astype(jnp.asarray(column).dtype).astype(float) for name, column in data.items()}  # as stored
     domain = (
         None,

@@ -1,7 +1,7 @@
-"""Fuzzing: whatever a file says, only clear errors come out, such as the command line shows in one line.
+"""Fuzzing: any file content leads to clear errors only, which the command line prints in one line.
 
-In the suite the cases are few and always the same. For a long look: ``SOFTSWITCH_FUZZ=10000 pytest -k fuzz``, so many
-cases a test, others every time.
+The suite tries few cases, the same each time. ``SOFTSWITCH_FUZZ=10000 pytest -k fuzz`` tries 10,000 random cases per
+test.
 """
 
 import copy
@@ -19,29 +19,29 @@ HOSTILE = [
 
 
 def cases(quick, of_long=1.0):
-    """So many cases in the suite; in a long look a share of those asked for."""
+    """Settings with ``quick`` cases in the suite, and a share of ``SOFTSWITCH_FUZZ`` cases in a long run."""
     if LONG:
-        many = {"max_examples": max(1, round(LONG * of_long)), "derandomize": False}
+        options = {"max_examples": max(1, round(LONG * of_long)), "derandomize": False}
     else:
-        many = {"max_examples": quick, "derandomize": True}
-    return settings(**many, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        options = {"max_examples": quick, "derandomize": True}
+    return settings(**options, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def only_clear_errors(work):
-    """Call it; an error must be one of those that the command line tells, with a text, and not a library's own kind."""
+    """Call ``work``. An error must be a builtin one that the command line prints, with a message."""
     try:
         return work()
     except (ValueError, OSError, EOFError) as error:
-        told = error
-    assert type(told).__module__ == "builtins", repr(told)
-    assert not isinstance(told, UnicodeError), repr(told)
-    assert str(told).strip(), repr(told)
+        caught = error
+    assert type(caught).__module__ == "builtins", repr(caught)
+    assert not isinstance(caught, UnicodeError), repr(caught)
+    assert str(caught).strip(), repr(caught)
     return None
 
 
 @st.composite
 def broken_bytes(draw, content):
-    """The bytes cut short, with some flipped, replaced, repeated or put in."""
+    """The bytes, with some cut off, flipped, replaced, repeated, inserted or removed."""
     content = bytearray(content)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(content) - 1)))
@@ -65,21 +65,23 @@ def broken_bytes(draw, content):
 
 
 @st.composite
-def broken_json(draw, told, values=None):
-    """The same with some values replaced by others, taken out or called otherwise."""
-    told = [copy.deepcopy(told)]
+def broken_json(draw, content, values=None):
+    """The same JSON, with some values replaced, removed or renamed."""
+    content = [copy.deepcopy(content)]
     for _ in range(draw(st.integers(1, 3))):
-        inside, key = told, 0
+        container, key = content, 0
         deep = draw(st.integers(0, 6))
-        while isinstance(inside[key], dict | list) and inside[key] and (inside is told or deep > 0):
+        while isinstance(container[key], dict | list) and container[key] and (container is content or deep > 0):
             deep -= 1
-            inside = inside[key]
-            key = draw(st.sampled_from(sorted(inside, key=str) if isinstance(inside, dict) else range(len(inside))))
+            container = container[key]
+            key = draw(
+                st.sampled_from(sorted(container, key=str) if isinstance(container, dict) else range(len(container)))
+            )
         how = draw(st.sampled_from(["value", "value", "value", "remove", "rename"]))
-        if how == "value" or inside is told:
-            inside[key] = copy.deepcopy(draw(st.sampled_from(HOSTILE) if values is None else values))
+        if how == "value" or container is content:
+            container[key] = copy.deepcopy(draw(st.sampled_from(HOSTILE) if values is None else values))
         elif how == "remove":
-            del inside[key]
-        elif isinstance(inside, dict):
-            inside[draw(st.sampled_from(["x", "", "kind", "format"]))] = inside.pop(key)
-    return told[0]
+            del container[key]
+        elif isinstance(container, dict):
+            container[draw(st.sampled_from(["x", "", "kind", "format"]))] = container.pop(key)
+    return content[0]

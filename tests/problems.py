@@ -1,4 +1,4 @@
-"""Small problems that tests share, each in JAX and, where it is compared, in NumPy with hand-derived gradients."""
+"""Small problems for several tests, in JAX and in NumPy with hand-derived gradients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -73,10 +73,10 @@ def client_data(data, owner, **options):
     return ss.ClientData.from_arrays(data, client=owner, **options)
 
 
-def watched(monkeypatch, problem, clients, method, **options):
-    """Every iterate w_0, ..., w_K of a run and its result: chunks of one round, watched by a callback."""
+def record_iterates(monkeypatch, problem, clients, method, **options):
+    """Return every iterate w_0, ..., w_K of a run and its result, from a callback after chunks of one round."""
     monkeypatch.setattr(engine, "CHUNK_ROUNDS", 1)
     iterates = [np.asarray(problem.start)]
-    watch = [lambda chunk: iterates.append(np.asarray(chunk.state.params))]
-    result = flat.solve(problem, clients, method, callbacks=watch, eval_every=0, **options)
+    callbacks = [lambda chunk: iterates.append(np.asarray(chunk.state.params))]
+    result = flat.solve(problem, clients, method, callbacks=callbacks, eval_every=0, **options)
     return np.array(iterates), result

@@ -1,7 +1,7 @@
-"""Algorithm 1 of the paper as a plain NumPy loop, and the baselines in the same words.
+"""Algorithm 1 of the paper as a plain NumPy loop, and the baselines in the same form.
 
 Written from the paper's pseudocode alone and in float64: nothing here comes from softswitch. All random choices are
-handed in.
+arguments.
 """
 
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class SoftmaxSGM:
             if feasible:
                 u += p[j] * local_solver(w, functions.grad_f, rows, gamma, E)
             elif q[j].sum() > 0:
-                # q over the pairs (client, constraint): the client descends on its own part of the mix.
+                # q over the pairs (client, constraint): the client descends on its part of the mix.
                 mix = q[j] / q[j].sum()
                 u += q[j].sum() * local_solver(w, lambda v, r, mix=mix: mix @ functions.grad_g(v, r), rows, gamma, E)
         return criterion, feasible, u

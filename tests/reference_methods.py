@@ -10,7 +10,7 @@ from reference import local_solver, softmax
 
 
 class Round:
-    """What a round's participants can be asked for."""
+    """Values and local updates of a round's participants."""
 
     def __init__(self, functions, draws, eta, gamma, E, n):
         self.functions, self.draws, self.eta, self.gamma, self.E, self.n = functions, draws, eta, gamma, E, n
@@ -32,7 +32,7 @@ class Round:
         return local_solver(w, field, self.draws.gradient_rows[:, place], self.gamma, self.E)
 
     def along(self, w, P, Q):
-        """Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic), each client taking local steps on its share of both."""
+        """Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic), with local steps of each client on its weighted loss."""
         total = P.sum() + Q.sum()
         out = np.zeros_like(w)
         for j in self.places:
@@ -42,7 +42,7 @@ class Round:
         return out
 
 
-def lean(values, alpha):
+def client_weights(values, alpha):
     flat = values.ravel()
     weights = np.full(flat.shape, 1 / flat.size) if alpha is None else softmax(alpha * flat)
     return weights.reshape(values.shape)
@@ -55,7 +55,7 @@ class SoftSwitch:
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
-        p, q = lean(f, None), lean(g, None)
+        p, q = client_weights(f, None), client_weights(g, None)
         s = min(1.0, max(0.0, 1 + self.beta * ((q * g).sum() - self.lam)))
         self.mixed += 0 < s < 1
         return w - now.eta * now.along(w, (1 - s) * p, s * q)
@@ -64,7 +64,7 @@ class SoftSwitch:
 class FedAvg:
     def step(self, w, k, now):
         none = np.zeros_like(now.g(w))
-        return w - now.eta * now.along(w, lean(now.f(w), None), none)
+        return w - now.eta * now.along(w, client_weights(now.f(w), None), none)
 
 
 class TERM:
@@ -72,7 +72,7 @@ class TERM:
         self.t = t
 
     def step(self, w, k, now):
-        return w - now.eta * now.along(w, lean(now.f(w), self.t), np.zeros_like(now.g(w)))
+        return w - now.eta * now.along(w, client_weights(now.f(w), self.t), np.zeros_like(now.g(w)))
 
 
 class QFedAvg:
@@ -97,7 +97,7 @@ class NuPI:
 
     def step(self, w, k, now):
         f, g, who = now.f(w), now.g(w), now.clients
-        out = w - now.eta * now.along(w, lean(f, self.alpha), self.mu[who] * now.n / len(who))
+        out = w - now.eta * now.along(w, client_weights(f, self.alpha), self.mu[who] * now.n / len(who))
         e = g - self.eps
         # As the source has it: μ += κ_i e + κ_p (ξ_new − ξ_old), from the second error on; ξ is 0 until then.
         xi = np.nan_to_num(self.xi[who])
@@ -114,7 +114,7 @@ class AugmentedLagrangian:
     def step(self, w, k, now):
         f, e, who = now.f(w), now.g(w) - self.eps, now.clients
         pressed = np.maximum(0, self.mu[who] + self.rho * e)
-        out = w - now.eta * now.along(w, lean(f, self.alpha), pressed * now.n / len(who))
+        out = w - now.eta * now.along(w, client_weights(f, self.alpha), pressed * now.n / len(who))
         self.mu[who] = np.maximum(0, self.mu[who] + self.eta_d * e)
         return out
 
@@ -129,13 +129,13 @@ class HingePenalty:
         before = now.g(w if self.before is None else self.before)
         old = self.estimate[who]
         estimate = np.where(np.isnan(old), g, g + (1 - self.share) * (np.nan_to_num(old) - before))
-        q = lean(estimate, self.alpha) * (estimate > self.eps)
+        q = client_weights(estimate, self.alpha) * (estimate > self.eps)
         self.estimate[who], self.before = estimate, w
-        return w - now.eta * now.along(w, lean(f, self.alpha), self.rho * q)
+        return w - now.eta * now.along(w, client_weights(f, self.alpha), self.rho * q)
 
 
 class Estimated:
-    """A rule whose direction is made by a way that may look back; ``kinds`` of rounds have memories of their own."""
+    """A method whose direction may depend on earlier rounds, with separate memory for each kind of round."""
 
     def __init__(self, way, alpha, lam=None, penalty=None, eps=None):
         self.way, self.alpha, self.lam, self.penalty, self.eps = way, alpha, lam, penalty, eps
@@ -143,7 +143,7 @@ class Estimated:
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
-        p, q = lean(f, self.alpha), lean(g, self.alpha)
+        p, q = client_weights(f, self.alpha), client_weights(g, self.alpha)
         G, kind = (q * g).sum(), "both"
         if self.penalty is not None:
             P, Q = p, self.penalty * (self.eps < G) * q
@@ -213,7 +213,7 @@ class SwitchingScaffold:
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
-        p, q = lean(f, self.alpha), lean(g, self.alpha)
+        p, q = client_weights(f, self.alpha), client_weights(g, self.alpha)
         if (q * g).sum() <= self.lam:
             return w - now.eta * self.f.along(w, p, now, 1.0, np.zeros_like(g))
         r = q.sum(axis=1)

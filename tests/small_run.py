@@ -1,4 +1,4 @@
-"""A small run's folder with everything in it that a run's folder can have."""
+"""A small run's folder with all files that a run's folder can have."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def table(rows=240, wards=4):
 
 
 def small_run(home: Path) -> Path:
-    """Train for a moment; the folder has a certificate, checkpoints and a frontier."""
+    """Train briefly and return the folder, which has a certificate, checkpoints and a frontier."""
     table().to_csv(home / "cases.csv", index=False)
     (home / "small.toml").write_text(SETTINGS, encoding="utf-8")
     folder = training.train(home / "small.toml", progress=False).folder
@@ -47,23 +47,23 @@ def small_run(home: Path) -> Path:
         FrontierPoint(0.4, BoundOutcome.CERTIFIED, **numbers, measures={"accuracy, all rows": 0.9}, model="the last"),
         FrontierPoint(0.2, BoundOutcome.FAILED, **numbers, measures={"accuracy, all rows": math.nan}, model="the last"),
     ]
-    found = Frontier(tuple(points), 0.95, 4, tested=((0.4, True), (0.2, False)))
-    write_frontier(folder, found, {})
+    frontier = Frontier(tuple(points), 0.95, 4, tested=((0.4, True), (0.2, False)))
+    write_frontier(folder, frontier, {})
     return folder
 
 
 def rename_clients(folder: Path, names: list[str]) -> None:
-    """Call a run's clients otherwise, wherever they are named."""
+    """Rename a run's clients in all of its files."""
     lines = (folder / CLIENTS).read_text(encoding="utf-8").splitlines()
     old = [line.partition(",")[0] for line in lines[1:]]
     new = dict(zip(old, names, strict=True))
     cells = ['"' + escape_cell(new[line.partition(",")[0]]).replace('"', '""') + '"' for line in lines[1:]]
-    told = [lines[0], *(f"{cell},{line.partition(',')[2]}" for cell, line in zip(cells, lines[1:], strict=True))]
-    (folder / CLIENTS).write_text("\n".join(told) + "\n", encoding="utf-8")
+    new_lines = [lines[0], *(f"{cell},{line.partition(',')[2]}" for cell, line in zip(cells, lines[1:], strict=True))]
+    (folder / CLIENTS).write_text("\n".join(new_lines) + "\n", encoding="utf-8")
     for file in ("run.json", "certificate.json"):
-        said = json.loads((folder / file).read_text(encoding="utf-8"))
+        content = json.loads((folder / file).read_text(encoding="utf-8"))
         if file == "run.json":
-            said["violating"] = names
-        for client in said["clients"] if file == "certificate.json" else ():
+            content["violating"] = names
+        for client in content["clients"] if file == "certificate.json" else ():
             client["client"] = new[client["client"]]
-        (folder / file).write_text(json.dumps(said), encoding="utf-8")
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")

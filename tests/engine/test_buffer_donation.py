@@ -1,4 +1,4 @@
-"""The server's state is overwritten chunk by chunk: few copies of the parameters, and nobody's arrays are lost."""
+"""Buffer donation: the server's state is overwritten in place, and arrays of callers stay valid."""
 
 import jax
 import jax.numpy as jnp
@@ -34,32 +34,32 @@ def level(w, batch):
 PROBLEM = ss.Problem(loss, level, jnp.zeros((WIDTH, WIDTH)))
 
 
-@pytest.mark.parametrize(("optimizer", "at_most"), [(optax.sgd, 6.1), (optax.adam, 9.6)])
-def test_a_round_needs_few_copies_of_the_parameters(optimizer, at_most):
-    """Counted by the compiler: what goes in, comes out and lies between, without the rows."""
+@pytest.mark.parametrize(("optimizer", "limit"), [(optax.sgd, 6.1), (optax.adam, 9.6)])
+def test_round_needs_few_parameter_copies(optimizer, limit):
+    """The compiler's count of arguments, outputs and temporaries, excluding rows."""
     method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.5, optimizer=optimizer)
     oracle = make_federation(PROBLEM, CLIENTS).oracle.without_evaluation()
-    asked = (Setup(oracle, method, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
+    arguments = (Setup(oracle, method, None), compiled.Program(10, False, False), compiled.Span(0, 10, 0, 1))
     lowered = compiled.CompiledEngine.run_chunk.lower(
-        *asked, jax.random.key(0), first_state(PROBLEM.start, method, (), 0, 1)
+        *arguments, jax.random.key(0), first_state(PROBLEM.start, method, (), 0, 1)
     )
-    needed = lowered.compile().memory_analysis()
-    copies = needed.argument_size_in_bytes - CLIENTS.rows.columns["x"].nbytes + needed.temp_size_in_bytes
-    copies += needed.output_size_in_bytes - needed.alias_size_in_bytes
-    assert copies / PROBLEM.start.nbytes <= at_most
+    memory = lowered.compile().memory_analysis()
+    copies = memory.argument_size_in_bytes - CLIENTS.rows.columns["x"].nbytes + memory.temp_size_in_bytes
+    copies += memory.output_size_in_bytes - memory.alias_size_in_bytes
+    assert copies / PROBLEM.start.nbytes <= limit
 
 
-def test_whoever_watches_may_keep_what_is_shown(monkeypatch):
+def test_callback_may_keep_state(monkeypatch):
     monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 5)
-    seen = []
-    result = flat.solve(PROBLEM, CLIENTS, RULE, rounds=15, callbacks=[lambda chunk: seen.append(chunk.state)])
-    sizes = [float(jnp.abs(state.params).sum()) for state in seen]
+    states = []
+    result = flat.solve(PROBLEM, CLIENTS, RULE, rounds=15, callbacks=[lambda chunk: states.append(chunk.state)])
+    sizes = [float(jnp.abs(state.params).sum()) for state in states]
     assert len(set(sizes)) == 3
-    np.testing.assert_array_equal(seen[-1].params, result.last)
+    np.testing.assert_array_equal(states[-1].params, result.last)
     np.testing.assert_array_equal(PROBLEM.start, 0)
 
 
-def test_a_run_that_goes_on_leaves_the_one_before_as_it_was():
+def test_warm_start_keeps_previous_result():
     first = flat.solve(PROBLEM, CLIENTS, RULE, rounds=5)
     before = np.array(first.last)
     second = flat.solve(PROBLEM, CLIENTS, RULE, rounds=5, warm_start=first)

@@ -1,4 +1,4 @@
-"""One suite for all engines: every engine takes the same course as the compiled one on the same cases."""
+"""One suite for all engines: every engine gives the same history as the compiled one on the same cases."""
 
 from dataclasses import replace
 
@@ -99,7 +99,7 @@ class OnHost(HostOracle):
 
 
 def solve(engine, case):
-    """Run a case by an engine, on all rows of the participants."""
+    """Run a case with an engine, on all rows of the participants."""
     options = {"method": SOFTMAX, "constraint": softplus_level, "domain": None} | case
     data, owner = regression(clients=6, sizes=(14, 16))  # two sizes: Flower's clients compile a program for each
     problem = ss.Problem(least_squares, options["constraint"], jnp.zeros(4), domain=options["domain"])
@@ -121,14 +121,14 @@ def solve(engine, case):
 @pytest.fixture(scope="module")
 def expected():
     """The results of the compiled engine, each computed once."""
-    found = {}
+    results = {}
 
-    def of(name):
-        if name not in found:
-            found[name] = solve("compiled", CASES[name])
-        return found[name]
+    def solve_once(name):
+        if name not in results:
+            results[name] = solve("compiled", CASES[name])
+        return results[name]
 
-    return of
+    return solve_once
 
 
 QUICK = {
@@ -159,7 +159,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("engine", "name"), PAIRS)
-def test_every_engine_takes_the_same_course(x64, expected, engine, name):
+def test_engine_matches_compiled_engine(x64, expected, engine, name):
     if engine in NO_STATE_AT_CLIENTS and name.startswith("compressed"):
         with pytest.raises(ValueError, match="at_clients"):
             solve(engine, CASES[name])
@@ -168,16 +168,20 @@ def test_every_engine_takes_the_same_course(x64, expected, engine, name):
         with pytest.raises(ValueError, match="memory must be None with pooled"):
             solve(engine, CASES[name])
         return
-    wanted, found = expected(name), solve(engine, CASES[name])
-    assert wanted.history.feasible.any(), "a case in which no round is feasible tells little"
+    reference, result = expected(name), solve(engine, CASES[name])
+    assert reference.history.feasible.any(), "the case needs feasible rounds"
     for field in ("objective", "constraint", "criterion"):
-        np.testing.assert_allclose(getattr(found.history, field), getattr(wanted.history, field), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            getattr(result.history, field), getattr(reference.history, field), rtol=1e-9, atol=1e-9
+        )
     for field in ("feasible", "worst_client", "absent", "value_evaluations", "gradient_evaluations"):
-        np.testing.assert_array_equal(getattr(found.history, field), getattr(wanted.history, field), err_msg=field)
-    np.testing.assert_array_equal(found.history.per_client.clients, wanted.history.per_client.clients)
-    np.testing.assert_allclose(found.history.per_client.constraint, wanted.history.per_client.constraint, atol=1e-9)
-    np.testing.assert_allclose(found.history.full.constraint, wanted.history.full.constraint, atol=1e-6)
+        np.testing.assert_array_equal(getattr(result.history, field), getattr(reference.history, field), err_msg=field)
+    np.testing.assert_array_equal(result.history.per_client.clients, reference.history.per_client.clients)
+    np.testing.assert_allclose(result.history.per_client.constraint, reference.history.per_client.constraint, atol=1e-9)
+    np.testing.assert_allclose(result.history.full.constraint, reference.history.full.constraint, atol=1e-6)
     for field in ("params", "last", "best", "client_constraint"):
-        np.testing.assert_allclose(getattr(found, field), getattr(wanted, field), rtol=1e-9, atol=1e-9, err_msg=field)
-    assert found.status.code == wanted.status.code
-    assert found.names == wanted.names
+        np.testing.assert_allclose(
+            getattr(result, field), getattr(reference, field), rtol=1e-9, atol=1e-9, err_msg=field
+        )
+    assert result.status.code == reference.status.code
+    assert result.names == reference.names

@@ -1,4 +1,4 @@
-"""Convex problems against the optimum that CVXPY finds: the theorems' promise, and the optimum from below as well."""
+"""Convex problems compared with CVXPY's optimum: the bounds of the theorems hold, and F is not below the optimum."""
 
 import cvxpy as cp
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ def optimum(objectives, constraints, w, radius, level):
     return problem.solve(solver=cp.CLARABEL)
 
 
-def check_promise(result, eps, solve_at):
-    """F(w̄) − F* <= ε and G(w̄) <= ε; and F(w̄) is not below what any w with the same violation reaches."""
+def check_theorem(result, eps, solve_at):
+    """Check F(w̄) − F* <= ε and G(w̄) <= ε, and that F(w̄) is at least the optimum for the same violation."""
     F, G = result.worst_objective, result.worst_constraint
     assert result.status.ok, result.status
     assert eps >= G
@@ -70,9 +70,9 @@ def test_minimax_quadratic_program(x64, E, K):
     w = cp.Variable(d)
     objectives = [0.5 * cp.sum_squares(A[i] @ w - B[i]) / rows for i in range(n)]
     constraints = [H[i].mean(axis=0) @ w - 0.1 for i in range(n)]
-    gap = check_promise(result, eps, lambda level: optimum(objectives, constraints, w, radius, level))
+    gap = check_theorem(result, eps, lambda level: optimum(objectives, constraints, w, radius, level))
     assert solve_without_constraint(objectives, w, radius) < optimum(objectives, constraints, w, radius, 0.0) - 0.05
-    assert eps < 0.25, "the promise must say something"
+    assert eps < 0.25, "the bound must not be vacuous"
     assert abs(gap) < eps
 
 
@@ -113,10 +113,10 @@ def test_neyman_pearson_in_a_ball(optimised):
     solved = {
         level: optimum(objectives, constraints, w, 1.0, level) for level in (0.0, max(result.worst_constraint, 0.0))
     }
-    check_promise(result, eps, solved.__getitem__)
+    check_theorem(result, eps, solved.__getitem__)
 
 
-# --- infeasible problems say so, and name the client ---
+# --- infeasible problems are reported with the client ---
 
 
 def outside(w, batch):
@@ -138,7 +138,7 @@ def test_incompatible_clients_are_reported():
     assert "smallest criterion" in result.selected
 
 
-def test_a_client_that_is_infeasible_alone_is_named():
+def test_infeasible_client_is_named():
     clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5, -5.0])}, client=["Earth", "Mars", "Jupiter"])
     problem = ss.Problem(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], jnp.float32(1.0))
     result = flat.solve(problem, clients, ss.HardSGM(step_size=0.05, tolerance=0.1), rounds=500, batch_size=None)

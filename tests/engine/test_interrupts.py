@@ -1,4 +1,4 @@
-"""Ctrl-C within is told afterwards, once, and never lost."""
+"""Deferred interrupts: Ctrl-C is raised once, at the end of the block."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ def _plain_handler():
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_waits_for_the_end():
+def test_ctrl_c_is_deferred():
     reached = []
 
     def work():
@@ -30,13 +30,13 @@ def test_ctrl_c_waits_for_the_end():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_error_within_comes_out():
-    with pytest.raises(ValueError, match="of its own"), defer_interrupts():
-        raise ValueError("of its own")
+def test_inner_error_propagates():
+    with pytest.raises(ValueError, match="inner error"), defer_interrupts():
+        raise ValueError("inner error")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_other_threads_are_let_alone():
+def test_other_threads_are_unaffected():
     done = []
 
     def work():
@@ -49,7 +49,7 @@ def test_other_threads_are_let_alone():
     assert done == [True]
 
 
-def test_a_third_one_comes_through():
+def test_third_ctrl_c_interrupts():
     reached = []
 
     def work():

@@ -1,4 +1,4 @@
-"""A server that remembers: the switch sees every client, though few are asked."""
+"""Client memory: the switch uses values of every client, although only few participate in a round."""
 
 import logging
 from itertools import pairwise
@@ -16,7 +16,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from benchmarks import flat
 from flower_clients import FaultyGrid, quadratics, zeros
-from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
+from problems import NumpyTwin, client_data, least_squares, record_iterates, regression, softplus_level, two_constraints
 from softswitch.flower import messages as wire
 from softswitch.methods import Reports
 from softswitch.methods.client_selection import (
@@ -35,79 +35,81 @@ RULE = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05)
 PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
 
 
-def reports(f, g, mask=None):
+def make_reports(f, g, mask=None):
     f, g = jnp.asarray(f, float), jnp.asarray(g, float)
     return Reports(
         f, g[:, None] if g.ndim == 1 else g, None, jnp.ones(len(f), bool) if mask is None else jnp.asarray(mask)
     )
 
 
-def remembering(f, g, reported_at=None):
-    nothing = Remembered.empty(len(f), 1, None, jnp.float32)
-    every = jnp.arange(len(f), dtype=jnp.int32)
-    told = nothing.hear(0.0, jnp.int32(0), every, reports(f, g))
+def make_memory(f, g, reported_at=None):
+    empty = Remembered.empty(len(f), 1, None, jnp.float32)
+    clients = jnp.arange(len(f), dtype=jnp.int32)
+    memory = empty.hear(0.0, jnp.int32(0), clients, make_reports(f, g))
     if reported_at is None:
-        return told
-    when = jnp.asarray(reported_at, jnp.int32)
-    return told._replace(reported_at=when, selected_at=when)
+        return memory
+    rounds = jnp.asarray(reported_at, jnp.int32)
+    return memory._replace(reported_at=rounds, selected_at=rounds)
 
 
-def decide(method, state, remembered, clients, told, pooled):
+def decide(method, state, remembered, clients, reports, pooled):
     wrapped = ClientMemory(ss.Memory()).wrap(method.decide, remembered, clients)
-    return wrapped(state, told)
+    return wrapped(state, reports)
 
 
 def turns(key, rounds, n, places):
-    """Whose turn it is in each of the rounds."""
+    """The clients whose turn it is in each round."""
     length = rounds_per_pass(n, places)
     return np.asarray(
         jax.vmap(lambda k: clients_in_turn(order_of_pass(key, k // length, n), k, places))(jnp.arange(rounds))
     )
 
 
-def test_last_values_and_running_means_by_hand():
-    nothing = Remembered.empty(3, 1, None, jnp.float32)
-    one = nothing.hear(0.75, jnp.int32(4), jnp.array([2, 0]), reports([8, 4], [1, 2]))
-    np.testing.assert_array_equal(one.objective, [4, -np.inf, 8])
-    np.testing.assert_array_equal(one.reported_at, [4, -1, 4])
-    two = one.hear(0.75, jnp.int32(6), jnp.array([2, 1]), reports([4, 1], [1, -np.inf]))
-    np.testing.assert_array_equal(two.objective, [4, 1, 7], err_msg="0.75·8 + 0.25·4; a first report counts whole")
-    np.testing.assert_array_equal(two.constraint[:, 0], [2, -np.inf, 1], err_msg="what a client does not have")
-    np.testing.assert_array_equal(two.reported_at, [4, 6, 6])
-    np.testing.assert_array_equal(two.times, [1, 1, 2])
-    lost = two.hear(0.75, jnp.int32(7), jnp.array([0, 1]), reports([99, 5], [99, 9], [False, True]))
-    np.testing.assert_array_equal(lost.objective, [4, 0.75 * 1 + 0.25 * 5, 7], err_msg="a client that was lost stays")
+def test_memory_update_by_hand():
+    empty = Remembered.empty(3, 1, None, jnp.float32)
+    first = empty.hear(0.75, jnp.int32(4), jnp.array([2, 0]), make_reports([8, 4], [1, 2]))
+    np.testing.assert_array_equal(first.objective, [4, -np.inf, 8])
+    np.testing.assert_array_equal(first.reported_at, [4, -1, 4])
+    second = first.hear(0.75, jnp.int32(6), jnp.array([2, 1]), make_reports([4, 1], [1, -np.inf]))
+    np.testing.assert_array_equal(
+        second.objective, [4, 1, 7], err_msg="0.75·8 + 0.25·4; a first report is not smoothed"
+    )
+    np.testing.assert_array_equal(second.constraint[:, 0], [2, -np.inf, 1], err_msg="a client without this constraint")
+    np.testing.assert_array_equal(second.reported_at, [4, 6, 6])
+    np.testing.assert_array_equal(second.times, [1, 1, 2])
+    lost = second.hear(0.75, jnp.int32(7), jnp.array([0, 1]), make_reports([99, 5], [99, 9], [False, True]))
+    np.testing.assert_array_equal(lost.objective, [4, 0.75 * 1 + 0.25 * 5, 7], err_msg="a lost client keeps its value")
     assert lost.reported_at.tolist() == [4, 7, 6]
-    assert lost.constraint[1, 0] == 9, "what it did not have before is not blended"
+    assert lost.constraint[1, 0] == 9, "a first value is not smoothed"
 
 
-def test_a_batch_that_lacks_a_class_does_not_erase_what_is_remembered():
-    known = remembering([4, 8], [2, 1])
-    lacking = known.hear(0.75, jnp.int32(1), jnp.array([0, 1]), reports([-np.inf, 4], [3, -np.inf]))
-    np.testing.assert_array_equal(lacking.objective, [4, 0.75 * 8 + 0.25 * 4])
-    np.testing.assert_array_equal(lacking.constraint[:, 0], [0.75 * 2 + 0.25 * 3, 1])
-    np.testing.assert_array_equal(lacking.reported_at, [1, 1])
-    diverged = known.hear(0.75, jnp.int32(1), jnp.array([0, 1]), reports([np.nan, 4], [3, 1]))
+def test_batch_without_class_keeps_memory():
+    memory = make_memory([4, 8], [2, 1])
+    updated = memory.hear(0.75, jnp.int32(1), jnp.array([0, 1]), make_reports([-np.inf, 4], [3, -np.inf]))
+    np.testing.assert_array_equal(updated.objective, [4, 0.75 * 8 + 0.25 * 4])
+    np.testing.assert_array_equal(updated.constraint[:, 0], [0.75 * 2 + 0.25 * 3, 1])
+    np.testing.assert_array_equal(updated.reported_at, [1, 1])
+    diverged = memory.hear(0.75, jnp.int32(1), jnp.array([0, 1]), make_reports([np.nan, 4], [3, 1]))
     assert np.isnan(diverged.objective[0])
 
 
-def test_the_switch_sees_all_and_directions_come_from_those_asked():
-    """Client 2 blocks and is not asked: the round is one of the constraint, and the worst of those asked leads it."""
-    remembered = remembering([1.0, 2.0, 3.0], [0.0, 0.02, 0.9])
-    asked = jnp.array([0, 1])
-    decision, _ = decide(RULE, (), remembered, asked, reports([1.0, 2.0], [0.0, 0.02]), None)
+def test_switch_uses_all_clients_and_direction_participants():
+    """Client 2 is infeasible and does not participate: the round reduces the constraint of the participants."""
+    remembered = make_memory([1.0, 2.0, 3.0], [0.0, 0.02, 0.9])
+    participants = jnp.array([0, 1])
+    decision, _ = decide(RULE, (), remembered, participants, make_reports([1.0, 2.0], [0.0, 0.02]), None)
     assert not bool(decision.feasible)
     q = reference.softmax(20.0 * np.array([0.0, 0.02, 0.9]))
     np.testing.assert_allclose(decision.criterion, q @ [0.0, 0.02, 0.9], rtol=1e-6)
     np.testing.assert_allclose(decision.weights, reference.softmax(20.0 * np.array([0.0, 0.02])), rtol=1e-5)
-    alone, _ = RULE.decide((), reports([1.0, 2.0], [0.0, 0.02]))
-    assert bool(alone.feasible), "without memory the same round passes"
+    without_memory, _ = RULE.decide((), make_reports([1.0, 2.0], [0.0, 0.02]))
+    assert bool(without_memory.feasible), "without memory the same round is feasible"
 
 
 @settings(max_examples=15)
 @given(st.sampled_from([3, 7]), st.data())
-def test_who_is_asked(n, data):
-    """As many as there are places, nobody twice: the worst, of whom the unheard come first, and those in turn."""
+def test_selected_clients(n, data):
+    """Selected clients are distinct: those with the worst constraint, unheard clients first, and those in turn."""
     m = data.draw(st.integers(1, n))
     places = ss.Memory().places(m)
     assert places.total == m
@@ -115,32 +117,32 @@ def test_who_is_asked(n, data):
     values = st.lists(st.one_of(st.floats(-5, 5, width=32), st.just(-np.inf)), min_size=n, max_size=n)
     f, g = data.draw(values), data.draw(values)
     reported_at = data.draw(st.lists(st.sampled_from([-1, 3]), min_size=n, max_size=n))
-    remembered = remembering(f, g, reported_at)
+    remembered = make_memory(f, g, reported_at)
     in_turn = jnp.asarray(turns(jax.random.key(0), 3, n, places)[2])
-    chosen = np.asarray(select_clients(remembered, in_turn, places, jnp.int32(4))).tolist()
-    assert len(set(chosen)) == m
+    selected = np.asarray(select_clients(remembered, in_turn, places, jnp.int32(4))).tolist()
+    assert len(set(selected)) == m
     urgency = np.where(np.asarray(reported_at) < 0, np.inf, g)
-    worst = chosen[: places.by_constraint] if m < n else chosen
+    worst = selected[: places.by_constraint] if m < n else selected
     for i in set(range(n)) - set(worst):
         assert all(urgency[i] <= urgency[j] for j in worst) or m == n
     due = np.asarray(in_turn)[: places.in_turn]
-    assert set(due.tolist()) <= set(chosen)
+    assert set(due.tolist()) <= set(selected)
 
 
-def test_who_rests_or_never_answers_waits_for_its_turn():
-    """Of five, 4 is the worst and 3 the next; 0 was asked and never answered, 1 was never asked."""
-    remembered = remembering([0.0] * 5, [0.0, 0.1, 0.2, 0.3, 0.4], [-1, 3, 3, 3, 3])
+def test_resting_and_silent_clients_wait():
+    """Of five clients, 4 is the worst and 3 the next. Client 0 was selected and never answered."""
+    remembered = make_memory([0.0] * 5, [0.0, 0.1, 0.2, 0.3, 0.4], [-1, 3, 3, 3, 3])
     places, in_turn = Places(1, 0, 1), jnp.array([2, 1])
 
-    def by_need(selected_at, rest):
-        told = remembered._replace(selected_at=jnp.asarray(selected_at, jnp.int32))
-        return int(select_clients(told, in_turn, places, jnp.int32(10), rest)[0])
+    def select_worst(selected_at, rest):
+        memory = remembered._replace(selected_at=jnp.asarray(selected_at, jnp.int32))
+        return int(select_clients(memory, in_turn, places, jnp.int32(10), rest)[0])
 
-    assert by_need([9, 3, 3, 3, 9], 0) == 4  # the worst again and again
-    assert by_need([9, 3, 3, 3, 9], 1) == 3  # unless it rests
-    assert by_need([9, 3, 3, 9, 8], 1) == 4
-    assert by_need([9, 3, 3, 3, 8], 2) == 3
-    assert by_need([-1, 3, 3, 3, 9], 0) == 0  # never asked: it comes first
+    assert select_worst([9, 3, 3, 3, 9], 0) == 4  # the worst client is selected repeatedly
+    assert select_worst([9, 3, 3, 3, 9], 1) == 3  # unless it must rest
+    assert select_worst([9, 3, 3, 9, 8], 1) == 4
+    assert select_worst([9, 3, 3, 3, 8], 2) == 3
+    assert select_worst([-1, 3, 3, 3, 9], 0) == 0  # a client that was never selected comes first
 
 
 @pytest.mark.parametrize(
@@ -151,46 +153,50 @@ def test_who_rests_or_never_answers_waits_for_its_turn():
         ss.PrimalDual(multiplier=1.0, dual_step_size=0.1, step_size=0.1, tolerance=0.05),
     ],
 )
-def test_a_mean_weighs_every_client_alike_in_the_long_run(method):
-    """Two of five places go by need, always to the same clients; over many passes everyone has the weight 1/n."""
+def test_mean_weights_are_uniform_over_passes(method):
+    """Two of five places always go to the same clients. Over many passes the mean weight of each client is 1/n."""
     n, places = 12, Places(1, 1, 3)
-    remembered = remembering(np.arange(n), -np.arange(n))
+    remembered = make_memory(np.arange(n), -np.arange(n))
     passes = 400
-    whose = turns(jax.random.key(0), passes * rounds_per_pass(n, places), n, places)
+    schedule = turns(jax.random.key(0), passes * rounds_per_pass(n, places), n, places)
     counts = represented_clients(places, n, jnp.float32)
     np.testing.assert_allclose(counts, [1, 1, 10 / 3, 10 / 3, 10 / 3], rtol=1e-6)
 
     def weights(in_turn):
         asked = select_clients(remembered, in_turn, places, jnp.int32(1))
-        told = reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
-        decision, _ = decide(method, method.init(3, 1), remembered, asked, told, None)
+        reported = make_reports(remembered.objective[asked], remembered.constraint[asked])._replace(stand_for=counts)
+        decision, _ = decide(method, method.init(3, 1), remembered, asked, reported, None)
         return jnp.zeros(n).at[asked].set(decision.weights)
 
-    mean = np.asarray(jax.jit(jax.vmap(weights))(whose)).mean(axis=0)
+    mean = np.asarray(jax.jit(jax.vmap(weights))(schedule)).mean(axis=0)
     np.testing.assert_allclose(mean, 1 / n, rtol=0.06)
-    np.testing.assert_allclose(mean[[0, n - 1]], 1 / n, rtol=1e-4, err_msg="those asked by need are always asked")
-    softmax = ss.SoftmaxSGM(alpha=0.0, step_size=0.1, tolerance=1.0)
-    asked = reports(np.zeros(5), np.zeros(5))._replace(stand_for=counts)
-    weighed, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
-    np.testing.assert_allclose(weighed.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are those of the asked")
-    survivors = asked._replace(mask=jnp.array([True, False, True, False, False]), bit=weighed.feasible)
-    left = method.decide(method.init(3, 1), survivors)[0].weights
     np.testing.assert_allclose(
-        left, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="so also of those who are left"
+        mean[[0, n - 1]], 1 / n, rtol=1e-4, err_msg="clients selected by value are selected in every round"
     )
-    assert represented_clients(Places(1, 1, 1), 3, jnp.float32) is None, "everyone is asked: the plain method"
+    softmax = ss.SoftmaxSGM(alpha=0.0, step_size=0.1, tolerance=1.0)
+    asked = make_reports(np.zeros(5), np.zeros(5))._replace(stand_for=counts)
+    decision, _ = decide(softmax, (), remembered, jnp.arange(5), asked, None)
+    np.testing.assert_allclose(decision.weights, 0.2, rtol=1e-6, err_msg="the paper's weights are over participants")
+    survivors = asked._replace(mask=jnp.array([True, False, True, False, False]), bit=decision.feasible)
+    remaining = method.decide(method.init(3, 1), survivors)[0].weights
+    np.testing.assert_allclose(
+        remaining, np.array([3, 0, 10, 0, 0]) / 13, rtol=1e-5, err_msg="weights of the remaining clients"
+    )
+    assert represented_clients(Places(1, 1, 1), 3, jnp.float32) is None, "full participation needs no weights"
 
 
 @pytest.mark.parametrize(("n", "m"), [(20, 3), (47, 5), (7, 7), (30, 1), (9, 8)])
-def test_nobody_waits_longer_than_is_said(n, m):
+def test_longest_wait_is_respected(n, m):
     memory = ss.Memory()
     places, rounds = memory.places(m), 200
-    whose = turns(jax.random.key(3), rounds, n, places)
-    assert all(len(set(row)) == len(row) for row in whose.tolist())
+    schedule = turns(jax.random.key(3), rounds, n, places)
+    assert all(len(set(row)) == len(row) for row in schedule.tolist())
     limit = memory.longest_wait(n, m)
     for client in range(n):
-        when = [-1, *np.flatnonzero((whose[:, : places.in_turn] == client).any(axis=1)).tolist()] if m < n else [0, 1]
-        assert max(later - earlier for earlier, later in pairwise(when)) <= limit
+        rounds_in_turn = (
+            [-1, *np.flatnonzero((schedule[:, : places.in_turn] == client).any(axis=1)).tolist()] if m < n else [0, 1]
+        )
+        assert max(later - earlier for earlier, later in pairwise(rounds_in_turn)) <= limit
 
 
 MEAN = ss.AverageSGM(step_size=0.2, tolerance=0.05)
@@ -217,27 +223,31 @@ SLOW = [
         *SLOW,
     ],
 )
-def test_with_everyone_asked_and_last_values_it_is_the_plain_method(method, options):
+def test_full_participation_matches_plain_method(method, options):
     clients = client_data(*regression())
     options = {"rounds": 60, "batch_size": 8, "eval_every": 0} | options
-    plain, kept = (flat.solve(PROBLEM, clients, method, memory=memory, **options) for memory in (None, ss.Memory()))
-    np.testing.assert_array_equal(plain.history.feasible, kept.history.feasible)
-    np.testing.assert_allclose(plain.last, kept.last, rtol=1e-5, atol=1e-6)  # XLA rounds two programs as it likes
-    np.testing.assert_allclose(plain.params, kept.params, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(plain.history.criterion, kept.history.criterion, rtol=1e-5, atol=1e-6)
-    assert kept.history.unheard.max() == 0
+    plain, remembered = (
+        flat.solve(PROBLEM, clients, method, memory=memory, **options) for memory in (None, ss.Memory())
+    )
+    np.testing.assert_array_equal(plain.history.feasible, remembered.history.feasible)
+    np.testing.assert_allclose(
+        plain.last, remembered.last, rtol=1e-5, atol=1e-6
+    )  # XLA may round two programs differently
+    np.testing.assert_allclose(plain.params, remembered.params, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(plain.history.criterion, remembered.history.criterion, rtol=1e-5, atol=1e-6)
+    assert remembered.history.unheard.max() == 0
 
 
-def numpy_loop(twin, method, w, rounds, draws, chosen, beta, n, E):
-    """The remembering server in plain NumPy: whom it asks, how it switches, how it weighs; γ = η/E."""
+def numpy_loop(twin, method, w, rounds, draws, select, beta, n, E):
+    """A server with client memory in plain NumPy: selection, switch and weights; γ = η/E."""
     gamma = 0.2 / E
     f, g = np.full(n, -np.inf), np.full((n, twin.constraints), -np.inf)
     heard = np.zeros(n, bool)
     iterates, criteria = [w.copy()], []
     for k in range(rounds):
-        who = chosen(k, f, g, heard)
-        values, gradients = draws(k, who)
-        for place, i in enumerate(who):
+        selected = select(k, f, g, heard)
+        values, gradients = draws(k, selected)
+        for place, i in enumerate(selected):
             new_f, new_g = twin.f(w, values[place]), twin.g(w, values[place])
             f[i] = beta * f[i] + (1 - beta) * new_f if heard[i] else new_f
             g[i] = beta * g[i] + (1 - beta) * new_g if heard[i] else new_g
@@ -245,10 +255,10 @@ def numpy_loop(twin, method, w, rounds, draws, chosen, beta, n, E):
         q = reference.softmax(method.alpha * g[heard].ravel())
         criterion = q @ g[heard].ravel()
         feasible = criterion <= method.tolerance / 1.1
-        weights = reference.softmax(method.alpha * (f[who] if feasible else g[who].ravel()))
-        weights = weights if feasible else weights.reshape(len(who), -1)
+        weights = reference.softmax(method.alpha * (f[selected] if feasible else g[selected].ravel()))
+        weights = weights if feasible else weights.reshape(len(selected), -1)
         u = np.zeros_like(w)
-        for place in range(len(who)):
+        for place in range(len(selected)):
             rows = gradients[:, place]
             if feasible:
                 u += weights[place] * reference.local_solver(w, twin.grad_f, rows, gamma, E)
@@ -269,34 +279,36 @@ def numpy_loop(twin, method, w, rounds, draws, chosen, beta, n, E):
         *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, 1, 0.0), (2, 1, 0.0), (1, 5, 0.0), (1, 1, 0.8)]),
     ],
 )
-def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constraints, local_steps, beta):
+def test_iterates_match_numpy_loop(x64, monkeypatch, constraints, local_steps, beta):
     data, owner = regression(clients=9)
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, two_constraints if constraints == 2 else softplus_level, jnp.zeros(4))
     memory = ss.Memory(smoothing=beta)
     options = {"participation": 4 / 9, "local_steps": local_steps, "batch_size": 8, "replace": True}
     rounds, n = 120, 9
-    iterates, result = watched(monkeypatch, problem, clients, RULE, rounds=rounds, seed=3, memory=memory, **options)
+    iterates, result = record_iterates(
+        monkeypatch, problem, clients, RULE, rounds=rounds, seed=3, memory=memory, **options
+    )
     oracle = make_gradient_oracle(problem, clients, Sampling(**options))
     key, places = jax.random.key(3), memory.places(4)
     assert places == Places(2, 1, 1)
-    whose = turns(key, rounds, n, places)
+    schedule = turns(key, rounds, n, places)
 
-    def chosen(k, f, g, heard):
-        """The two worst by g, the worst other by f (the unheard are worst of all), and the first of the list left."""
+    def select(k, f, g, heard):
+        """The two worst clients by g, the worst remaining one by f, and the next in turn. Unheard clients are worst."""
         by_g = sorted(range(n), key=lambda i: (-(np.inf if not heard[i] else g[i].max()), i))[:2]
         by_f = sorted(set(range(n)) - set(by_g), key=lambda i: (-(np.inf if not heard[i] else f[i]), i))[:1]
-        return np.array([*by_g, *by_f, next(i for i in whose[k] if i not in (*by_g, *by_f))])
+        return np.array([*by_g, *by_f, next(i for i in schedule[k] if i not in (*by_g, *by_f))])
 
-    draw = jax.jit(lambda k, who: oracle.draw_for(who, oracle.draw_randomness(jax.random.fold_in(key, k))))
+    draw = jax.jit(lambda k, selected: oracle.draw_for(selected, oracle.draw_randomness(jax.random.fold_in(key, k))))
 
-    def draws(k, who):
-        drawn = draw(k, jnp.asarray(who, jnp.int32))
+    def draws(k, selected):
+        drawn = draw(k, jnp.asarray(selected, jnp.int32))
         return np.asarray(drawn.report_rows), np.asarray(drawn.update_rows)
 
     twin = NumpyTwin({name: np.asarray(column) for name, column in clients.rows.columns.items()}, constraints)
-    wanted, criteria = numpy_loop(twin, RULE, np.zeros(4), rounds, draws, chosen, beta, n, local_steps)
-    np.testing.assert_allclose(iterates, wanted, atol=1e-9)
+    expected, criteria = numpy_loop(twin, RULE, np.zeros(4), rounds, draws, select, beta, n, local_steps)
+    np.testing.assert_allclose(iterates, expected, atol=1e-9)
     np.testing.assert_allclose(result.history.criterion, criteria, atol=1e-9)
     assert 0.1 < result.history.switch_share < 0.9
 
@@ -310,7 +322,7 @@ def test_every_iterate_is_that_of_a_plain_numpy_loop(x64, monkeypatch, constrain
         (ss.AverageSGM(step_size=0.5, tolerance=0.2), 0.5),
     ],
 )
-def test_flowers_grid_takes_the_compiled_course(method, share):
+def test_flower_matches_compiled_engine(method, share):
     data = breast_cancer(12)
     options = {"rounds": 40, "participation": share, "batch_size": None, "eval_every": 0, "seed": 5}
     options |= {"memory": ss.Memory(smoothing=0.3), "local_steps": 2}
@@ -324,7 +336,7 @@ def test_flowers_grid_takes_the_compiled_course(method, share):
     np.testing.assert_array_equal(compiled.state.parts["memory"].times, grid.state.parts["memory"].times)
 
 
-def test_rounds_before_everyone_was_heard_are_marked_and_not_averaged():
+def test_rounds_with_unheard_clients_are_not_averaged():
     clients = client_data(*regression(clients=9))
     loose = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=9.0)
     result = flat.solve(PROBLEM, clients, loose, rounds=30, participation=2 / 9, memory=ss.Memory(), eval_every=0)
@@ -341,34 +353,34 @@ TASKS = ((0, None), (1, 0.5))
 
 
 @pytest.mark.parametrize("tasks", [TASKS[:1], pytest.param(TASKS, marks=pytest.mark.slow)], ids=["one", "both"])
-def test_three_of_twenty_clients_are_enough(tasks):
-    """Neyman–Pearson, whole local data, the last iterate: nobody violates, and F is nearly that of asking everyone."""
+def test_three_of_twenty_clients_suffice(tasks):
+    """Neyman–Pearson, full local data, last iterate: all clients are feasible, and F is near full participation's."""
     rounds = 3000
-    falling = optax.cosine_decay_schedule(0.05, rounds)
-    method = ss.SoftmaxSGM(alpha=6400.0, step_size=falling, tolerance=0.1, optimizer=optax.adam)
+    schedule = optax.cosine_decay_schedule(0.05, rounds)
+    method = ss.SoftmaxSGM(alpha=6400.0, step_size=schedule, tolerance=0.1, optimizer=optax.adam)
     options = {"rounds": rounds, "batch_size": None, "answer": "last", "eval_every": 0}
     ratios = []
     for seed, concentration in tasks:
         task = breast_cancer(20, seed=seed, concentration=concentration)
-        everyone = flat.solve(task.problem, task.train, method, **options)
-        three = flat.solve(
+        full = flat.solve(task.problem, task.train, method, **options)
+        partial = flat.solve(
             task.problem, task.train, method, participation=3 / 20, memory=ss.Memory(), seed=seed, **options
         )
-        assert three.violating == ()
-        ratios.append(three.worst_objective / everyone.worst_objective)
+        assert partial.violating == ()
+        ratios.append(partial.worst_objective / full.worst_objective)
     assert np.mean(ratios) <= 1.1, ratios
 
 
-def test_a_pooled_constraint_is_remembered_by_its_sums():
+def test_pooled_constraint_memory_stores_sums():
     problem, clients = pooled_task()
     options = {"rounds": 20, "batch_size": None, "eval_every": 0}
-    kept = flat.solve(problem, clients, POOLED, memory=ss.Memory(), participation=0.5, **options)
-    assert kept.state.parts["memory"].sums.shape == (6, 2)
-    plain, same = (flat.solve(problem, clients, POOLED, memory=m, **options) for m in (None, ss.Memory()))
-    np.testing.assert_allclose(plain.history.criterion, same.history.criterion, rtol=1e-5)
+    partial = flat.solve(problem, clients, POOLED, memory=ss.Memory(), participation=0.5, **options)
+    assert partial.state.parts["memory"].sums.shape == (6, 2)
+    plain, remembered = (flat.solve(problem, clients, POOLED, memory=m, **options) for m in (None, ss.Memory()))
+    np.testing.assert_allclose(plain.history.criterion, remembered.history.criterion, rtol=1e-5)
 
 
-def test_automatic_runs_over_flower_do_not_remember_a_pooled_constraint():
+def test_automatic_flower_runs_have_no_pooled_memory():
     problem, clients = pooled_task()
     sampling, compute = ss.Sampling.automatic(participation=0.5), ss.Compute(engine="grid")
     result = ss.solve(problem, clients, tolerance=0.05, rounds=8, sampling=sampling, compute=compute)
@@ -377,7 +389,7 @@ def test_automatic_runs_over_flower_do_not_remember_a_pooled_constraint():
 
 
 def pooled_task(clients=6):
-    """A mean over all rows that must stay small, of clients whose rows differ in number and lie apart."""
+    """A bound on the mean over all rows, for heterogeneous clients of two sizes."""
     generator = np.random.default_rng(0)
     owner = np.repeat(np.arange(clients), np.where(np.arange(clients) % 2, 5, 12))
     x = generator.normal(size=(len(owner), 2)) + np.linspace(-1, 2, clients)[owner, None]
@@ -397,23 +409,25 @@ def pooled_task(clients=6):
 POOLED = ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.05, criterion="pooled")
 
 
-def test_checkpoints_keep_it(tmp_path):
+def test_checkpoints_save_memory(tmp_path):
     clients = client_data(*regression(clients=9))
     options = {"participation": 0.4, "memory": ss.Memory(smoothing=0.5), "batch_size": 8, "eval_every": 0}
-    whole = flat.solve(PROBLEM, clients, RULE, rounds=600, **options)
+    uninterrupted = flat.solve(PROBLEM, clients, RULE, rounds=600, **options)
     flat.solve(PROBLEM, clients, RULE, rounds=300, checkpoints=ss.Checkpoints(tmp_path), **options)
-    on = flat.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **options)
-    np.testing.assert_array_equal(on.params, whole.params)
-    np.testing.assert_array_equal(on.state.parts["memory"].objective, whole.state.parts["memory"].objective)
-    np.testing.assert_array_equal(on.history.oldest, whole.history.oldest)
-    for other in (ss.Memory(smoothing=0.6), None):
-        changed = {**options, "memory": other}
+    resumed = flat.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **options)
+    np.testing.assert_array_equal(resumed.params, uninterrupted.params)
+    np.testing.assert_array_equal(
+        resumed.state.parts["memory"].objective, uninterrupted.state.parts["memory"].objective
+    )
+    np.testing.assert_array_equal(resumed.history.oldest, uninterrupted.history.oldest)
+    for changed_memory in (ss.Memory(smoothing=0.6), None):
+        changed = {**options, "memory": changed_memory}
         with pytest.raises(ValueError, match="its memory is"):
             flat.solve(PROBLEM, clients, RULE, rounds=600, checkpoints=ss.Checkpoints(tmp_path), **changed)
 
 
 @pytest.mark.parametrize(
-    ("made", "wrong"),
+    ("make", "message"),
     [
         (lambda: ss.Memory(smoothing=1.0), "smoothing must be a finite number and >= 0 and < 1, but is 1.0"),
         (
@@ -422,13 +436,13 @@ def test_checkpoints_keep_it(tmp_path):
         ),
     ],
 )
-def test_bad_settings(made, wrong):
-    with pytest.raises((ValueError, TypeError), match=wrong):
-        made()
+def test_invalid_settings_are_rejected(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
 
 
-def test_feasible_rounds_keep_what_staleness_promises():
-    """Whole data, plain SGD: G(w_k) <= λ + T·η·L² + ln(n)/α in every feasible round once everyone was heard."""
+def test_staleness_bound_of_feasible_rounds():
+    """Full data, plain SGD: G(w_k) <= λ + T·η·L² + ln(n)/α in every feasible round after all clients reported."""
     n, m, eta, alpha, rounds = 30, 4, 0.01, 300.0, 400
     generator = np.random.default_rng(0)
     normals = generator.normal(size=(n, 5))
@@ -445,12 +459,12 @@ def test_feasible_rounds_keep_what_staleness_promises():
     result = flat.solve(problem, clients, method, **options)
     counts = result.history.feasible & (result.history.unheard == 0)
     assert counts.sum() > 20
-    most = method.switch_at + memory.longest_wait(n, m) * eta + np.log(n) / alpha
-    assert result.history.full.constraint[counts].max() <= most + 1e-6
+    limit = method.switch_at + memory.longest_wait(n, m) * eta + np.log(n) / alpha
+    assert result.history.full.constraint[counts].max() <= limit + 1e-6
     assert result.history.oldest.max() <= memory.longest_wait(n, m)
 
 
-def test_folder_and_report_know_it(tmp_path):
+def test_folder_and_report_show_memory(tmp_path):
     from softswitch.results.folder import open_run, write_result
     from softswitch.results.report import write_report
 
@@ -465,34 +479,34 @@ def test_folder_and_report_know_it(tmp_path):
 
 
 @pytest.mark.parametrize("rounds", [150, pytest.param(1000, marks=pytest.mark.slow)])
-def test_many_rounds_with_clients_that_come_and_go(rounds):
-    """Over Flower, lost at random before or after their report: the memory holds accepted reports, and no others."""
+def test_memory_with_unreliable_clients(rounds):
+    """Over Flower, clients fail at random before or after their report. Memory holds exactly the accepted reports."""
     grid = FaultyGrid(quadratics(6), 6)
-    chance = np.random.default_rng(0)
-    every = [f"site {i}" for i in range(6)]
+    generator = np.random.default_rng(0)
+    names = [f"site {i}" for i in range(6)]
     accepted = {}
 
-    def between(chunk):
-        told = chunk.history.per_client
-        for client, objective in zip(told.clients[0], told.objective[0], strict=True):
-            if np.isfinite(objective):  # also of one that was lost after its report; of nobody in a void round
+    def check_memory(chunk):
+        per_client = chunk.history.per_client
+        for client, objective in zip(per_client.clients[0], per_client.objective[0], strict=True):
+            if np.isfinite(objective):  # also from clients lost after their report; none in a void round
                 accepted[int(client)] = float(objective)
-        kept = chunk.state.parts["memory"]
+        memory = chunk.state.parts["memory"]
         for client, value in accepted.items():
-            assert float(kept.objective[client]) == value
-        assert np.isfinite(np.asarray(kept.objective)[np.asarray(kept.known)]).all()
+            assert float(memory.objective[client]) == value
+        assert np.isfinite(np.asarray(memory.objective)[np.asarray(memory.known)]).all()
         grid.faults.clear()
         for node in range(6):
-            if chance.random() < 0.3:
-                kind = chance.choice([wire.REPORT, wire.UPDATE])
-                grid.faults[node, kind] = chance.choice(["gone", "raises"])
+            if generator.random() < 0.3:
+                kind = generator.choice([wire.REPORT, wire.UPDATE])
+                grid.faults[node, kind] = generator.choice(["gone", "raises"])
 
     strategy = fl.SwitchingStrategy(
         ss.SoftmaxSGM(alpha=5.0, step_size=0.02, tolerance=0.1),
         participation=0.5,
         memory=ss.Memory(),
-        callbacks=[between],
-        names=every,
+        callbacks=[check_memory],
+        names=names,
         report_timeout=0.02,
         update_timeout=0.02,
         wait=0.0,

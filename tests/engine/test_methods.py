@@ -1,4 +1,4 @@
-"""Methods beyond the paper against plain NumPy loops; and every extension of ours, which is nothing when it is off."""
+"""Methods beyond the paper compared with plain NumPy loops, and extensions that change nothing when disabled."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import reference
 import reference_methods as loops
 import softswitch as ss
 from benchmarks import flat
-from problems import NumpyTwin, client_data, least_squares, regression, two_constraints, watched
+from problems import NumpyTwin, client_data, least_squares, record_iterates, regression, two_constraints
 from softswitch import methods as methods
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
@@ -68,13 +68,13 @@ METHODS = {
 }
 
 
-def drawn(problem, clients, seed, rounds, **options):
-    """The engine's own random choices, handed to the loops."""
+def draw_rounds(problem, clients, seed, rounds, **options):
+    """The engine's random draws, as input of the NumPy loops."""
     oracle = make_gradient_oracle(problem, clients, Sampling(replace=True, **options))
     key = jax.random.key(seed)
-    found = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
-    arrays = (np.asarray(part) for part in found[:3])
-    return [reference.Draws(*one) for one in zip(*arrays, strict=True)]
+    draws = jax.jit(jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k))))(jnp.arange(rounds))
+    arrays = (np.asarray(part) for part in draws[:3])
+    return [reference.Draws(*arrays_of_round) for arrays_of_round in zip(*arrays, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -107,40 +107,49 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "scheme"), CASES)
-def test_engine_follows_a_plain_loop(monkeypatch, case, name, scheme):
+def test_engine_matches_numpy_loop(monkeypatch, case, name, scheme):
     data, clients, problem = case
-    (method, make), how = METHODS[name], SCHEMES[scheme]
-    draws, steps = drawn(problem, clients, 3, ROUNDS, **how), how.get("local_steps", 1)
+    (method, make), options = METHODS[name], SCHEMES[scheme]
+    draws, steps = draw_rounds(problem, clients, 3, ROUNDS, **options), options.get("local_steps", 1)
     loop = make()
     expected = loops.run(NumpyTwin(data, C), loop, np.zeros(D), draws, ETA, ETA / steps, steps, N)
-    iterates, _ = watched(
-        monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **how
+    iterates, _ = record_iterates(
+        monkeypatch,
+        problem,
+        clients,
+        method,
+        rounds=ROUNDS,
+        seed=3,
+        replace=True,
+        memory=None,
+        answer="last",
+        **options,
     )
     np.testing.assert_allclose(iterates, expected, rtol=1e-8, atol=1e-11)
-    assert np.abs(expected[-1]).max() < 10, "a run that goes astray compares nothing"
+    assert np.abs(expected[-1]).max() < 10, "a diverged run is no comparison"
     if isinstance(loop, loops.SoftSwitch):
         assert loop.mixed > 5, "the mixture must occur"
 
 
 PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
-NOTHING = {
+DISABLED = {
     "not optimistic": {"direction": methods.Optimistic(carry=0.0)},
 }
 
 
-@pytest.mark.parametrize("name", NOTHING)
-def test_an_extension_that_is_off_changes_no_bit(name):
+@pytest.mark.parametrize("name", DISABLED)
+def test_disabled_extension_changes_no_bit(name):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
-    how = {"rounds": 60, "batch_size": 8, "seed": 2, "eval_every": 0, "answer": "last"}
-    plain = flat.solve(problem, clients, PLAIN, **how)
-    extended = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **NOTHING[name]), **how)
+    options = {"rounds": 60, "batch_size": 8, "seed": 2, "eval_every": 0, "answer": "last"}
+    plain = flat.solve(problem, clients, PLAIN, **options)
+    extended = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **DISABLED[name]), **options)
     np.testing.assert_array_equal(extended.last, plain.last)
     np.testing.assert_array_equal(extended.history.criterion, plain.history.criterion)
 
 
-def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
-    """f_i = w_i + i/10: a step says who was drawn, and weights climb as by hand."""
+def test_clients_are_drawn_by_weight(monkeypatch, x64):
+    """f_i = w_i + i/10: each step shows which clients were drawn, and weights match a plain loop."""
     n, rounds, step, dual = 4, 60, 0.01, 0.02
     clients = ss.ClientData.from_arrays({"i": np.arange(n)}, client=np.arange(n))
     problem = ss.Problem(
@@ -149,7 +158,7 @@ def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
         jnp.zeros(n, dtype=jnp.float64),
     )
     method = methods.Agnostic(dual_step_size=dual, draws=True, step_size=step, tolerance=0.1)
-    iterates, result = watched(monkeypatch, problem, clients, method, rounds=rounds, memory=None, batch_size=1)
+    iterates, result = record_iterates(monkeypatch, problem, clients, method, rounds=rounds, memory=None, batch_size=1)
     counts = -np.diff(iterates, axis=0) / step * n
     np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
     np.testing.assert_allclose(counts.sum(axis=1), n)
@@ -161,7 +170,7 @@ def test_clients_are_drawn_by_their_weights(monkeypatch, x64):
     assert np.abs(counts.sum(axis=0) / n - expected).max() < 3 * np.sqrt(rounds / n)
 
 
-def test_what_does_not_go_together_is_refused(monkeypatch):
+def test_incompatible_settings_are_rejected(monkeypatch):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
@@ -191,6 +200,6 @@ def test_what_does_not_go_together_is_refused(monkeypatch):
         lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],
 )
-def test_bad_settings_are_refused(make):
+def test_invalid_settings_are_rejected(make):
     with pytest.raises(ValueError, match="must be"):
         make()

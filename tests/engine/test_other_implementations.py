@@ -1,6 +1,6 @@
-"""Methods that others have published as programs: the same steps, to rounding, as Cooper's and Flower's.
+"""Methods with published implementations: the same steps as in Cooper and Flower, up to rounding.
 
-All clients take part with all of their rows, so that nothing is drawn.
+All clients participate with all of their rows, so that nothing is random.
 """
 
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softswitch as ss
-from problems import LEVEL, OFFSET, client_data, least_squares, regression, two_constraints, watched
+from problems import LEVEL, OFFSET, client_data, least_squares, record_iterates, regression, two_constraints
 from softswitch import methods as methods
 
 cooper = pytest.importorskip("cooper")
@@ -27,14 +27,14 @@ def table():
     return regression()
 
 
-def ours(monkeypatch, table, method, **how):
-    """Our iterates w_0, w_1, …."""
+def softswitch_iterates(monkeypatch, table, method, **how):
+    """The iterates w_0, w_1, … of softswitch."""
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D, dtype=jnp.float64))
-    return watched(monkeypatch, problem, client_data(*table), method, **HOW | how)[0]
+    return record_iterates(monkeypatch, problem, client_data(*table), method, **HOW | how)[0]
 
 
 class TorchTwin:
-    """The clients' functions of all of their rows, in PyTorch and float64."""
+    """Objectives and constraints of all clients on all rows, in PyTorch and float64."""
 
     def __init__(self, table):
         data, owner = table
@@ -55,47 +55,47 @@ class TorchTwin:
 
 
 def cooper_iterates(table, violation, multipliers, start, dual, formulation, coefficient=None):
-    """Cooper's iterates: the clients' mean objective under constraints, both sides moved at once."""
+    """Cooper's iterates: the mean objective under constraints, with simultaneous primal and dual updates."""
     twin = TorchTwin(table)
 
     class Mean(cooper.ConstrainedMinimizationProblem):
         def __init__(self):
             super().__init__()
             first = torch.full((multipliers,), start, dtype=torch.float64)
-            own = cooper.multipliers.DenseMultiplier(init=first, dtype=torch.float64)
-            more = {}
+            multiplier = cooper.multipliers.DenseMultiplier(init=first, dtype=torch.float64)
+            options = {}
             if coefficient is not None:
                 size = torch.full((multipliers,), coefficient, dtype=torch.float64)
-                more["penalty_coefficient"] = cooper.penalty_coefficients.DensePenaltyCoefficient(init=size)
+                options["penalty_coefficient"] = cooper.penalty_coefficients.DensePenaltyCoefficient(init=size)
             self.bounds = cooper.Constraint(
                 constraint_type=cooper.ConstraintType.INEQUALITY,
-                multiplier=own,
+                multiplier=multiplier,
                 formulation_type=formulation,
-                **more,
+                **options,
             )
 
         def compute_cmp_state(self, w):
             state = cooper.ConstraintState(violation=violation(twin.constraint(w)) - EPS)
             return cooper.CMPState(loss=twin.objective(w).mean(), observed_constraints={self.bounds: state})
 
-    w, bounded = torch.zeros(D, dtype=torch.float64, requires_grad=True), Mean()
-    both = cooper.optim.SimultaneousOptimizer(
-        cmp=bounded,
+    w, problem = torch.zeros(D, dtype=torch.float64, requires_grad=True), Mean()
+    optimizer = cooper.optim.SimultaneousOptimizer(
+        cmp=problem,
         primal_optimizers=torch.optim.SGD([w], lr=ETA),
-        dual_optimizers=dual(list(bounded.dual_parameters())),
+        dual_optimizers=dual(list(problem.dual_parameters())),
     )
     iterates = [w.detach().numpy().copy()]
     for _ in range(ROUNDS):
-        both.roll(compute_cmp_state_kwargs={"w": w})
+        optimizer.roll(compute_cmp_state_kwargs={"w": w})
         iterates.append(w.detach().numpy().copy())
-    return np.array(iterates), bounded.bounds.multiplier().detach().numpy()
+    return np.array(iterates), problem.bounds.multiplier().detach().numpy()
 
 
-def of_each(g):
+def each_client(g):
     return g.ravel()
 
 
-def of_all(g):
+def mean_client(g):
     return g.mean(dim=0)
 
 
@@ -104,7 +104,7 @@ def ascent(parameters):
 
 
 def nu_pi(parameters):
-    proportional, integral = torch.tensor([0.4, 0.1], dtype=torch.float64)  # made float32 where they are numbers
+    proportional, integral = torch.tensor([0.4, 0.1], dtype=torch.float64)  # as plain numbers they would become float32
     return cooper.optim.nuPI(parameters, lr=1.0, Kp=proportional, Ki=integral, ema_nu=0.3, maximize=True)
 
 
@@ -112,30 +112,30 @@ LAGRANGIAN, AUGMENTED = cooper.formulations.Lagrangian, cooper.formulations.Augm
 COOPERS = {
     "primal–dual": (
         methods.PrimalDual(multiplier=0.3, dual_step_size=0.1, **COMMON),
-        (of_all, C, 0.3, ascent, LAGRANGIAN),
+        (mean_client, C, 0.3, ascent, LAGRANGIAN),
     ),
     "νPI": (
         methods.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
-        (of_each, N * C, 0.3, nu_pi, LAGRANGIAN),
+        (each_client, N * C, 0.3, nu_pi, LAGRANGIAN),
     ),
     "augmented Lagrangian": (
         methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
-        (of_each, N * C, 0.1, ascent, AUGMENTED, 0.5),
+        (each_client, N * C, 0.1, ascent, AUGMENTED, 0.5),
     ),
 }
 
 
 @pytest.mark.parametrize("name", COOPERS)
-def test_multipliers_are_coopers(monkeypatch, x64, table, name):
-    method, how = COOPERS[name]
-    expected, multipliers = cooper_iterates(table, *how)
+def test_multiplier_methods_match_cooper(monkeypatch, x64, table, name):
+    method, arguments = COOPERS[name]
+    expected, multipliers = cooper_iterates(table, *arguments)
     assert (multipliers == 0).any() or multipliers.size == C, "some multiplier must have been cut off at 0"
     assert (multipliers > 0).any()
-    np.testing.assert_allclose(ours(monkeypatch, table, method), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(softswitch_iterates(monkeypatch, table, method), expected, rtol=1e-10, atol=1e-12)
 
 
-def trained(twin, place, w):
-    """A client's parameters after so many gradient steps of η/E, as any Flower client would train them."""
+def train_client(twin, place, w):
+    """A client's parameters after E gradient steps of size η/E."""
     v = torch.tensor(w, requires_grad=True)
     for _ in range(STEPS):
         (slope,) = torch.autograd.grad(twin.objective(v)[place], v)
@@ -144,17 +144,17 @@ def trained(twin, place, w):
 
 
 def flower_iterates(table, strategy):
-    """What Flower's strategy makes of the clients' parameters, round by round; all of them weigh the same."""
+    """Parameters that Flower's strategy aggregates in each round, with equal weights."""
     twin, w = TorchTwin(table), np.zeros(D)
     iterates = [w]
     for k in range(ROUNDS):
         replies = []
         for i in range(N):
             losses = {"train_loss": float(twin.objective(torch.tensor(w))[i]), "num-examples": 1}
-            told = {"arrays": app.ArrayRecord([trained(twin, i, w)]), "metrics": app.MetricRecord(losses)}
+            content = {"arrays": app.ArrayRecord([train_client(twin, i, w)]), "metrics": app.MetricRecord(losses)}
             sender = app.Metadata(1, "", i + 1, 1, "", "", 0.0, 1.0, app.MessageType.TRAIN)
-            replies.append(app.Message(app.RecordDict(told), metadata=sender))
-        strategy.current_arrays = app.ArrayRecord([w])  # what configure_train keeps before it asks the clients
+            replies.append(app.Message(app.RecordDict(content), metadata=sender))
+        strategy.current_arrays = app.ArrayRecord([w])  # set by configure_train before training messages are sent
         arrays, _ = strategy.aggregate_train(k + 1, replies)
         (w,) = arrays.to_numpy_ndarrays()
         iterates.append(w)
@@ -162,18 +162,18 @@ def flower_iterates(table, strategy):
 
 
 @pytest.fixture
-def uncollected(monkeypatch):
-    """Flower frees memory after every array that it reads; with all that tests have imported that takes a second."""
+def no_garbage_collection(monkeypatch):
+    """Disable garbage collection, which Flower runs after every array and which takes a second in the tests."""
     monkeypatch.setattr("gc.collect", lambda *_: 0)
 
 
-def test_averaging_is_flowers(uncollected, monkeypatch, x64, table):
+def test_fedavg_matches_flower(no_garbage_collection, monkeypatch, x64, table):
     expected = flower_iterates(table, strategies.FedAvg())
-    found = ours(monkeypatch, table, methods.FedAvg(**COMMON), local_steps=STEPS)
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    iterates = softswitch_iterates(monkeypatch, table, methods.FedAvg(**COMMON), local_steps=STEPS)
+    np.testing.assert_allclose(iterates, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_q_fed_avg_is_flowers(uncollected, monkeypatch, x64, table):
+def test_qfedavg_matches_flower(no_garbage_collection, monkeypatch, x64, table):
     expected = flower_iterates(table, strategies.QFedAvg(client_learning_rate=ETA, q=1.5))
-    found = ours(monkeypatch, table, methods.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    iterates = softswitch_iterates(monkeypatch, table, methods.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
+    np.testing.assert_allclose(iterates, expected, rtol=1e-10, atol=1e-12)

@@ -9,7 +9,7 @@ import reference
 import softswitch as ss
 import softswitch.flower as fl
 from benchmarks import flat
-from problems import NumpyTwin, client_data, least_squares, mean, regression, watched
+from problems import NumpyTwin, client_data, least_squares, mean, record_iterates, regression
 from softswitch.certification.optimality import lower_bound
 from softswitch.engine.auto_tuning import JUMP_FACTOR
 from softswitch.engine.restarts import LocalRestarts
@@ -76,7 +76,7 @@ def test_the_same_course_as_a_numpy_loop(name, x64, monkeypatch):
     drawn = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(ROUNDS))
     draws = [reference.Draws(*(np.asarray(x) for x in one)) for one in zip(*drawn[:3], strict=True)]
     expected = reference.run(RateTwin(data, 2), theirs(), np.zeros(4), draws, ETA, ETA / local_steps, local_steps)
-    iterates, result = watched(monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, **how)
+    iterates, result = record_iterates(monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, **how)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
     assert 2 < sum(expected.feasible) < ROUNDS - 2, "both kinds of rounds must have been taken"

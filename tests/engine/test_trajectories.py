@@ -12,7 +12,7 @@ import pytest
 import reference
 import softswitch as ss
 from benchmarks import flat
-from problems import NumpyTwin, client_data, least_squares, regression, softplus_level, two_constraints, watched
+from problems import NumpyTwin, client_data, least_squares, record_iterates, regression, softplus_level, two_constraints
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
 
@@ -95,7 +95,7 @@ def test_engine_follows_the_reference_loop(monkeypatch, x64, name, scheme, const
     # A rule that is given no γ has η/E.
     expected = reference.run(NumpyTwin(data, constraints), make_reference(), np.zeros(4), draws, ETA, ETA / E, E)
     options = {"rounds": ROUNDS, "batch_size": 8, "replace": True, "seed": 3}
-    iterates, result = watched(monkeypatch, problem, clients, method, **options, **SCHEMES[scheme])
+    iterates, result = record_iterates(monkeypatch, problem, clients, method, **options, **SCHEMES[scheme])
 
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
@@ -115,7 +115,7 @@ def test_local_step_size_of_its_own_and_projection(monkeypatch, x64):
         NumpyTwin(data, 1), reference.SoftmaxSGM(30.0, LAM), np.full(4, 0.4), draws, ETA, 0.03, 5, radius=0.9
     )
     options = {"rounds": 300, "batch_size": 8, "replace": True, "seed": 1, "local_steps": 5}
-    iterates, _ = watched(monkeypatch, problem, clients, method, **options)
+    iterates, _ = record_iterates(monkeypatch, problem, clients, method, **options)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     assert np.isclose(np.linalg.norm(iterates, axis=1), 0.9).any(), "the projection must have acted"
 
@@ -130,7 +130,7 @@ def test_whole_local_data_of_ragged_clients(monkeypatch, x64):
     expected = reference.run(
         NumpyTwin(data, 1), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), [whole] * ROUNDS, ETA, ETA, 1
     )
-    iterates, _ = watched(monkeypatch, problem, clients, method, rounds=ROUNDS, batch_size=None)
+    iterates, _ = record_iterates(monkeypatch, problem, clients, method, rounds=ROUNDS, batch_size=None)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
 
 
@@ -157,7 +157,7 @@ def test_a_batch_larger_than_a_client_is_each_of_its_rows_once(monkeypatch, x64,
     method, E = ss.SoftmaxSGM(alpha=20.0, step_size=ETA, tolerance=TOLERANCE), SCHEMES[scheme].get("local_steps", 1)
     expected = reference.run(NumpyTwin(data, 2), reference.SoftmaxSGM(20.0, LAM), np.zeros(4), draws, ETA, ETA / E, E)
     options = {"rounds": ROUNDS, "batch_size": 8, "seed": 4, **SCHEMES[scheme]}
-    iterates, result = watched(monkeypatch, problem, clients, method, **options)
+    iterates, result = record_iterates(monkeypatch, problem, clients, method, **options)
     np.testing.assert_allclose(iterates, expected.iterates, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(result.history.feasible, expected.feasible)
 
@@ -220,7 +220,7 @@ def test_limits_of_alpha_are_rules_of_their_own(monkeypatch, x64, scheme):
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(4, dtype=jnp.float64))
 
     def iterates(method):
-        return watched(monkeypatch, problem, clients, method, rounds=100, batch_size=8, **SCHEMES[scheme])[0]
+        return record_iterates(monkeypatch, problem, clients, method, rounds=100, batch_size=8, **SCHEMES[scheme])[0]
 
     common = {"step_size": ETA, "tolerance": TOLERANCE}
     np.testing.assert_allclose(

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.optimize import brentq
 
 import softswitch as ss
-from problems import watched
+from problems import record_iterates
 from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum, softmax_mean, softmax_weights
 
 MODERATE = st.floats(-100, 100, allow_subnormal=False)
@@ -151,7 +151,7 @@ def test_tanh_recurrence(monkeypatch, x64, alpha, regime):
     clients = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=[0, 1])
     problem = ss.Problem(lambda w, b: w * b["sign"][0], lambda w, b: -1.0 + 0 * w, jnp.float64(0.3))
     method = ss.SoftmaxSGM(alpha=alpha, step_size=1.0, tolerance=0.1)
-    w, _ = watched(monkeypatch, problem, clients, method, rounds=200, batch_size=None)
+    w, _ = record_iterates(monkeypatch, problem, clients, method, rounds=200, batch_size=None)
     expected = [0.3]
     for _ in range(200):
         expected.append(expected[-1] - np.tanh(alpha * expected[-1]))
