@@ -1,4 +1,4 @@
-"""Shared by the tests of tables."""
+"""Shared fixtures of the table tests."""
 
 import pytest
 

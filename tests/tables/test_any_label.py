@@ -1,4 +1,4 @@
-"""Labels that are numbers or of several classes, from a file of settings to predictions."""
+"""Numeric and multiclass labels, from the settings file to predictions."""
 
 import json
 
@@ -20,7 +20,7 @@ ROWS = 600
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Deliveries: how many minutes they take, how they went, and how many parcels they were."""
+    """Write a table of deliveries with their minutes, outcome and number of parcels."""
     folder = tmp_path_factory.mktemp("deliveries")
     generator = np.random.default_rng(0)
     branch = generator.choice(["east", "south", "west"], ROWS)
@@ -45,33 +45,33 @@ def settings(home, name, label, ignore, **task):
 
 
 @pytest.fixture(scope="module")
-def minutes(home):
-    """Upper limits of minutes, above which at most a fifth of the deliveries lies at every branch."""
+def minutes_run(home):
+    """Train an upper limit of the minutes that at most a fifth of the deliveries of each branch exceed."""
     file = settings(home, "minutes", "minutes", ["went", "parcels"], kind="coverage", bound=0.2)
     return training.train(file, progress=False)
 
 
-def test_an_upper_limit_that_is_certified(home, minutes):
+def test_coverage_limit_holds_at_every_branch(home, minutes_run):
     table = pd.read_csv(home / "deliveries.csv")
-    limit = ss.load(minutes.folder, allow_uncertified=True).predict(table)
+    limit = ss.load(minutes_run.folder, allow_uncertified=True).predict(table)
     above = (table["minutes"] > limit).groupby(table["branch"]).mean()
     assert above.max() <= 0.25  # on all rows
-    assert minutes.result.worst_constraint <= 0.2
-    assert not minutes.certificate.approximate
+    assert minutes_run.result.worst_constraint <= 0.2
+    assert not minutes_run.certificate.approximate
     assert np.corrcoef(limit, table["minutes"])[0, 1] > 0.6
 
 
-def test_prediction_by_the_command(home, minutes, tmp_path):
-    words = ["predict", str(minutes.folder), str(home / "deliveries.csv"), "--uncertified"]
-    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "p.csv")])
-    assert done.exit_code == 0, done.output
-    found = pd.read_csv(tmp_path / "p.csv")
-    assert list(found.columns)[-2:] == ["parcels", "minutes_predicted"]
+def test_predict_command(home, minutes_run, tmp_path):
+    arguments = ["predict", str(minutes_run.folder), str(home / "deliveries.csv"), "--uncertified"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "p.csv")])
+    assert result.exit_code == 0, result.output
+    predictions = pd.read_csv(tmp_path / "p.csv")
+    assert list(predictions.columns)[-2:] == ["parcels", "minutes_predicted"]
     with pytest.raises(ValueError, match="'minutes' is a number, which has no probability"):
-        ss.load(minutes.folder, allow_uncertified=True).probability(found)
+        ss.load(minutes_run.folder, allow_uncertified=True).probability(predictions)
 
 
-def test_a_mean_error_in_the_labels_unit(home):
+def test_mean_error_uses_label_units(home):
     task = {"kind": "mean-error", "bound": 3.0, "data": {"label_range": [0, 200]}, "run": {"aim": "bare"}}
     trained = training.train(settings(home, "mean", "minutes", ["went", "parcels"], **task), progress=False)
     table = pd.read_csv(home / "deliveries.csv")
@@ -85,29 +85,29 @@ def test_a_mean_error_in_the_labels_unit(home):
 
 
 @pytest.fixture(scope="module")
-def went(home):
+def outcome_run(home):
     file = settings(
         home, "went", "went", ["minutes", "parcels"], kind="class-miss-rate", bound=0.6, run={"aim": "bare"}
     )
     return training.train(file, progress=False)
 
 
-def test_several_classes(home, went):
+def test_multiclass_label(home, outcome_run):
     table = pd.read_csv(home / "deliveries.csv")
-    model = ss.load(went.folder, allow_uncertified=True)
+    model = ss.load(outcome_run.folder, allow_uncertified=True)
     assert model.classes == ("fine", "late", "lost")
-    chances = model.probability(table)
-    np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
-    assert (model.predict(table) == np.array(model.classes)[chances.argmax(axis=1)]).all()
+    probabilities = model.probability(table)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert (model.predict(table) == np.array(model.classes)[probabilities.argmax(axis=1)]).all()
     assert list(model.columns(table)) == [*(f"went_probability_{one}" for one in model.classes), "went_predicted"]
     missed = (model.predict(table) != table["went"]).groupby([table["branch"], table["went"]]).mean()
     assert missed.max() < 0.75
-    assert went.result.client_constraint.shape == (3, 3)
-    assert went.certificate is not None
+    assert outcome_run.result.client_constraint.shape == (3, 3)
+    assert outcome_run.certificate is not None
 
 
 @pytest.mark.slow
-def test_a_frontier_measures_in_the_labels_words(home):
+def test_frontier_measures_of_numeric_label(home):
     file = settings(
         home, "bounds", "minutes", ["went", "parcels"], kind="absolute-error", bound=6.0, run={"rounds": 100}
     )
@@ -127,7 +127,7 @@ def test_a_frontier_measures_in_the_labels_words(home):
         ("parcels", "coverage", NumberLabel),
     ],
 )
-def test_what_a_label_is_taken_for(home, label, kind, expected):
+def test_label_type_inference(home, label, kind, expected):
     data = {"file": "deliveries.csv", "label": label, "client": "branch"}
     ready = prepare_table(parse_config({"data": data, "task": {"kind": kind}}), home)
     assert isinstance(ready.label, expected)
@@ -147,12 +147,12 @@ def test_what_a_label_is_taken_for(home, label, kind, expected):
     ],
 )
 def test_bad_settings(home, label, task, data, message):
-    told = {"data": {"file": "deliveries.csv", "label": label, "client": "branch"} | data, "task": task}
+    sections = {"data": {"file": "deliveries.csv", "label": label, "client": "branch"} | data, "task": task}
     with pytest.raises(ValueError, match=message):
-        prepare_table(parse_config(told), home)
+        prepare_table(parse_config(sections), home)
 
 
-def test_two_classes_are_still_two(home):
+def test_two_values_give_binary_label(home):
     table = pd.read_csv(home / "deliveries.csv").assign(late=lambda t: np.where(t["went"] == "fine", "no", "yes"))
     table.to_csv(home / "late.csv", index=False)
     data = {"file": "late.csv", "label": "late", "client": "branch"}

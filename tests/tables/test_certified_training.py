@@ -1,4 +1,4 @@
-"""Training for a certificate from a file of settings: what is said before and after, and what predict refuses."""
+"""Training with certification from a settings file: messages before and after training, and prediction."""
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,15 @@ rounds = 200
 
 
 def large_table():
-    """As many cases again and again, moved a little: enough to certify."""
-    draws, once = np.random.default_rng(0), hospital_table()
-    numbers = once.select_dtypes("number").columns
-    moved = []
+    """Stack four slightly perturbed copies of the table, which are enough rows to certify."""
+    draws, table = np.random.default_rng(0), hospital_table()
+    numbers = table.select_dtypes("number").columns
+    copies = []
     for _ in range(4):
-        copy = once.copy()
-        copy[numbers] *= 1 + 0.01 * draws.normal(size=(len(once), len(numbers)))
-        moved.append(copy)
-    return pd.concat(moved)
+        copy = table.copy()
+        copy[numbers] *= 1 + 0.01 * draws.normal(size=(len(table), len(numbers)))
+        copies.append(copy)
+    return pd.concat(copies)
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,12 @@ def certified(home):
 
 
 @pytest.fixture(scope="module")
-def refused(home, certified):
+def uncertified(home, certified):
     printed = invoke("train", home / "tight.toml", code=3)
     return next(run for run in find_runs(home / "runs") if run.name.startswith("tight")), printed
 
 
-def test_a_certified_model_predicts(certified, home):
+def test_certified_model_predicts(certified, home):
     run, printed = certified
     assert "There are enough rows." in printed
     assert "Certified: with 95% confidence, the constraint is at most 0.2 at each of the 4 clients on" in printed
@@ -66,22 +66,22 @@ def test_a_certified_model_predicts(certified, home):
     assert run.certificate["verdict"] == "meets"
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
     rows = large_table()
-    kept = sum(run.clients["rows"])
-    assert 0.39 * len(rows) < kept < 0.43 * len(rows), "to learn from"
+    train_rows = sum(run.clients["rows"])
+    assert 0.39 * len(rows) < train_rows < 0.43 * len(rows), "training rows"
 
 
-def test_what_cannot_be_certified_is_said_before_and_after_and_is_no_answer(refused):
-    run, printed = refused
+def test_too_few_rows_are_not_certified(uncertified):
+    run, printed = uncertified
     assert "needs 299 applicable rows per client" in printed
     assert "Too few rows for any model at" in printed
     assert "Not certified: there is no 95% confidence" in printed
     assert "The same rows have certified 1 model of other runs." in printed
     assert run.about["certification"] | {"certified": False, "earlier_certificates": 1} == run.about["certification"]
-    assert not run.about["violating"], "on the rows it learnt from it keeps the bound"
+    assert not run.about["violating"], "the bound holds on the training rows"
 
 
-def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
-    run, _ = refused
+def test_predict_requires_uncertified_flag(uncertified, home, tmp_path):
+    run, _ = uncertified
     new = tmp_path / "new.csv"
     large_table().head(5).drop(columns=["diagnosis"]).to_csv(new, index=False)
     printed = invoke("predict", run.folder, new, code=2)
@@ -94,26 +94,26 @@ def test_predict_refuses_unless_it_is_told_to_go_on(refused, home, tmp_path):
     assert ss.load(run.folder, allow_uncertified=True).probability(large_table().head(2)).shape == (2,)
 
 
-def test_the_report_says_it(certified, refused):
+def test_report_shows_certification(certified, uncertified):
     from softswitch.results.report.clients import judge_run, summarise_clients
 
     assert judge_run(certified[0], summarise_clients(certified[0]))[:2] == ("good", "Certified")
-    short = judge_run(refused[0], summarise_clients(refused[0]))
-    assert short[:2] == ("unsure", "Not certified")
-    assert "more rows" in short.counts
+    judgement = judge_run(uncertified[0], summarise_clients(uncertified[0]))
+    assert judgement[:2] == ("unsure", "Not certified")
+    assert "more rows" in judgement.counts
 
 
-def test_resuming_goes_through_all_runs_again_to_the_same_model(certified, home):
-    """Finished runs are read from their checkpoints, and rows that certified once are counted as looked at."""
+def test_resume_reproduces_certified_model(certified, home):
+    """Finished runs are restored from their checkpoints, and reuse of the certification rows is counted."""
     run, _ = certified
     before = run.params["[0]['w']"]
-    again = training.resume(run.folder, progress=False)
-    np.testing.assert_array_equal(np.asarray(again.result.params[0]["w"]), before)
-    assert again.aim["earlier_certificates"] >= 1
+    resumed = training.resume(run.folder, progress=False)
+    np.testing.assert_array_equal(np.asarray(resumed.result.params[0]["w"]), before)
+    assert resumed.aim["earlier_certificates"] >= 1
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_an_estimator_is_trained_for_its_certificate_and_refuses_without():
+def test_uncertified_estimator_refuses_to_predict():
     table = hospital_table()
     X, y = table.drop(columns=["hospital", "diagnosis"]), (table["diagnosis"] == "malignant").to_numpy()
     model = ss.BoundedClassifier("miss-rate", 0.02, rounds=100, held_out=0.3, validation=0.2)

@@ -1,4 +1,4 @@
-"""What a model does at each client: against counts by hand and scikit-learn."""
+"""Client metrics, compared with hand-computed counts and scikit-learn."""
 
 import math
 
@@ -11,15 +11,15 @@ from softswitch.tables import metrics
 BINARY = metrics.METRICS["binary"]
 
 
-def test_rates_of_two_classes():
+def test_binary_error_rates():
     y, score = np.array([1, 1, 1, 1, 0, 0, 0]), np.array([1.0, 0.0, -1.0, 2.0, -1.0, 0.5, 0.0])
-    assert BINARY["miss_rate"](y, score) == 0.5  # a score of 0 is decided negative
+    assert BINARY["miss_rate"](y, score) == 0.5  # a score of 0 is classified as negative
     assert BINARY["false_alarm_rate"](y, score) == pytest.approx(1 / 3)
     assert math.isnan(BINARY["miss_rate"](y[4:], score[4:]))
     assert math.isnan(BINARY["false_alarm_rate"](y[:4], score[:4]))
 
 
-def test_auc_is_that_of_scikit_learn_also_with_ties():
+def test_auc_with_ties_matches_scikit_learn():
     draw = np.random.default_rng(0)
     for _ in range(20):
         y, score = draw.integers(0, 2, 40), np.round(draw.normal(size=40), 1)
@@ -28,7 +28,7 @@ def test_auc_is_that_of_scikit_learn_also_with_ties():
     assert math.isnan(metrics.auc(np.ones(3), np.zeros(3)))
 
 
-def test_numbers_and_several_classes():
+def test_regression_and_multiclass_metrics():
     assert metrics.METRICS["number"]["mean_absolute_error"](np.array([1.0, 2.0]), np.array([2.0, 4.0])) == 1.5
     y, score = np.array([0, 0, 1, 2]), np.eye(4, 3)[[0, 1, 1, 0]]
     assert metrics.METRICS["multiclass"]["error_rate"](y, score) == 0.5

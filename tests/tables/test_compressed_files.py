@@ -1,4 +1,4 @@
-"""Packed tables, and such as are made to do harm."""
+"""Compressed tables, including malicious ones."""
 
 import gzip
 import lzma
@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from softswitch.support.files import MAX_BYTES_VARIABLE
-from softswitch.tables import text_file as unpacked
+from softswitch.tables import text_file
 from softswitch.tables.table import read_table
 from softswitch.tables.text_file import open_bytes
 
 TEXT = b"a,b\n" + b"1,x\n" * 50_000
 
 
-def test_several_streams_one_after_the_other(tmp_path):
+def test_concatenated_gzip_streams(tmp_path):
     half = len(TEXT) // 2
     file = tmp_path / "t.csv.gz"
     file.write_bytes(gzip.compress(TEXT[:half]) + gzip.compress(TEXT[half:]))
@@ -27,8 +27,8 @@ def test_several_streams_one_after_the_other(tmp_path):
     assert len(read_table(file)) == 50_000
 
 
-def test_a_table_that_grows_beyond_measure(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpacked, "HARMLESS", 1 << 20)
+def test_gzip_bomb_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "HARMLESS", 1 << 20)
     file = tmp_path / "t.csv.gz"
     file.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * (1 << 20)))
     with pytest.raises(ValueError, match=r"t.csv.* uncompressed, over 200 times as much.*SOFTSWITCH_MAX_FILE_BYTES"):
@@ -40,9 +40,9 @@ def test_a_table_that_grows_beyond_measure(tmp_path, monkeypatch):
     assert len(read_table(file)) == 1 << 20
 
 
-def test_a_large_table_that_is_not_packed_is_refused_only_by_its_cap(tmp_path, monkeypatch):
+def test_uncompressed_table_size_limit(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_bytes(b"a,b\n" + b"0,0\n" * (1 << 16))
-    monkeypatch.setattr(unpacked, "HARMLESS", 1)
+    monkeypatch.setattr(text_file, "HARMLESS", 1)
     assert len(read_table(tmp_path / "t.csv")) == 1 << 16
     monkeypatch.setenv(MAX_BYTES_VARIABLE, "1000")
     with pytest.raises(ValueError, match=r"t.csv has 262 kB, but the limit is 1 kB"):
@@ -50,7 +50,7 @@ def test_a_large_table_that_is_not_packed_is_refused_only_by_its_cap(tmp_path, m
 
 
 @pytest.mark.parametrize("keep", [0, 3, 0.5, 0.9])
-def test_a_packed_table_that_is_cut_short(tmp_path, keep):
+def test_truncated_gzip_is_rejected(tmp_path, keep):
     file = tmp_path / "t.csv.gz"
     content = gzip.compress(TEXT)
     file.write_bytes(content[: int(keep if keep > 1 else keep * len(content))])
@@ -58,14 +58,14 @@ def test_a_packed_table_that_is_cut_short(tmp_path, keep):
         read_table(file)
 
 
-def test_an_xz_file_that_needs_much_memory(tmp_path):
+def test_xz_memory_limit(tmp_path):
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
     (tmp_path / "t.csv.xz").write_bytes(lzma.compress(TEXT, filters=filters))
     with pytest.raises(ValueError, match=r"t.csv.xz could not be unpacked: Memory usage limit exceeded"):
         read_table(tmp_path / "t.csv.xz")
 
 
-def test_an_excel_file_with_a_cell_far_away(tmp_path):
+def test_excel_with_distant_cell_is_rejected(tmp_path):
     book = openpyxl.Workbook()
     book.active.append(["a", "b"])
     book.active.append([1, 2])
@@ -77,8 +77,8 @@ def test_an_excel_file_with_a_cell_far_away(tmp_path):
         read_table(tmp_path / "far.xlsx")
 
 
-def test_parquet_that_grows_beyond_measure(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpacked, "HARMLESS", 1 << 20)
+def test_parquet_bomb_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "HARMLESS", 1 << 20)
     pq.write_table(pa.table({"a": np.zeros(1 << 20), "b": ["x"] * (1 << 20)}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t.parquet .* uncompressed, over 200 times as much"):
         read_table(tmp_path / "t.parquet")

@@ -1,4 +1,4 @@
-"""The registry of constraint kinds: descriptions, and a kind that is added to it."""
+"""Registry of constraint kinds: descriptions, and registration of a new kind."""
 
 import jax.numpy as jnp
 import pytest
@@ -23,7 +23,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_sentence(kind):
+def test_every_kind_has_description(kind):
     sentence = KINDS[kind].describe_bound(0.05, **NAMES)
     assert sentence.startswith("At every hospital, ")
     assert sentence.endswith(".")
@@ -31,7 +31,7 @@ def test_every_kind_has_a_sentence(kind):
     assert ("sex = F" in sentence) == KINDS[kind].uses_groups
 
 
-def test_sentences():
+def test_descriptions():
     missed = KINDS["miss-rate"].describe_bound(0.05, **NAMES)
     assert missed == (
         "At every hospital, at most 5% of the rows with diagnosis = malignant may be missed (classified otherwise)."
@@ -41,7 +41,7 @@ def test_sentences():
     assert "at most 1 percentage point between" in KINDS["decision-parity"].describe_bound(0.01, **NAMES)
 
 
-def test_kinds_of_labels_and_estimators():
+def test_kinds_by_label_type():
     assert kind_names("multiclass") == ("error-rate", "class-miss-rate")
     assert kind_names("number") == ("mean-error", "absolute-error", "coverage")
     assert set(kind_names("binary", "multiclass")) | set(kind_names("number")) == set(KINDS)
@@ -68,7 +68,7 @@ def toy():
     del KINDS[kind.name]
 
 
-def test_a_registered_kind_is_trained_described_and_reported(toy, tmp_path):
+def test_registered_kind_is_trained_and_reported(toy, tmp_path):
     table().to_csv(tmp_path / "cases.csv", index=False)
     (tmp_path / "toy.toml").write_text(SETTINGS.replace("[task]", '[task]\nkind = "squared-score"'))
     trained = training.train(tmp_path / "toy.toml", progress=False)
@@ -81,13 +81,13 @@ def test_a_registered_kind_is_trained_described_and_reported(toy, tmp_path):
     assert "squared-score" in kind_names("binary")
 
 
-def test_a_registered_kind_is_offered_by_its_estimator(toy):
+def test_estimator_accepts_registered_kind(toy):
     x, y = table()[["a", "b"]], table()["y"]
     model = ss.BoundedClassifier("squared-score", 0.5, rounds=20, step_size=0.5).fit(x, y, clients=table()["ward"])
     assert model.worst_constraint_ <= 0.5
 
 
-def test_settings_accept_a_registered_kind(toy):
+def test_settings_accept_registered_kind(toy):
     data = {"file": "a.csv", "label": "y", "client": "ward"}
     assert parse_config({"data": data, "task": {"kind": toy.name}}).task.kind == toy.name
     with pytest.raises(ValueError, match=r"task\.kind must be one of .*squared-score, but is 'cubed-score'"):

@@ -1,4 +1,4 @@
-"""Dates and times of day, and what features they become."""
+"""Parsing of dates and times of day, and their encoding as features."""
 
 import datetime
 
@@ -34,20 +34,20 @@ FORMATS = (
     moments=st.lists(
         st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2069, 1, 1)), min_size=1, max_size=6
     ),
-    written=st.sampled_from(FORMATS),
+    date_format=st.sampled_from(FORMATS),
 )
-def test_dates_are_read_as_they_were_written(moments, written):
-    order = "mdy" if written.startswith("%m") else "dmy"
-    exact = [datetime.datetime.strptime(one.strftime(written), written) for one in moments]
-    values = pd.Series([*(one.strftime(written) for one in moments), None], name="date")
-    found = parse_datetimes(values, order)
+def test_dates_are_parsed_in_every_format(moments, date_format):
+    order = "mdy" if date_format.startswith("%m") else "dmy"
+    exact = [datetime.datetime.strptime(one.strftime(date_format), date_format) for one in moments]
+    values = pd.Series([*(one.strftime(date_format) for one in moments), None], name="date")
+    parsed = parse_datetimes(values, order)
     days = [(one - datetime.datetime(1970, 1, 1)).days for one in exact]
-    np.testing.assert_array_equal(found.days, [*days, np.nan])
-    if "%M" in written:
+    np.testing.assert_array_equal(parsed.days, [*days, np.nan])
+    if "%M" in date_format:
         hours = [one.hour + one.minute / 60 + (one.second + one.microsecond / 1e6) / 3600 for one in exact]
-        np.testing.assert_allclose(found.hours, [*hours, np.nan], atol=1e-9)
+        np.testing.assert_allclose(parsed.hours, [*hours, np.nan], atol=1e-9)
     else:
-        assert np.isnan(found.hours).all()
+        assert np.isnan(parsed.hours).all()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_dates_are_read_as_they_were_written(moments, written):
         (["2013-01-05", "2013-01-13"], (None, None)),
     ],
 )
-def test_the_whole_column_tells_which_number_is_the_day(cells, orders):
+def test_day_month_order_is_inferred_from_column(cells, orders):
     assert tuple(parse_datetimes(pd.Series(cells), order).order for order in ("dmy", "mdy")) == orders
 
 
@@ -77,33 +77,33 @@ def test_the_whole_column_tells_which_number_is_the_day(cells, orders):
         [None],
     ],
 )
-def test_what_is_no_moment(cells):
+def test_non_dates_are_not_parsed(cells):
     assert parse_datetimes(pd.Series(cells)) is None
 
 
-def test_features_of_dates_by_hand():
-    """Two days a year apart and one at its middle: course, season, weekday, and an empty cell that is told."""
+def test_date_features():
+    """Encode two dates a year apart, one in between, and an empty cell."""
     table = pd.DataFrame({"d": ["2013-01-01", "2014-01-01", "2013-07-02", None]})
     encoding = Encoding.fit(table, ["d"])
     assert encoding.features == ("d day", "d season sin", "d season cos", "d Wednesday", "d is empty")
     days = np.array([0, 365, 182])
-    course = (days - days.mean()) / days.std()
-    turn = 2 * np.pi * np.array([0, 0, 182]) / 365.25
-    expected = np.stack([course, np.sin(turn), np.cos(turn), [0, 1, 0], np.zeros(3)], axis=1)
-    found = encoding.encode(table)
-    np.testing.assert_allclose(found[:3], expected, atol=1e-6)
-    np.testing.assert_array_equal(found[3], [0, 0, 0, 0, 1])
+    trend = (days - days.mean()) / days.std()
+    angle = 2 * np.pi * np.array([0, 0, 182]) / 365.25
+    expected = np.stack([trend, np.sin(angle), np.cos(angle), [0, 1, 0], np.zeros(3)], axis=1)
+    encoded = encoding.encode(table)
+    np.testing.assert_allclose(encoded[:3], expected, atol=1e-6)
+    np.testing.assert_array_equal(encoded[3], [0, 0, 0, 0, 1])
 
 
-def test_features_of_times_by_hand():
+def test_time_features():
     table = pd.DataFrame({"t": ["00:00", "06:00", "18:00"]})
     encoding = Encoding.fit(table, ["t"])
     assert encoding.features == ("t hour sin", "t hour cos")
     np.testing.assert_allclose(encoding.encode(table), [[0, 1], [1, 0], [-1, 0]], atol=1e-6)
 
 
-def test_few_new_rows_are_read_as_training_was():
-    """A date that could be meant either way has the training rows' order, unless the new column tells another."""
+def test_ambiguous_dates_use_training_order():
+    """Ambiguous dates have the order of the training rows unless the new column determines another."""
     encoding = Encoding.fit(pd.DataFrame({"d": ["01/13/2013", "05/02/2013", "12/24/2013"]}), ["d"])
     same = encoding.encode(pd.DataFrame({"d": ["2013-05-02"]}))
     np.testing.assert_array_equal(encoding.encode(pd.DataFrame({"d": ["05/02/2013"]})), same)
@@ -115,8 +115,8 @@ def test_few_new_rows_are_read_as_training_was():
         encoding.encode(pd.DataFrame({"d": ["12:30"]}))
 
 
-def test_the_order_is_told_by_all_rows_of_a_table():
-    """Of the training rows alone it could be meant either way."""
+def test_date_order_is_inferred_from_all_rows():
+    """The training rows alone are ambiguous."""
     whole = pd.DataFrame({"d": ["05/02/2013", "06/03/2013", "12/24/2013"]})
     encoding = Encoding.fit(whole.iloc[:2], ["d"], whole)
     assert encoding.columns[0].order == "mdy"

@@ -1,4 +1,4 @@
-"""scikit-learn's contract, and the guarantee as attributes."""
+"""scikit-learn compatibility of the estimators, and their fitted attributes."""
 
 import json
 import os
@@ -27,8 +27,8 @@ import softswitch as ss
 
 import sys
 
-found = check_estimator(eval(sys.argv[1]), on_fail=None)
-print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in found]))
+results = check_estimator(eval(sys.argv[1]), on_fail=None)
+print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for one in results]))
 """
 
 
@@ -36,20 +36,20 @@ print(json.dumps([[one["check_name"], one["status"], str(one["exception"])] for 
 @pytest.mark.parametrize(
     "estimator", ['ss.BoundedClassifier("neyman-pearson", 0.1)', "ss.BoundedClassifier()", "ss.BoundedRegressor()"]
 )
-def test_scikit_learns_own_checks(estimator):
-    """In a process of its own, where XLA optimises less: many small programs are compiled.
+def test_scikit_learn_estimator_checks(estimator):
+    """Run the checks in a subprocess with less XLA optimisation, because they compile many small programs.
 
-    Kinds that compare groups are missing: these checks do not pass groups to fit.
+    Kinds that compare groups are excluded because these checks do not pass groups to fit.
     """
     flags = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CHECKS, estimator], capture_output=True, text=True, env=flags, check=False
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    outcome = json.loads(done.stdout.splitlines()[-1])
-    failed = [one for one in outcome if one[1] not in ("passed", "skipped")]
+    assert process.returncode == 0, process.stderr[-2000:]
+    results = json.loads(process.stdout.splitlines()[-1])
+    failed = [one for one in results if one[1] not in ("passed", "skipped")]
     assert failed == []
-    assert sum(status == "passed" for _, status, _ in outcome) > 40
+    assert sum(status == "passed" for _, status, _ in results) > 40
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def fitted(cases):
     )
 
 
-def test_the_guarantee_is_an_attribute(cases, fitted):
+def test_fitted_attributes(cases, fitted):
     frame, malignant, _ = cases
     assert fitted.status_.ok
     assert fitted.worst_constraint_ <= 0.2
@@ -78,20 +78,20 @@ def test_the_guarantee_is_an_attribute(cases, fitted):
     assert fitted.score(frame, malignant) > 0.85
 
 
-def test_the_start_and_a_constant_are_put_beside_the_answer(fitted):
+def test_baselines_of_fitted_model(fitted):
     start, constant = fitted.result_.baselines
     assert (start.name, constant.name) == ("the start", "best constant prediction")
     assert constant.objective == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)  # misses cost 0.2
-    assert not any(found.code.startswith("no-better") for found in fitted.result_.diagnostics)
+    assert not any(diagnostic.code.startswith("no-better") for diagnostic in fitted.result_.diagnostics)
 
 
-def test_labels_that_the_features_tell_nothing_of():
+def test_uninformative_features_are_diagnosed():
     generator = np.random.default_rng(0)
     features, labels = np.ones((300, 2)), generator.choice([0, 1], 300)
     fitted = ss.BoundedClassifier(
         "neyman-pearson", 0.6, rounds=200, sampling=ss.Sampling.automatic(batch_size=None)
     ).fit(features, labels)
-    assert "no-better-than-constant" in [finding.code for finding in fitted.result_.diagnostics]
+    assert "no-better-than-constant" in [diagnostic.code for diagnostic in fitted.result_.diagnostics]
 
 
 def test_probabilities_and_decisions_agree(cases, fitted):
@@ -103,13 +103,13 @@ def test_probabilities_and_decisions_agree(cases, fitted):
 
 def test_pickle_and_clone(cases, fitted):
     frame, _, _ = cases
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))
+    restored = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(restored.predict_proba(frame), fitted.predict_proba(frame))
     assert clone(fitted).get_params() == fitted.get_params()
 
 
 @pytest.mark.slow
-def test_a_grid_search_over_alpha_in_a_pipeline(cases):
+def test_grid_search_over_alpha_in_pipeline(cases):
     frame, malignant, hospital = cases
     names = np.where(malignant == 1, "malignant", "benign")
     steps = make_pipeline(MinMaxScaler(), ss.BoundedClassifier("neyman-pearson", 0.3, rounds=100))
@@ -120,8 +120,8 @@ def test_a_grid_search_over_alpha_in_a_pipeline(cases):
     assert search.best_estimator_[-1].result_.names == ("north", "south", "west")
 
 
-def test_a_rate_that_predictions_keep(cases):
-    """What is bounded is the share of wrong decisions that ``predict`` makes."""
+def test_predictions_satisfy_miss_rate_bound(cases):
+    """The bound applies to the miss rate of ``predict``."""
     frame, malignant, hospital = cases
     model = ss.BoundedClassifier("miss-rate", 0.05, rounds=400).fit(frame, malignant, clients=hospital)
     assert model.status_.ok
@@ -135,8 +135,8 @@ def test_a_rate_that_predictions_keep(cases):
         ss.BoundedClassifier("decision-parity").fit(frame, malignant)
 
 
-def test_parity():
-    """Two groups whose labels differ: the gap is kept at both branches."""
+def test_demographic_parity_bound():
+    """The labels of two groups differ, and the gap is bounded at both branches."""
     generator = np.random.default_rng(0)
     sex = generator.choice(["F", "M"], 2000)
     frame = pd.DataFrame({"a": generator.normal(size=2000) + (sex == "M"), "b": generator.normal(size=2000)})
@@ -160,14 +160,14 @@ def test_parity():
     assert free.worst_objective_ < parity.worst_objective_
 
 
-def test_a_network(cases):
+def test_network_with_hidden_layer(cases):
     frame, malignant, hospital = cases
     deep = ss.BoundedClassifier("neyman-pearson", 0.3, hidden=(8,), rounds=300).fit(frame, malignant, clients=hospital)
     assert deep.status_.ok
     assert [layer["w"].shape for layer in deep.params_] == [(8, 8), (8, 1)]
 
 
-def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases):
+def test_defaults_and_automatic_settings(cases):
     frame, malignant, hospital = cases
     assert ss.BoundedClassifier("neyman-pearson").get_params() == {
         "kind": "neyman-pearson",
@@ -194,7 +194,7 @@ def test_what_is_not_given_is_chosen_and_with_a_step_size_as_in_the_paper(cases)
     network = hidden.fit(frame, malignant, clients=hospital).result_
     assert network.restarts
     assert "layers" in network.auto_settings["method"]
-    assert len(network.history) < 20_000, "it took its time"
+    assert len(network.history) < 20_000, "the time limit did not stop training"
     paper = ss.BoundedClassifier("neyman-pearson", 0.2, step_size=0.5).fit(frame, malignant, clients=hospital).result_
     assert (paper.restarts, len(paper.history)) == ((), 1000)
     assert paper.selected.startswith("mean of the")

@@ -1,4 +1,4 @@
-"""What columns are, by looking at them; what is proposed of a table; and which columns tell the label."""
+"""Column inspection, proposed roles of columns, and columns that leak the label."""
 
 import numpy as np
 import pandas as pd
@@ -23,12 +23,12 @@ ROWS = 400
 DRAWS = np.random.default_rng(0)
 
 
-def seen(values, name="x"):
+def inspect_values(values, name="x"):
     return inspect_column(pd.Series(values, name=name))
 
 
 @pytest.mark.parametrize(
-    ("values", "name", "what", "reason"),
+    ("values", "name", "content", "reason"),
     [
         (DRAWS.normal(size=ROWS), "x", "number", None),
         (DRAWS.integers(0, 50, ROWS), "x", "whole number", None),
@@ -55,20 +55,20 @@ def seen(values, name="x"):
         ),
     ],
 )
-def test_what_a_column_is(values, name, what, reason):
-    found = seen(values, name)
-    assert found.content == what
-    assert (found.reason is None) == (reason is None)
-    assert reason is None or reason in found.reason
+def test_column_content(values, name, content, reason):
+    column = inspect_values(values, name)
+    assert column.content == content
+    assert (column.reason is None) == (reason is None)
+    assert reason is None or reason in column.reason
 
 
-def test_remarks_on_columns():
-    assert "could also have the month first" in seen(["05/01/2013", "06/02/2013"]).remark
-    assert seen(["13/01/2013", "06/02/2013"]).remark == "read with the day first"
+def test_date_order_remarks():
+    assert "could also have the month first" in inspect_values(["05/01/2013", "06/02/2013"]).remark
+    assert inspect_values(["13/01/2013", "06/02/2013"]).remark == "read with the day first"
 
 
-def test_words_among_numbers():
-    """Where but for a few words all are numbers, or dates; not where they are codes, or the words are many."""
+def test_non_numeric_cells():
+    """A few words among numbers or dates are returned, but not among codes, nor if there are many words."""
     numbers = [str(i / 4) for i in range(97)]
     assert non_numeric_cells(pd.Series([*numbers, "unknown", "unknown", "n. k."])) == ["unknown", "n. k."]
     assert non_numeric_cells(pd.Series(["2013-01-05"] * 30 + ["soon"])) == ["soon"]
@@ -78,12 +78,12 @@ def test_words_among_numbers():
     assert non_numeric_cells(pd.Series(range(30))) == []
 
 
-def test_parts_of_names():
+def test_split_name():
     assert split_name("storeId") == split_name("store_id") == split_name("Store.ID") == ["store", "id"]
 
 
 @pytest.mark.parametrize(
-    ("values", "what"),
+    ("values", "label_type"),
     [
         ([0, 1, 1], "binary"),
         (["a", "b", None], "binary"),
@@ -94,8 +94,8 @@ def test_parts_of_names():
         ([1.5, 2.5, 3.0], "number"),
     ],
 )
-def test_what_a_label_is(values, what):
-    assert infer_label_type(pd.Series(values)) == what
+def test_infer_label_type(values, label_type):
+    assert infer_label_type(pd.Series(values)) == label_type
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_what_a_label_is(values, what):
         ([0, 5, 5], 5, False),
     ],
 )
-def test_the_positive_class(values, positive, guess):
-    found = positive_class(pd.Series(values))
-    assert found.value == positive
-    assert type(found.value) is type(positive)
-    assert ("guess" in found.why) == guess
-    assert found.share == pytest.approx(pd.Series(values).dropna().eq(positive).mean())
+def test_positive_class(values, positive, guess):
+    inferred = positive_class(pd.Series(values))
+    assert inferred.value == positive
+    assert type(inferred.value) is type(positive)
+    assert ("guess" in inferred.why) == guess
+    assert inferred.share == pytest.approx(pd.Series(values).dropna().eq(positive).mean())
 
 
 def hospitals():
@@ -144,14 +144,16 @@ def roles(table, label=None):
     return clear_choice(labels), clear_choice(client_candidates(survey, len(table), label or labels[0].name))
 
 
-def test_roles_that_names_tell():
+def test_roles_are_inferred_from_names():
     table = hospitals()
     assert roles(table) == ("outcome", "hospital")
     assert roles(table.rename(columns={"hospital": "addr_state"})) == ("outcome", "addr_state")
-    assert roles(table.rename(columns={"outcome": "is_late"}))[0] == "is_late"  # the last, the only one of two values
+    assert (
+        roles(table.rename(columns={"outcome": "is_late"}))[0] == "is_late"
+    )  # the last column, and the only binary one
 
 
-def test_roles_in_doubt_are_not_guessed():
+def test_ambiguous_roles_are_not_guessed():
     table = hospitals()
     assert roles(table.rename(columns={"hospital": "shade"})) == ("outcome", None)
     assert roles(table.assign(clinic=table["hospital"]))[1] is None
@@ -160,13 +162,13 @@ def test_roles_in_doubt_are_not_guessed():
     assert roles(table.rename(columns={"colour": "device_protection"}))[1] == "hospital"
 
 
-def reasons(table, what="binary"):
+def reasons(table, label_type="binary"):
     survey = [inspect_column(table[name]) for name in table]
-    return reasons_to_ignore(table, survey, "outcome", "hospital", what)
+    return reasons_to_ignore(table, survey, "outcome", "hospital", label_type)
 
 
-def test_copies_of_the_label_are_found():
-    """In words, in numbers, by what is empty, in bins; also where a few rows differ. Not what merely helps."""
+def test_label_copies_are_detected():
+    """Copies as words, numbers, missing values or bins are detected, but not merely predictive columns."""
     table = hospitals()
     late = (table["outcome"] == "late").to_numpy()
     noise = DRAWS.normal(size=len(table))
@@ -176,44 +178,44 @@ def test_copies_of_the_label_are_found():
     table["middle"] = np.where(late, 0, np.sign(noise) * 9) + noise
     table["helps"] = 2.5 * late + noise
     table["date"] = np.where(late, "2014-01-01", "2013-01-01")
-    found = reasons(table)
-    assert set(found) == {"id", "code", "delay", "reason", "middle", "date"}
-    assert "a near copy of outcome (AUC 1.000); is it known when a prediction is needed?" in found["code"]
-    mostly = pd.Series(np.where(DRAWS.random(len(table)) < 0.004, ~late, late))
-    assert label_association(mostly, table["outcome"], "binary") > 0.99
+    ignored = reasons(table)
+    assert set(ignored) == {"id", "code", "delay", "reason", "middle", "date"}
+    assert "a near copy of outcome (AUC 1.000); is it known when a prediction is needed?" in ignored["code"]
+    noisy_copy = pd.Series(np.where(DRAWS.random(len(table)) < 0.004, ~late, late))
+    assert label_association(noisy_copy, table["outcome"], "binary") > 0.99
     words = pd.Series([f"w{i}" for i in DRAWS.integers(0, 500, len(table))])
-    assert label_association(words, table["outcome"], "binary") < 0.7  # learnt and looked at on different rows
+    assert label_association(words, table["outcome"], "binary") < 0.7  # fitted and evaluated on different rows
     assert label_association(table["helps"], table["outcome"], "binary") < 0.98
 
 
-def test_copies_of_several_classes_and_of_numbers_are_found():
-    wanted = pd.Series(DRAWS.choice(["a", "b", "c"], ROWS, p=[0.9, 0.05, 0.05]))
-    assert label_association(wanted.map({"a": 1, "b": 2, "c": 3}), wanted, "multiclass") == 1
-    assert label_association(pd.Series(["x"] * ROWS), wanted, "multiclass") == pytest.approx(1 / 3)
+def test_multiclass_and_numeric_label_copies():
+    label = pd.Series(DRAWS.choice(["a", "b", "c"], ROWS, p=[0.9, 0.05, 0.05]))
+    assert label_association(label.map({"a": 1, "b": 2, "c": 3}), label, "multiclass") == 1
+    assert label_association(pd.Series(["x"] * ROWS), label, "multiclass") == pytest.approx(1 / 3)
     price = pd.Series(np.exp(DRAWS.normal(size=ROWS)))
     assert label_association(-np.log(price), price, "number") > 0.99
     assert label_association(price + DRAWS.normal(size=ROWS), price, "number") < 0.95
 
 
-def test_what_is_to_be_said_of_a_table():
+def test_table_remarks():
     table = hospitals()
     table.loc[:4, "outcome"] = None
     table.loc[5:7, "hospital"] = ["tiny", "tiny", "small"]
     table.loc[10, "hospital"] = None
     table = pd.concat([table, table.iloc[20:27]], ignore_index=True)
     survey = [inspect_column(table[name]) for name in table]
-    said = "\n".join(remarks(table, survey, "outcome", "hospital", ["id"]))
-    for words in (
+    text = "\n".join(remarks(table, survey, "outcome", "hospital", ["id"]))
+    for remark in (
         "5 of 607 rows have no label (outcome) and are dropped",
         "1 of 607 rows have no client",
         "7 of 607 rows duplicate another",
     ):
-        assert words in said
+        assert remark in text
     clean = hospitals()
     assert remarks(clean, [inspect_column(clean[name]) for name in clean], "outcome", "hospital", ["id"]) == []
 
 
-def test_values_by_words_of_the_command_line():
+def test_parse_value():
     assert parse_value(pd.Series([1.0, 0.0, None]), "1", "--positive") == 1
     assert parse_value(pd.Series([True, False]), "True", "--positive") is True
     with pytest.raises(ValueError, match="--positive, a value of 'y', must be one of 'a', 'b', but is 'x'"):

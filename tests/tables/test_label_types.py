@@ -1,4 +1,4 @@
-"""What a label is, and how it becomes y and predictions."""
+"""Label types: fitting, encoding and decoding."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +18,7 @@ from softswitch.tables.labels import (
 ALL = np.ones(4, bool)
 
 
-def test_two_classes():
+def test_binary_label():
     label = fit_binary_label(pd.Series(["late", "on time", "late", "late"]), "late")
     assert label == BinaryLabel("on time", "late")
     np.testing.assert_array_equal(label.encode(pd.Series(["late", "on time"])), [1, 0])
@@ -28,10 +28,10 @@ def test_two_classes():
     assert "positive: 'late', 75.0%" in describe_label(label, np.array([1, 0, 1, 1]))
 
 
-def test_several_classes():
+def test_multiclass_label():
     label = fit_multiclass_label(pd.Series([3, 1, 2, 3]), np.array([True, True, False, True]))
     assert label == MulticlassLabel((1, 2, 3), (1 / 3, 0.0, 2 / 3))
-    np.testing.assert_array_equal(label.encode(pd.Series(["2", "3"])), [1, 2])  # a file knows no types
+    np.testing.assert_array_equal(label.encode(pd.Series(["2", "3"])), [1, 2])  # text files do not store types
     scores = jnp.array([[0.0, 1.0, 0.5], [2.0, 1.0, 0.0]])
     assert label.decode(scores).tolist() == [2, 1]
     assert list(label.probabilities(scores)) == ["probability_1", "probability_2", "probability_3"]
@@ -39,7 +39,7 @@ def test_several_classes():
     assert np.isfinite(label.constant([{"w": jnp.zeros((1, 3)), "b": jnp.zeros(3)}], 1.0)[0]["b"]).all()
 
 
-def test_amounts():
+def test_number_label():
     label = fit_number_label(pd.Series([0.0, 10.0, 20.0, 1000.0]), np.array([True, True, True, False]))
     assert label.mean == 10
     assert label.scale == pytest.approx(np.std([0, 10, 20]))
@@ -59,7 +59,7 @@ def test_amounts():
         ([1, 2, 3], ("binary", "multiclass"), "multiclass"),
     ],
 )
-def test_choice_of_the_label_type(values, supported, expected):
+def test_fit_label_selects_type(values, supported, expected):
     assert fit_label(pd.Series(values), np.ones(len(values), bool), supported).type == expected
 
 

@@ -1,4 +1,4 @@
-"""softswitch train with a [privacy] section: nothing looks at rows uncounted, and what would is refused."""
+"""``softswitch train`` with a [privacy] section: every use of the rows is accounted for or rejected."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def home(tmp_path_factory):
     return folder
 
 
-def settings(home, old, new, name="other.toml"):
+def write_settings(home, old, new, name="other.toml"):
     assert old in SETTINGS
     (home / name).write_text(SETTINGS.replace(old, new))
     return home / name
@@ -64,30 +64,30 @@ def settings(home, old, new, name="other.toml"):
 
 @pytest.fixture(scope="module")
 def trained(home):
-    done = CliRunner().invoke(app, ["train", str(home / "settings.toml")])
-    assert done.exit_code in (0, 1), done.output
-    return open_run(max((home / "runs").iterdir())), done.output
+    result = CliRunner().invoke(app, ["train", str(home / "settings.toml")])
+    assert result.exit_code in (0, 1), result.output
+    return open_run(max((home / "runs").iterdir())), result.output
 
 
-def test_a_run_is_private_and_certified_from_the_command_line(trained, home):
-    run, said = trained
+def test_train_command_with_privacy(trained, home):
+    run, printed = trained
     assert run.about["privacy"]["delta"] == 1e-4
-    assert all(3.9 < own <= 4 for own in run.about["privacy"]["epsilon"])
+    assert all(3.9 < epsilon <= 4 for epsilon in run.about["privacy"]["epsilon"])
     assert run.certificate["epsilon"] == pytest.approx(2, abs=0.05)
-    assert "ε = " in said
+    assert "ε = " in printed
     assert run.about["data"]["sha256"] == "withheld: private data"
-    told = (run.folder / "run.json").read_text()
+    content = (run.folder / "run.json").read_text()
     for name in ("baselines", "groups", "certification"):
-        assert name not in json.loads(told) or not json.loads(told)[name]
-    told_of_clients = {"client", "times_heard", "last_heard_in_round", "epsilon", "objective", "constraint"}
-    assert set(run.clients) == told_of_clients  # no miss rates or the like of held-out rows, which nobody counted
+        assert name not in json.loads(content) or not json.loads(content)[name]
+    expected_columns = {"client", "times_heard", "last_heard_in_round", "epsilon", "objective", "constraint"}
+    assert set(run.clients) == expected_columns  # no error rates on held-out rows, which are not accounted for
     predicted = ss.load(run.folder).predict(cases(1, 50))
     assert len(predicted) == 50
 
 
-def test_features_are_made_of_what_is_declared_alone(home):
-    """Other rows, the same features of a row: no mean, deviation or level of rows is in them."""
-    config = parse_config({**_told(), "data": {**_told()["data"], "file": "cases.csv"}})
+def test_features_use_declared_ranges_only(home):
+    """Features do not depend on means, deviations or levels of the rows."""
+    config = parse_config({**settings_dict(), "data": {**settings_dict()["data"], "file": "cases.csv"}})
     ready = prepare_table(config, home)
     assert ready.encoding.features == ("age", "dose", "sex=M")
     row = pd.DataFrame({"age": [65.0], "dose": [np.nan], "sex": ["?"]})
@@ -95,32 +95,34 @@ def test_features_are_made_of_what_is_declared_alone(home):
     shifted = cases()
     shifted["age"] = shifted["age"] / 2 + 20
     shifted.to_csv(home / "shifted.csv", index=False)
-    other = prepare_table(parse_config({**_told(), "data": {**_told()["data"], "file": "shifted.csv"}}), home)
+    other = prepare_table(
+        parse_config({**settings_dict(), "data": {**settings_dict()["data"], "file": "shifted.csv"}}), home
+    )
     assert other.encoding == ready.encoding
 
 
-def _told():
+def settings_dict():
     return tomllib.loads(SETTINGS)
 
 
-def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
+def test_numeric_label_is_scaled_by_range(home):
     table = cases()
     table["stay"] = np.clip(table["age"] / 4, 0, 30)
     table.drop(columns="ill").to_csv(home / "stays.csv", index=False)
-    told = _told()
-    told["data"] |= {"file": "stays.csv", "label": "stay"}
-    told["task"] = {"kind": "absolute-error", "bound": 5.0}
+    sections = settings_dict()
+    sections["data"] |= {"file": "stays.csv", "label": "stay"}
+    sections["task"] = {"kind": "absolute-error", "bound": 5.0}
     with pytest.raises(ValueError, match=r"data.label_range must be set with privacy"):
-        prepare_table(parse_config(told), home)
-    told["data"]["label_range"] = [0, 30]
+        prepare_table(parse_config(sections), home)
+    sections["data"]["label_range"] = [0, 30]
     assert (
-        prepare_table(parse_config(told), home).label.mean,
-        prepare_table(parse_config(told), home).label.scale,
+        prepare_table(parse_config(sections), home).label.mean,
+        prepare_table(parse_config(sections), home).label.scale,
     ) == (15, 15)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('aim = "bare"', 'aim = "certified"', "run.aim must be 'bare' with privacy"),
         ("certificate_epsilon = 2", "", "data.held_out must be 0 with privacy if privacy.certificate_epsilon"),
@@ -141,20 +143,20 @@ def test_a_label_that_is_a_number_is_scaled_by_its_range(home):
         ),
     ],
 )
-def test_what_would_look_at_rows_uncounted_is_refused_before_a_folder_is_made(home, old, new, said):
+def test_unaccounted_row_access_is_rejected(home, old, new, message):
     before = sorted((home / "runs").iterdir()) if (home / "runs").exists() else []
-    with pytest.raises(ValueError, match=re.escape(said)):
-        training.train(settings(home, old, new))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        training.train(write_settings(home, old, new))
     assert before == (sorted((home / "runs").iterdir()) if (home / "runs").exists() else [])
 
 
-def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch, capsys):
-    """Ended after some rounds it is neither judged nor certified; resumed it is what it would have been.
+def test_private_run_resumes_and_certifies_once(home, trained, monkeypatch, capsys):
+    """A stopped run is not certified, and the resumed run equals the uninterrupted one.
 
-    Its noise is drawn by a secret beside the seed, which stands in the settings; it is gone when the run is over.
+    The noise is drawn from the seed and a secret key, which is deleted when the run is finished.
     """
     monkeypatch.setattr("softswitch.engine.compiled.CHUNK_ROUNDS", 5)
-    monkeypatch.setattr("os.urandom", lambda many: b"\x07" * many)
+    monkeypatch.setattr("os.urandom", lambda size: b"\x07" * size)
 
     def train(*callbacks):
         return training.train(home / "settings.toml", callbacks=callbacks, progress=False)
@@ -169,35 +171,35 @@ def test_a_private_run_goes_on_and_is_certified_once(home, trained, monkeypatch,
     assert key.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="its privacy is"):
         training.resume(stopped.folder, rounds=20)
-    found = training.resume(stopped.folder, progress=False)
-    np.testing.assert_array_equal(found.result.client_constraint, whole.result.client_constraint)
-    assert found.certificate is not None
+    resumed = training.resume(stopped.folder, progress=False)
+    np.testing.assert_array_equal(resumed.result.client_constraint, whole.result.client_constraint)
+    assert resumed.certificate is not None
     assert not key.exists()
     with pytest.raises(ValueError, match=r"is finished: .* privacy budget"):
-        training.resume(found.folder)
-    other = trained[0].clients["constraint"]  # of the same seed, and another secret
+        training.resume(resumed.folder)
+    other = trained[0].clients["constraint"]  # same seed, different noise key
     assert (np.abs(whole.result.client_constraint[:, 0] - other) > 1e-6).all()
 
 
-def test_a_run_whose_secret_is_gone_cannot_go_on(tmp_path):
-    words = noise_key(tmp_path)
-    assert len(words) == 2
-    assert noise_key(tmp_path) == words
+def test_missing_noise_key_prevents_resume(tmp_path):
+    key = noise_key(tmp_path)
+    assert len(key) == 2
+    assert noise_key(tmp_path) == key
     (tmp_path / "round-000000005.safetensors").touch()
     (tmp_path / "noise.key").unlink()
     with pytest.raises(ValueError, match=r"noise.key is .*start a new run"):
         noise_key(tmp_path)
 
 
-def test_the_frontier_is_refused(home):
-    done = CliRunner().invoke(app, ["frontier", str(home / "settings.toml")])
-    assert done.exit_code != 0
-    assert "privacy.epsilon must not be set" in re.sub(r"[\s│]+", " ", done.output)
+def test_frontier_is_rejected_with_privacy(home):
+    result = CliRunner().invoke(app, ["frontier", str(home / "settings.toml")])
+    assert result.exit_code != 0
+    assert "privacy.epsilon must not be set" in re.sub(r"[\s│]+", " ", result.output)
 
 
-def test_settings_are_written_and_read_back(home):
+def test_settings_round_trip(home):
     config = read_config(home / "settings.toml")
     (home / "written.toml").write_text(write_config(config))
     assert read_config(home / "written.toml") == config
-    plain = parse_config({name: part for name, part in _told().items() if name != "privacy"})
+    plain = parse_config({name: part for name, part in settings_dict().items() if name != "privacy"})
     assert "privacy" not in write_config(plain)

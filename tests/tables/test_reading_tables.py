@@ -1,4 +1,4 @@
-"""A table is the same table however its file is written."""
+"""Reading of tables from text files in many formats, Parquet and Excel."""
 
 import bz2
 import gzip
@@ -24,7 +24,7 @@ TABLE = pd.DataFrame(
 )
 
 
-def written(number, decimal, thousands):
+def format_number(number, decimal, thousands):
     text = f"{number:,}" if thousands else str(number)
     return text if decimal == "." else text.translate(str.maketrans({".": ",", ",": "."}))
 
@@ -37,45 +37,45 @@ def written(number, decimal, thousands):
     thousands=st.booleans(),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16"]),
 )
-def test_any_way_of_writing_is_read_alike(tmp_path_factory, numbers, words, separator, decimal, thousands, encoding):
-    """Also a decimal comma in a file with commas between its cells, where these are quoted."""
+def test_text_formats_are_read_equally(tmp_path_factory, numbers, words, separator, decimal, thousands, encoding):
+    """Includes quoted cells with a decimal comma in a comma-separated file."""
     file = tmp_path_factory.mktemp("t") / "t.csv"
     town = [words[i % 4] for i in range(len(numbers))]
-    told = [written(number, decimal, thousands) for number in numbers]
-    pd.DataFrame({"town": town, "x": told, "n": range(len(numbers))}).to_csv(
+    cells = [format_number(number, decimal, thousands) for number in numbers]
+    pd.DataFrame({"town": town, "x": cells, "n": range(len(numbers))}).to_csv(
         file, index=False, sep=separator, encoding=encoding
     )
-    found = read_table(file)
-    assert list(found["town"]) == town
-    np.testing.assert_allclose(found["x"], [float(number) for number in numbers])
-    np.testing.assert_array_equal(found["n"], range(len(numbers)))
+    table = read_table(file)
+    assert list(table["town"]) == town
+    np.testing.assert_allclose(table["x"], [float(number) for number in numbers])
+    np.testing.assert_array_equal(table["n"], range(len(numbers)))
     assert text_format(file).separator == separator
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "txt.xz", "csv.bz2", "parquet", "xlsx"])
-def test_endings(tmp_path, ending):
-    file = tmp_path / f"T.{ending}"
+@pytest.mark.parametrize("extension", ["csv", "tsv.gz", "txt.xz", "csv.bz2", "parquet", "xlsx"])
+def test_file_formats(tmp_path, extension):
+    file = tmp_path / f"T.{extension}"
     text = TABLE.to_csv(index=False, sep="\t").encode()
-    if ending == "parquet":
+    if extension == "parquet":
         TABLE.to_parquet(file)
-    elif ending == "xlsx":
+    elif extension == "xlsx":
         TABLE.to_excel(file, index=False)
     else:
-        pack = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}.get(file.suffix, bytes)
-        file.write_bytes(pack(text))
-    found = read_table(file)
-    assert list(found.columns) == list(TABLE.columns)
+        compress = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}.get(file.suffix, bytes)
+        file.write_bytes(compress(text))
+    table = read_table(file)
+    assert list(table.columns) == list(TABLE.columns)
     for name in TABLE.columns:
-        assert found[name].isna().equals(TABLE[name].isna())
-        assert list(found[name].dropna()) == list(TABLE[name].dropna())
+        assert table[name].isna().equals(TABLE[name].isna())
+        assert list(table[name].dropna()) == list(TABLE[name].dropna())
 
 
-def test_rows_are_encoded_alike_from_files_written_in_other_ways(tmp_path):
-    """Semicolons, decimal commas, thousands, dates with the day first, another mark for empty cells, latin letters."""
+def test_encoding_is_independent_of_file_format(tmp_path):
+    """Semicolons, decimal commas, thousands separators, day-first dates, other empty-cell markers and cp1252."""
     TABLE.to_csv(tmp_path / "one.csv", index=False)
     other = TABLE.assign(
         age=TABLE["age"].map(lambda age: "?" if pd.isna(age) else str(age).replace(".", ",")),
-        visits=TABLE["visits"].map(lambda many: f"{many:,}".replace(",", ".")),
+        visits=TABLE["visits"].map(lambda count: f"{count:,}".replace(",", ".")),
         seen=pd.to_datetime(TABLE["seen"]).dt.strftime("%d.%m.%Y"),
     )
     other.to_csv(tmp_path / "other.txt", index=False, sep=";", encoding="cp1252", na_rep=" n/a ")
@@ -85,19 +85,19 @@ def test_rows_are_encoded_alike_from_files_written_in_other_ways(tmp_path):
     assert np.abs(expected).sum(0).min() > 0
     np.testing.assert_array_equal(encoding.encode(read_table(tmp_path / "other.txt")), expected)
     np.testing.assert_array_equal(
-        encoding.encode(TABLE.assign(seen=pd.to_datetime(TABLE["seen"]))), expected, "times of pandas"
+        encoding.encode(TABLE.assign(seen=pd.to_datetime(TABLE["seen"]))), expected, "pandas timestamps"
     )
 
 
-def test_marks_of_empty_cells(tmp_path):
-    rows = "\n".join(f'"{mark}",1' for mark in EMPTY)
+def test_empty_cell_markers(tmp_path):
+    rows = "\n".join(f'"{marker}",1' for marker in EMPTY)
     (tmp_path / "t.csv").write_text(f"a,b\nx,1\n{rows}\n", encoding="utf-8")
-    found = read_table(tmp_path / "t.csv")
-    assert found["a"].isna().sum() == len(EMPTY)
+    table = read_table(tmp_path / "t.csv")
+    assert table["a"].isna().sum() == len(EMPTY)
     assert {"", "NA", "N/A", "null", "?", "-", "."} <= set(EMPTY)
 
 
-def test_none_is_a_word_among_words_and_empty_among_numbers():
+def test_none_is_empty_only_among_numbers():
     assert parse_cells(pd.Series(["None", "some"])).tolist() == ["None", "some"]
     assert parse_cells(pd.Series(["None", "1", "2.5"])).fillna(0).tolist() == [0, 1, 2.5]
 
@@ -112,7 +112,7 @@ def test_none_is_a_word_among_words_and_empty_among_numbers():
         (["1.200 €", "3,5 €"], ",", [1200, 3.5]),
         (["1 234", "5"], ".", [1234, 5]),
         (["1'234.5", "-5"], ".", [1234.5, -5]),
-        (["1,5", "2,25"], ".", [1.5, 2.25]),  # another decimal sign than the file's, but in all of the column
+        (["1,5", "2,25"], ".", [1.5, 2.25]),  # differs from the file's decimal sign, but consistently in the column
         (["12%", "7"], ".", None),
         (["$5", "€5"], ".", None),
         (["1,23,4", "5"], ".", None),
@@ -122,14 +122,14 @@ def test_none_is_a_word_among_words_and_empty_among_numbers():
         (["-", "5"], ".", None),
     ],
 )
-def test_numbers_as_text(cells, decimal, numbers):
-    found = parse_numbers(pd.Series(cells), decimal)
-    assert (found is None) == (numbers is None)
+def test_parse_numbers(cells, decimal, numbers):
+    parsed = parse_numbers(pd.Series(cells), decimal)
+    assert (parsed is None) == (numbers is None)
     if numbers is not None:
-        np.testing.assert_allclose(found, numbers)
+        np.testing.assert_allclose(parsed, numbers)
 
 
-def test_blanks_around_words_go():
+def test_whitespace_is_stripped():
     assert parse_cells(pd.Series([" yes", "yes ", " ? ", "no"])).tolist()[:2] == ["yes", "yes"]
     assert parse_cells(pd.Series([" yes", "yes ", " ? ", "no"])).isna().tolist() == [False, False, True, False]
     assert parse_cells(pd.Series(["a", "b"], dtype="category")).tolist() == ["a", "b"]
@@ -154,18 +154,18 @@ def test_blanks_around_words_go():
         ("t.xlsx", "a,b\n1,2\n", "could not be read as Excel"),
     ],
 )
-def test_files_that_are_no_tables(tmp_path, name, text, message):
+def test_invalid_files_are_rejected(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_table(tmp_path / name)
 
 
-def test_the_separator_is_the_sign_by_which_all_lines_agree(tmp_path):
+def test_separator_is_consistent_across_lines(tmp_path):
     (tmp_path / "t.csv").write_text("town, street, number, letter;age\nx, y;1\nz;2\nw;3\n")
-    found = read_table(tmp_path / "t.csv")
-    assert list(found.columns) == ["town, street, number, letter", "age"]
-    assert found["age"].tolist() == [1, 2, 3]
+    table = read_table(tmp_path / "t.csv")
+    assert list(table.columns) == ["town, street, number, letter", "age"]
+    assert table["age"].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -177,16 +177,16 @@ def test_the_separator_is_the_sign_by_which_all_lines_agree(tmp_path):
         ("a;b\n1.234;2\n5.678;3\n", "."),
     ],
 )
-def test_decimal_signs(tmp_path, text, decimal):
+def test_decimal_sign_is_inferred(tmp_path, text, decimal):
     (tmp_path / "t.csv").write_text(text)
     assert text_format(tmp_path / "t.csv").decimal == decimal
 
 
-def test_what_is_given_is_not_looked_for(tmp_path):
+def test_explicit_format_overrides_inference(tmp_path):
     (tmp_path / "t.csv").write_text("a;b,c\n1;5,x\n")
-    found = read_table(tmp_path / "t.csv", separator=",", decimal=".")
-    assert list(found.columns) == ["a;b", "c"]
-    assert found.iloc[0].tolist() == ["1;5", "x"]
+    table = read_table(tmp_path / "t.csv", separator=",", decimal=".")
+    assert list(table.columns) == ["a;b", "c"]
+    assert table.iloc[0].tolist() == ["1;5", "x"]
     with pytest.raises(ValueError, match=r"data.encoding must name an encoding, but is 'utf-99'"):
         read_table(tmp_path / "t.csv", encoding="utf-99")
     (tmp_path / "t.csv").write_bytes("a,b\nKöln,1\n".encode("cp1252"))

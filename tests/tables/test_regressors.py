@@ -1,4 +1,4 @@
-"""Regression with scikit-learn's face, and what all estimators have: coefficients and warnings."""
+"""BoundedRegressor, and the coefficients and warnings of all estimators."""
 
 import pickle
 
@@ -27,24 +27,24 @@ def fitted(patients):
     return ss.BoundedRegressor("mean-error", 8.0, held_out=0.25, **RUN).fit(X, y, clients=clinic)
 
 
-def test_no_clinic_is_wrong_on_average(patients, fitted):
+def test_mean_error_bound(patients, fitted):
     X, y, clinic = patients
     error = fitted.predict(X) - y
     assert fitted.status_.ok
     assert fitted.worst_constraint_ <= 8
-    assert all(abs(error[clinic == i].mean()) < 25 for i in range(3))  # on all rows, not those trained on alone
+    assert all(abs(error[clinic == i].mean()) < 25 for i in range(3))  # on all rows, not only the training rows
     assert fitted.score(X, y) > 0.8 * LinearRegression().fit(X, y).score(X, y)
     assert fitted.certificate_.approximate
 
 
-def test_coefficients_are_those_of_the_features_given(patients, fitted):
+def test_coefficients_apply_to_original_features(patients, fitted):
     X, _, _ = patients
     np.testing.assert_allclose(X @ fitted.coef_ + fitted.intercept_, fitted.predict(X), rtol=1e-4)
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+    restored = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(restored.predict(X), fitted.predict(X))
 
 
-def test_coverage_is_a_promise(patients):
+def test_coverage_certificate_is_exact(patients):
     X, y, clinic = patients
     model = ss.BoundedRegressor("coverage", 0.2, held_out=0.25, validation=0.15, allow_uncertified=True, **RUN)
     model.fit(X, y, clients=clinic)
@@ -53,7 +53,7 @@ def test_coverage_is_a_promise(patients):
     assert model.certified_ is (model.certificate_.verdict is Verdict.MEETS)
 
 
-def test_a_known_range_makes_a_promise_of_an_error(patients):
+def test_label_range_makes_certificate_exact(patients):
     X, y, clinic = patients
     model = ss.BoundedRegressor("absolute-error", 100.0, label_range=(0, 400), held_out=0.5, **RUN)
     model.fit(X, y, clients=clinic)
@@ -63,13 +63,13 @@ def test_a_known_range_makes_a_promise_of_an_error(patients):
     assert (wild.min(), wild.max()) == (0, 400)
 
 
-def test_a_run_that_ends_too_soon_warns(patients):
+def test_convergence_warning(patients):
     X, y, clinic = patients
     with pytest.warns(ConvergenceWarning):
         ss.BoundedRegressor("mean-error", 0.001, step_size=1e-9, rounds=5).fit(X, y, clients=clinic)
 
 
-def test_several_classes(patients):
+def test_multiclass_classifier(patients):
     X, y, clinic = patients
     label = np.array(["low", "middle", "high"])[np.digitize(y, [90, 180])]
     model = ss.BoundedClassifier("class-miss-rate", 0.6, **RUN).fit(X, label, clients=clinic)

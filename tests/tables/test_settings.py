@@ -1,4 +1,4 @@
-"""Settings from a file: every mistake is named before any work."""
+"""Settings files: parsing, defaults and error messages."""
 
 import tomllib
 
@@ -22,7 +22,7 @@ from softswitch.tables.settings import (
 DATA = {"file": "a.csv", "label": "y", "client": "hospital"}
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_settings_round_trip(tmp_path):
     config = Config(
         DataSection("a.csv", "y", "hospital", positive=1, ignore=("id",)),
         TaskSection(kind="equal-opportunity", bound=0.05, sensitive="sex", protected='"F" \\ ü'),
@@ -32,11 +32,11 @@ def test_what_is_written_is_read_again(tmp_path):
     assert read_config(tmp_path / "c.toml") == config
     assert "# Column to predict." in write_config(config)
     written = write_config(config)
-    assert "# seconds =" in written  # no value, but shown
+    assert "# seconds =" in written  # unset, but listed
     assert "alpha = 12.5" in written
 
 
-CHOSEN = {
+AUTOMATIC = {
     "method": (
         "name",
         "alpha",
@@ -52,11 +52,11 @@ CHOSEN = {
 }
 
 
-def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
-    told = tomllib.loads(write_config(parse_config({"data": DATA})))
-    for section, names in CHOSEN.items():
-        assert {name for name, value in told[section].items() if value == "auto"} == set(names)
-    told["method"] |= {
+def test_automatic_settings_can_be_overridden():
+    sections = tomllib.loads(write_config(parse_config({"data": DATA})))
+    for section, names in AUTOMATIC.items():
+        assert {name for name, value in sections[section].items() if value == "auto"} == set(names)
+    sections["method"] |= {
         "alpha": 3,
         "step_size": 0.1,
         "optimizer": "adam",
@@ -66,9 +66,15 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
         "local_step_size": 0.2,
         "memory": "corrected",
     }
-    told["run"] |= {"rounds": 7, "batch_size": "all", "value_batch_size": "same", "average_last": 0.5, "answer": "last"}
-    told["run"]["seconds"] = 60
-    config = parse_config(told)
+    sections["run"] |= {
+        "rounds": 7,
+        "batch_size": "all",
+        "value_batch_size": "same",
+        "average_last": 0.5,
+        "answer": "last",
+    }
+    sections["run"]["seconds"] = 60
+    config = parse_config(sections)
     assert parse_config(tomllib.loads(write_config(config))) == config
     assert (config.method.slack, config.method.memory, config.run.seconds) == (2.0, "corrected", 60.0)
     method = build_method(config)
@@ -76,7 +82,7 @@ def test_what_can_be_chosen_stands_in_the_file_and_can_be_set_there():
     assert (method.criterion, method.slack, method.threshold, method.optimizer) == ("max", 2.0, 0.09, optax.adam)
 
 
-def test_what_is_left_to_be_chosen_is_left_out_of_the_rule():
+def test_automatic_settings_are_unset_in_method():
     methods = {name: build_method(parse_config({"data": DATA, "method": {"name": name}})) for name in METHODS}
     assert methods["softmax"] == ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM).template
     assert build_method(parse_config({"data": DATA})) == ss.Automatic(tolerance=0.1).template
@@ -92,7 +98,7 @@ def test_defaults():
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("sections", "message"),
     [
         ({}, r"\[data\] is missing; it needs file, label and client"),
         ({"data": {"file": "a.csv", "client": "c"}}, "data.label is missing: Column to predict"),
@@ -121,12 +127,12 @@ def test_defaults():
         ({"data": DATA, "run": 3}, r"run must be a section, \[run\], but is 3"),
     ],
 )
-def test_mistakes_are_named(told, message):
+def test_invalid_settings_are_rejected(sections, message):
     with pytest.raises(ValueError, match=message):
-        parse_config(told)
+        parse_config(sections)
 
 
-def test_files_that_are_not_settings(tmp_path):
+def test_invalid_files_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="could not be read: No such file"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "c.toml").write_text("[data\n")
@@ -134,6 +140,6 @@ def test_files_that_are_not_settings(tmp_path):
         read_config(tmp_path / "c.toml")
 
 
-def test_whole_numbers_may_stand_for_real_ones():
+def test_integers_are_accepted_for_floats():
     assert parse_config({"data": DATA, "task": {"bound": 1}}).task.bound == 1.0
     assert tomllib.loads(write_config(parse_config({"data": DATA})))["run"]["seed"] == 0

@@ -1,4 +1,4 @@
-"""Fuzzing of settings: whatever a file says, it is read or refused by a clear error."""
+"""Fuzzing of settings: any file is either read or rejected with a clear error."""
 
 import copy
 import math
@@ -42,7 +42,7 @@ VALUES = st.sampled_from([*HOSTILE, *WORDS, math.nan, math.inf, -math.inf, ["a"]
 
 @given(st.one_of(broken_bytes(WHOLE.encode()), broken_bytes(SETTINGS.encode()), st.binary(), st.text().map(str.encode)))
 @cases(150)
-def test_fuzz_text_of_settings(tmp_path_factory, content):
+def test_fuzz_settings_text(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "fuzz-settings.toml"
     file.write_bytes(content)
     config = only_clear_errors(lambda: read_config(file))
@@ -59,22 +59,22 @@ def home(tmp_path_factory):
 
 
 @st.composite
-def told_settings(draw):
-    told = copy.deepcopy(tomllib.loads(WHOLE if draw(st.booleans()) else SETTINGS))
+def mutated_settings(draw):
+    sections = copy.deepcopy(tomllib.loads(WHOLE if draw(st.booleans()) else SETTINGS))
     for _ in range(draw(st.integers(1, 4))):
         section = draw(st.sampled_from(list(KEYS)))
-        if isinstance(told.get(section, {}), dict):
-            told.setdefault(section, {})[draw(st.sampled_from(KEYS[section]))] = copy.deepcopy(draw(VALUES))
-    return draw(broken_json(told, VALUES)) if not draw(st.integers(0, 3)) else told
+        if isinstance(sections.get(section, {}), dict):
+            sections.setdefault(section, {})[draw(st.sampled_from(KEYS[section]))] = copy.deepcopy(draw(VALUES))
+    return draw(broken_json(sections, VALUES)) if not draw(st.integers(0, 3)) else sections
 
 
-@given(told_settings())
+@given(mutated_settings())
 @cases(100, 0.4)
-def test_fuzz_settings_with_a_table(home, told):
-    """As far as ``softswitch train`` goes before it makes a folder."""
+def test_fuzz_settings_with_table(home, sections):
+    """Run the steps of ``softswitch train`` that precede the creation of the run folder."""
 
     def prepare():
-        config = parse_config(told)
+        config = parse_config(sections)
         call_all(
             lambda: prepare_table(config, home),
             lambda: build_method(config),
@@ -84,5 +84,5 @@ def test_fuzz_settings_with_a_table(home, told):
         training.solve_options(config)
         assert parse_config(tomllib.loads(write_config(config))) == config
 
-    if isinstance(told, dict):
+    if isinstance(sections, dict):
         only_clear_errors(prepare)

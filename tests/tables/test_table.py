@@ -1,4 +1,4 @@
-"""Tables: columns by name, and encoded alike for training and prediction."""
+"""Encoding of table columns as features, and lookup of columns and values."""
 
 import numpy as np
 import pandas as pd
@@ -12,15 +12,15 @@ TABLE = pd.DataFrame(
 )
 
 
-def test_encoding_by_hand():
+def test_encoding_matches_hand_computation():
     encoding = Encoding.fit(TABLE, ["age", "ward", "flag"])
     assert encoding.features == ("age", "age is empty", "ward=b", "ward=c", "ward is empty", "flag=True")
     deviation = np.std([20, 30, 50])
     expected = [
         [(20 - 100 / 3) / deviation, 0, 1, 0, 0, 1],
         [(30 - 100 / 3) / deviation, 0, 0, 0, 0, 0],
-        [0, 1, 0, 1, 0, 1],  # an empty number is the mean, and told
-        [(50 - 100 / 3) / deviation, 0, 0, 0, 1, 1],  # an empty word is a level of its own
+        [0, 1, 0, 1, 0, 1],  # an empty number becomes the mean with an indicator
+        [(50 - 100 / 3) / deviation, 0, 0, 0, 1, 1],  # an empty category is a separate level
     ]
     np.testing.assert_allclose(encoding.encode(TABLE), expected, rtol=1e-5, atol=1e-6)
     new = pd.DataFrame({"flag": ["False"], "ward": ["unheard of"], "age": ["40"], "more": [1]})
@@ -29,24 +29,24 @@ def test_encoding_by_hand():
     )
 
 
-def test_empty_cells_where_training_had_none_are_the_mean_and_no_level():
+def test_empty_cells_absent_in_training():
     whole = TABLE.dropna()
     encoding = Encoding.fit(whole, ["age", "ward"])
     assert encoding.features == ("age", "ward=b")
     np.testing.assert_array_equal(encoding.encode(pd.DataFrame({"age": [None], "ward": [None]})), [[0, 0]])
 
 
-def test_rare_words_are_one_level():
+def test_rare_categories_share_one_level():
     words = [f"w{i:03}" for i in range(250) for _ in range(7 if i < 205 else 2)]
     encoding = Encoding.fit(pd.DataFrame({"w": words}), ["w"])
-    (found,) = encoding.columns
-    assert found.levels == tuple(f"w{i:03}" for i in range(200))
-    assert found.features[-1] == "w is another"
-    told = encoding.encode(pd.DataFrame({"w": ["w001", "w204", "w249", "unheard of", None]}))
-    np.testing.assert_array_equal(told[:, [0, -1]], [[1, 0], [0, 1], [0, 1], [0, 1], [0, 0]])
+    (column,) = encoding.columns
+    assert column.levels == tuple(f"w{i:03}" for i in range(200))
+    assert column.features[-1] == "w is another"
+    encoded = encoding.encode(pd.DataFrame({"w": ["w001", "w204", "w249", "unheard of", None]}))
+    np.testing.assert_array_equal(encoded[:, [0, -1]], [[1, 0], [0, 1], [0, 1], [0, 1], [0, 0]])
 
 
-def test_a_constant_column_does_no_harm():
+def test_constant_column_is_encoded_as_zero():
     table = pd.DataFrame({"a": [1.0, 2.0], "b": [5.0, 5.0]})
     np.testing.assert_allclose(Encoding.fit(table, ["a", "b"]).encode(table), [[-1, 0], [1, 0]])
 
@@ -64,13 +64,13 @@ def test_a_constant_column_does_no_harm():
         ({"a": ["x", "x"]}, "no features are left"),
     ],
 )
-def test_columns_that_cannot_be_features(table, message):
+def test_invalid_feature_columns(table, message):
     table = pd.DataFrame(table)
     with pytest.raises(ValueError, match=message):
         Encoding.fit(table, list(table.columns))
 
 
-def test_new_rows_that_do_not_fit():
+def test_incompatible_new_rows():
     encoding = Encoding.fit(TABLE, ["age", "ward"])
     with pytest.raises(ValueError, match="lacks columns of the training data: 'ward'"):
         encoding.encode(TABLE[["age"]])
@@ -78,17 +78,17 @@ def test_new_rows_that_do_not_fit():
         encoding.encode(pd.DataFrame({"age": ["old"], "ward": ["a"]}))
 
 
-def test_words_that_a_file_reads_as_numbers():
-    """A level 1 is still 1 where gaps make the column real, and a truth value may be 0 or 1."""
+def test_categories_read_as_numbers():
+    """Level 1 still matches if empty cells turn the column into floats, and booleans may be 0 or 1."""
     encoding = Encoding.fit(pd.DataFrame({"ward": ["1", "2", "A"], "flag": [True, False, True]}), ["ward", "flag"])
     new = pd.DataFrame({"ward": [2.0, None, 1.0], "flag": [1, 0, 1]})
     np.testing.assert_array_equal(encoding.encode(new), [[1, 0, 1], [0, 0, 0], [0, 0, 1]])
     with pytest.raises(ValueError, match=r"'ward' holds none of its values in training, 1, 2, A, but '7'"):
         encoding.encode(pd.DataFrame({"ward": [7] * 10, "flag": [1] * 10}))
-    assert not encoding.encode(pd.DataFrame({"ward": [7], "flag": [0]})).any()  # one case may be new
+    assert not encoding.encode(pd.DataFrame({"ward": [7], "flag": [0]})).any()  # a single unknown value is accepted
 
 
-def test_gaps_in_whole_numbers_and_infinity():
+def test_missing_integers_and_infinity():
     encoding = Encoding.fit(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")}), ["n"])
     np.testing.assert_allclose(
         encoding.encode(pd.DataFrame({"n": pd.array([1, 3, None], dtype="Int64")})), [[-1, 0], [1, 0], [0, 1]]
@@ -97,7 +97,7 @@ def test_gaps_in_whole_numbers_and_infinity():
         encoding.encode(pd.DataFrame({"n": [np.inf]}))
 
 
-def test_columns_by_name_and_value():
+def test_find_column_and_match_value():
     with pytest.raises(ValueError, match=r"data.label must name a column of the table, but is 'sex'; there are 'age'"):
         find_column(TABLE, "sex", "data.label")
     values = pd.Series([1, 0, 1], name="y")

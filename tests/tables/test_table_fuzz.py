@@ -1,4 +1,4 @@
-"""Fuzzing of tables: whatever stands in a file, it is read or refused by a clear error."""
+"""Fuzzing of tables: any file is either read or rejected with a clear error."""
 
 import gzip
 import io
@@ -26,68 +26,68 @@ ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252", "latin-1", "
 
 @st.composite
 def tables(draw):
-    """Text that may be a table: ragged rows, quotes, names twice, odd encodings."""
+    """Draw text that may be a table, with ragged rows, quotes, duplicate names and unusual encodings."""
     wide, long = draw(st.integers(1, 5)), draw(st.integers(0, 8))
-    sign = draw(st.sampled_from([",", ";", "\t", "|", ", "]))
+    separator = draw(st.sampled_from([",", ";", "\t", "|", ", "]))
     end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
-    own = draw(st.lists(CELLS, min_size=1, max_size=5))
-    cells = st.sampled_from(own) if draw(st.booleans()) else CELLS
+    pool = draw(st.lists(CELLS, min_size=1, max_size=5))
+    cells = st.sampled_from(pool) if draw(st.booleans()) else CELLS
 
-    def row(of):
-        many = wide if draw(st.integers(0, 9)) else draw(st.integers(0, 7))
-        said = [draw(of) for _ in range(many)]
-        return sign.join(f'"{one.replace(chr(34), chr(34) * 2)}"' if draw(st.booleans()) else one for one in said)
+    def row(cell):
+        length = wide if draw(st.integers(0, 9)) else draw(st.integers(0, 7))
+        drawn = [draw(cell) for _ in range(length)]
+        return separator.join(f'"{one.replace(chr(34), chr(34) * 2)}"' if draw(st.booleans()) else one for one in drawn)
 
     text = end.join([row(NAMES), *(row(cells) for _ in range(long))]) + draw(st.sampled_from(["", end, end * 3]))
     return text.encode(draw(st.sampled_from(ENCODINGS)), errors="ignore")
 
 
-def looked_at(file):
+def read_and_write(file):
     text_format(file)
-    found = read_table(file)
+    frame = read_table(file)
     read_table(file, as_text=True)
-    write_table(found, file.with_name("fuzz-again.csv"))
-    return found
+    write_table(frame, file.with_name("fuzz-again.csv"))
+    return frame
 
 
 @given(st.one_of(tables(), tables(), st.binary(max_size=300)))
 @cases(150)
-def test_fuzz_text_of_tables(tmp_path_factory, content):
+def test_fuzz_table_text(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "fuzz-table.csv"
     file.write_bytes(content)
-    only_clear_errors(lambda: looked_at(file))
+    only_clear_errors(lambda: read_and_write(file))
 
 
-def packed():
+def format_contents():
     text = table(30).to_csv(index=False).encode()
-    found = {"csv": text, "csv.gz": gzip.compress(text), "csv.xz": lzma.compress(text)}
-    for ending in ("parquet", "excel"):
+    contents = {"csv": text, "csv.gz": gzip.compress(text), "csv.xz": lzma.compress(text)}
+    for extension in ("parquet", "excel"):
         stream = io.BytesIO()
-        getattr(table(30), f"to_{ending}")(stream, index=False)
-        found["xlsx" if ending == "excel" else ending] = stream.getvalue()
-    return found
+        getattr(table(30), f"to_{extension}")(stream, index=False)
+        contents["xlsx" if extension == "excel" else extension] = stream.getvalue()
+    return contents
 
 
-PACKED = packed()
+CONTENTS = format_contents()
 
 
-@given(st.sampled_from(sorted(PACKED)).flatmap(lambda kind: st.tuples(st.just(kind), broken_bytes(PACKED[kind]))))
+@given(st.sampled_from(sorted(CONTENTS)).flatmap(lambda kind: st.tuples(st.just(kind), broken_bytes(CONTENTS[kind]))))
 @cases(100, 0.5)
-def test_fuzz_packed_tables(tmp_path_factory, broken):
-    ending, content = broken
-    file = tmp_path_factory.getbasetemp() / f"fuzz-table.{ending}"
+def test_fuzz_table_formats(tmp_path_factory, broken):
+    extension, content = broken
+    file = tmp_path_factory.getbasetemp() / f"fuzz-table.{extension}"
     file.write_bytes(content)
     only_clear_errors(lambda: read_table(file))
 
 
-@given(st.one_of(tables(), tables(), broken_bytes(PACKED["csv"])))
+@given(st.one_of(tables(), tables(), broken_bytes(CONTENTS["csv"])))
 @cases(40, 0.4)
 def test_fuzz_init(tmp_path_factory, content):
-    """``softswitch init`` ends with settings or with an error in words, never with a traceback."""
+    """``softswitch init`` writes settings or prints an error, but never a traceback."""
     home = tmp_path_factory.getbasetemp()
     (home / "fuzz-init.csv").write_bytes(content)
     before = os.environ.get("COLUMNS")
     command = ["init", str(home / "fuzz-init.csv"), "--out", str(home / "fuzz-init.toml"), "--force"]
-    done = CliRunner().invoke(app, command, env={"COLUMNS": before or "80"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code in (0, 2)
+    result = CliRunner().invoke(app, command, env={"COLUMNS": before or "80"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code in (0, 2)

@@ -1,4 +1,4 @@
-"""From a CSV to a certified model, by the command line and in Python."""
+"""Training from a CSV file to a certified model, on the command line and in Python."""
 
 import json
 import re
@@ -26,15 +26,15 @@ from softswitch.tables.constraints import build_problem
 from softswitch.tables.settings import parse_config, write_config
 
 
-def invoke(*words, code=0):
-    """What a command prints; ``code`` None: the model need not be what was asked for."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code in ((0, 1) if code is None else (code,)), done.output
-    return re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
+def invoke(*arguments, code=0):
+    """Run a command and return its output. ``code`` None accepts exit codes 0 and 1."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code in ((0, 1) if code is None else (code,)), result.output
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", result.output)
 
 
 def hospital_table():
-    """Breast cancer with a made-up hospital column: four of different sizes."""
+    """Return the breast cancer data with four synthetic hospitals of different sizes."""
     data = load_breast_cancer(as_frame=True)
     table = data.data.iloc[:, :10].copy()
     table["diagnosis"] = np.where(data.target == 0, "malignant", "benign")
@@ -67,7 +67,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(home):
-    """A run, made by the command; and what it printed."""
+    """Train on the command line and return the run and the output."""
     printed = invoke("train", home / "cases.toml")
     (run,) = find_runs(home / "runs")
     return run, printed
@@ -75,14 +75,14 @@ def trained(home):
 
 def test_train_prints_settings_certificate_and_verdict(trained):
     run, printed = trained
-    for words in ("4 clients", "10 features from 10 columns", "positive: 'malignant'"):
-        assert words in printed
+    for phrase in ("4 clients", "10 features from 10 columns", "positive: 'malignant'"):
+        assert phrase in printed
     assert " feasible: " in printed
     assert "Constraint <= 0.2 with confidence 0.95" in printed
     assert run.folder.name.startswith("cases-20")
 
 
-def test_the_folder_holds_all_of_it(trained, home):
+def test_run_folder_contents(trained, home):
     run, _ = trained
     about = run.about
     assert about["status"]["code"] == "feasible"
@@ -99,65 +99,65 @@ def test_the_folder_holds_all_of_it(trained, home):
     assert (run.folder / "config.toml").read_text().count('file = "cases.csv"') == 1
 
 
-def test_other_models_are_put_beside_the_answer(trained):
-    """Misses cost at most 0.2, so the best constant has log odds −log(e^0.2 − 1), and F = 1.708 by false alarms."""
+def test_baselines_are_reported(trained):
+    """With a bound of 0.2, the best constant log odds are −log(e^0.2 − 1), and F = 1.708 from false alarms."""
     run, printed = trained
-    beside = {one["name"]: one for one in run.about["models"]}
+    models = {one["name"]: one for one in run.about["models"]}
     names = ["the start", "best constant prediction", "no constraint, worst client"]
-    assert list(beside) == ["the answer", *names]
-    assert beside["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
-    assert beside["the start"]["objective"] == pytest.approx(np.log(2), rel=1e-5)
-    constant = beside["best constant prediction"]
+    assert list(models) == ["the answer", *names]
+    assert models["the answer"]["objective"] == pytest.approx(run.about["worst_objective"])
+    assert models["the start"]["objective"] == pytest.approx(np.log(2), rel=1e-5)
+    constant = models["best constant prediction"]
     assert constant["objective"] == pytest.approx(np.log1p(1 / np.expm1(0.2)), rel=1e-3)
     assert constant["feasible"]
-    free = beside["no constraint, worst client"]
+    free = models["no constraint, worst client"]
     assert free["objective"] < 0.1 * run.about["worst_objective"]
     assert free["violating"] == 4
     assert run.about["price"] == pytest.approx(run.about["worst_objective"] - free["objective"])
-    for words in (*names, f"The constraint costs the worst client {run.about['price']:.4g}."):
-        assert words in printed
+    for phrase in (*names, f"The constraint costs the worst client {run.about['price']:.4g}."):
+        assert phrase in printed
 
 
-def test_a_quarter_of_every_clients_class_is_held_out(trained):
+def test_held_out_split_is_stratified(trained):
     run, _ = trained
     table = hospital_table()
     held = {one["client"]: one["constraints"][0]["rows"] for one in run.certificate["clients"]}
     for hospital, cases in table.groupby("hospital"):
         assert held[hospital] == (cases["diagnosis"] == "malignant").sum() // 4
-    kept = dict(zip(run.clients["client"], run.clients["rows"], strict=True))
+    train_rows = dict(zip(run.clients["client"], run.clients["rows"], strict=True))
     for hospital, cases in table.groupby("hospital"):
-        apart = sum((cases["diagnosis"] == kind).sum() // 4 for kind in ("malignant", "benign"))
-        assert kept[hospital] == len(cases) - apart
+        held_out_rows = sum((cases["diagnosis"] == kind).sum() // 4 for kind in ("malignant", "benign"))
+        assert train_rows[hospital] == len(cases) - held_out_rows
 
 
-def test_every_client_is_told_what_the_model_does_on_held_out_rows(trained, home):
+def test_held_out_client_metrics(trained, home):
     run, _ = trained
     held = training.prepare_table(training.read_config(home / "cases.toml"), home).held_out
     x, y = (np.asarray(held.rows.columns[name]) for name in ("x", "y"))
     score = x @ run.params["[0]['w']"][:, 0] + run.params["[0]['b']"]
     owner = np.repeat(held.names, held.sizes)
-    told = run.clients
-    assert told["rows_held_out"] == held.sizes.tolist()
-    for i, name in enumerate(told["client"]):
-        own = owner == name
-        assert told["held_out_miss_rate"][i] == pytest.approx((score[own & (y == 1)] <= 0).mean())
-        assert told["held_out_false_alarm_rate"][i] == pytest.approx((score[own & (y == 0)] > 0).mean())
-        assert told["held_out_auc"][i] == pytest.approx(roc_auc_score(y[own], score[own]), abs=1e-6)
-    # The best constant that keeps the bound calls every case malignant; without the constraint far more are missed.
-    assert (told["constant_miss_rate"], told["constant_false_alarm_rate"]) == ([0] * 4, [1] * 4)
-    free, own = (np.array(told[f"{model}_miss_rate"]) for model in ("unconstrained", "held_out"))
-    assert (free > own + 0.2).all()
+    clients = run.clients
+    assert clients["rows_held_out"] == held.sizes.tolist()
+    for i, name in enumerate(clients["client"]):
+        is_client = owner == name
+        assert clients["held_out_miss_rate"][i] == pytest.approx((score[is_client & (y == 1)] <= 0).mean())
+        assert clients["held_out_false_alarm_rate"][i] == pytest.approx((score[is_client & (y == 0)] > 0).mean())
+        assert clients["held_out_auc"][i] == pytest.approx(roc_auc_score(y[is_client], score[is_client]), abs=1e-6)
+    # The best feasible constant predicts malignant for all cases. The unconstrained model misses far more cases.
+    assert (clients["constant_miss_rate"], clients["constant_false_alarm_rate"]) == ([0] * 4, [1] * 4)
+    free, bounded = (np.array(clients[f"{model}_miss_rate"]) for model in ("unconstrained", "held_out"))
+    assert (free > bounded + 0.2).all()
     assert run.about["requirement"].startswith(
         "At every hospital, the mean log loss of the rows with diagnosis = malignant"
     )
 
 
-def test_the_model_predicts_in_python_and_by_command(trained, home):
+def test_predictions_in_python_and_cli(trained, home):
     run, _ = trained
     table = hospital_table()
     model = ss.load(run.folder)
     probability = model.probability(table)
-    assert ((probability > 0.45) & (probability < 0.65)).any()  # rows that a threshold somewhere else would tell apart
+    assert ((probability > 0.45) & (probability < 0.65)).any()  # rows that are sensitive to the threshold
     np.testing.assert_array_equal(model.predict(table) == model.classes[1], probability >= 0.5)
     assert ((probability >= 0.5) == (table["diagnosis"] == "malignant")).mean() > 0.85
     new = home / "new.csv"
@@ -170,8 +170,8 @@ def test_the_model_predicts_in_python_and_by_command(trained, home):
     assert "already exists" in invoke("predict", run.folder, new, code=2)
 
 
-def test_the_model_is_what_solve_finds(trained, home):
-    """The same by hand: table, encoding, split and rule make no difference that is not in the settings."""
+def test_train_matches_solve(trained, home):
+    """Training from settings equals solving the prepared problem directly."""
     run, _ = trained
     ready = training.prepare_table(training.read_config(home / "cases.toml"), home)
     result = flat.solve(
@@ -183,19 +183,19 @@ def test_the_model_is_what_solve_finds(trained, home):
         record_clients=True,
     )
     np.testing.assert_array_equal(result.params[0]["w"], run.params["[0]['w']"])
-    assert run.about["restarts"] == [asdict(cycle) for cycle in result.restarts]
+    assert run.about["restarts"] == [asdict(restart) for restart in result.restarts]
 
 
-def test_what_was_chosen_is_told_and_kept_and_the_settings_stay_auto(trained):
+def test_automatic_settings_are_saved(trained):
     run, printed = trained
     assert 'step_size = "auto"' in (run.folder / "config.toml").read_text()
     assert "SQP" in run.about["auto_settings"]["method"]
     assert "Automatic settings: " in printed
 
 
-def test_restarts_of_a_first_order_run_are_kept_and_printed(home, tmp_path):
-    """Like that of the settings, but with the method named."""
-    path = write(tmp_path / "t.toml", settings(home, method={"name": "softmax"}))
+def test_first_order_restarts_are_saved(home, tmp_path):
+    """The settings are those of ``trained`` except for the method."""
+    path = write_settings(tmp_path / "t.toml", settings(home, method={"name": "softmax"}))
     printed = invoke("train", path)
     (run,) = find_runs(tmp_path / "runs")
     restarts = run.about["restarts"]
@@ -204,41 +204,43 @@ def test_restarts_of_a_first_order_run_are_kept_and_printed(home, tmp_path):
     assert f"step {restarts[-1]['step_size']:.3g} decaying to 0" in printed
 
 
-BY_HAND = {
+MANUAL = {
     "method": {"step_size": 0.5, "penalty": 10.0, "multiplier": 1.0, "dual_step_size": 0.01},
     "run": {"rounds": 80, "local_steps": 1, "participation": 1.0, "batch_size": 32, "seed": 0, "confidence": 0.95},
 }
-"""The lines that a file had before anything was chosen."""
+"""Settings without automatic values."""
 
 
 def settings(home, **changes):
-    """The settings of ``SETTINGS`` as nested dicts, with other sections."""
-    told = tomllib.loads(SETTINGS)
-    told["data"]["file"] = str(home / "cases.csv")
-    changes["run"] = {"aim": "bare"} | changes.get("run", told["run"])
-    return told | changes
+    """Return ``SETTINGS`` as nested dicts with some sections replaced."""
+    sections = tomllib.loads(SETTINGS)
+    sections["data"]["file"] = str(home / "cases.csv")
+    changes["run"] = {"aim": "bare"} | changes.get("run", sections["run"])
+    return sections | changes
 
 
-def write(file, told):
-    file.write_text(write_config(parse_config(told)), encoding="utf-8")
+def write_settings(file, sections):
+    file.write_text(write_config(parse_config(sections)), encoding="utf-8")
     return file
 
 
 @pytest.mark.parametrize(
-    "told",
+    "sections",
     [
-        pytest.param(BY_HAND, id="old"),
-        pytest.param({"method": {"step_size": 0.5}, "run": {}}, id="only a step", marks=pytest.mark.slow),
+        pytest.param(MANUAL, id="all settings"),
+        pytest.param({"method": {"step_size": 0.5}, "run": {}}, id="step size only", marks=pytest.mark.slow),
     ],
 )
-def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, told):
-    lines = "\n".join(f"[{name}]\n" + "\n".join(f"{k} = {v!r}" for k, v in part.items()) for name, part in told.items())
-    whole = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').split("[run]")[0] + lines.replace("'", '"')
-    (tmp_path / "old.toml").write_text(whole.replace("[run]", '[run]\naim = "bare"'))
+def test_step_size_disables_automatic_settings(home, tmp_path, sections):
+    lines = "\n".join(
+        f"[{name}]\n" + "\n".join(f"{k} = {v!r}" for k, v in part.items()) for name, part in sections.items()
+    )
+    text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"').split("[run]")[0] + lines.replace("'", '"')
+    (tmp_path / "old.toml").write_text(text.replace("[run]", '[run]\naim = "bare"'))
     trained = training.train(tmp_path / "old.toml")
     ready = training.prepare_table(training.read_config(tmp_path / "old.toml"), home)
     method = ss.SoftmaxSGM(tolerance=0.2, step_size=0.5, alpha=10 * np.log(4) / 0.2)
-    rounds, batch_size = told["run"].get("rounds", 1000), told["run"].get("batch_size")
+    rounds, batch_size = sections["run"].get("rounds", 1000), sections["run"].get("batch_size")
     expected = flat.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=batch_size, answer="average")
     assert trained.result.restarts == ()
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
@@ -247,21 +249,21 @@ def test_with_a_step_size_what_is_left_out_is_as_in_the_paper(home, tmp_path, to
 @pytest.mark.parametrize(
     "name", ["hard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("average", "penalty", "primal-dual"))]
 )
-def test_no_method_needs_a_step_size(home, tmp_path, name):
-    told = settings(home, method={"name": name}, run={"rounds": 300})
-    result = training.train(write(tmp_path / "t.toml", told)).result
+def test_methods_without_step_size(home, tmp_path, name):
+    sections = settings(home, method={"name": name}, run={"rounds": 300})
+    result = training.train(write_settings(tmp_path / "t.toml", sections)).result
     assert result.restarts[-1].end == 300
-    assert result.worst_objective < 0.6, "at the start it is ln 2"
+    assert result.worst_objective < 0.6, "the initial objective is ln 2"
     assert result.client_constraint.mean() <= 0.2
-    assert result.status.ok or name != "hard", "the others mind the mean only"
+    assert result.status.ok or name != "hard", "the other methods bound only the mean"
 
 
-def test_every_line_reaches_the_run(home, tmp_path):
+def test_all_settings_are_applied(home, tmp_path):
     run = {"rounds": 60, "batch_size": 16, "value_batch_size": "all", "average_last": 0.25, "participation": 0.5}
     method = {"memory": "on", "threshold": 0.1, "local_step_size": 0.01, "criterion": "softmax", "optimizer": "adam"}
-    told = settings(home, method=method | {"alpha": 7}, run=run | {"local_steps": 2, "answer": "last"})
-    result = training.train(write(tmp_path / "t.toml", told)).result
-    ready = training.prepare_table(parse_config(told), home)
+    sections = settings(home, method=method | {"alpha": 7}, run=run | {"local_steps": 2, "answer": "last"})
+    result = training.train(write_settings(tmp_path / "t.toml", sections)).result
+    ready = training.prepare_table(parse_config(sections), home)
     method = ss.Automatic(
         tolerance=0.2, alpha=7.0, threshold=0.1, local_step_size=0.01, criterion="softmax", optimizer=optax.adam
     )
@@ -269,7 +271,7 @@ def test_every_line_reaches_the_run(home, tmp_path):
         ready.problem,
         ready.train,
         method,
-        held_out=ready.held_out,  # with these two it is the program that train compiles; another may round otherwise
+        held_out=ready.held_out,  # with these two options the compiled program and its rounding equal train's
         record_clients=True,
         **run | {"value_batch_size": None, "local_steps": 2, "answer": "last", "memory": ss.Memory()},
     )
@@ -278,19 +280,19 @@ def test_every_line_reaches_the_run(home, tmp_path):
     assert result.selected.startswith("last iterate")
 
 
-def test_seconds_end_a_run_and_more_of_them_go_on(home, tmp_path):
-    short = training.train(write(tmp_path / "t.toml", settings(home, run={"rounds": 600, "seconds": 1e-3})))
-    done = len(short.result.history)
-    assert done < 600
-    assert len(training.resume(short.folder).result.history) == done
+def test_time_limit_and_resume(home, tmp_path):
+    short = training.train(write_settings(tmp_path / "t.toml", settings(home, run={"rounds": 600, "seconds": 1e-3})))
+    rounds = len(short.result.history)
+    assert rounds < 600
+    assert len(training.resume(short.folder).result.history) == rounds
     invoke("resume", short.folder, "--seconds", "600", code=None)
     longer = open_run(short.folder)
-    assert done < longer.about["rounds"] < 600
+    assert rounds < longer.about["rounds"] < 600
     assert longer.about["status"]["code"] == "feasible"
     assert longer.settings["run.seconds"] == 600
 
 
-def test_runs_and_compare(trained, home, tmp_path):
+def test_runs_and_compare_commands(trained, home, tmp_path):
     run, _ = trained
     other = tmp_path / "other.toml"
     other.write_text(SETTINGS.replace("rounds = 600", "rounds = 30").replace('"cases.csv"', f'"{home / "cases.csv"}"'))
@@ -304,13 +306,13 @@ def test_runs_and_compare(trained, home, tmp_path):
 
 
 @pytest.mark.parametrize("chunks", [3, *(pytest.param(chunks, marks=pytest.mark.slow) for chunks in (1, 5))])
-def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path, chunks):
+def test_resume_after_ctrl_c_is_bitwise(trained, home, tmp_path, chunks):
     whole, _ = trained
-    seen = []
+    rounds = []
 
     def interrupt(chunk):
-        seen.append(chunk.round)
-        if len(seen) == chunks:
+        rounds.append(chunk.round)
+        if len(rounds) == chunks:
             raise KeyboardInterrupt
 
     copy = tmp_path / "cases.toml"
@@ -318,13 +320,13 @@ def test_ctrl_c_and_resume_end_as_if_nothing_had_been(trained, home, tmp_path, c
     stopped = training.train(copy, callbacks=[interrupt])
     assert stopped.result.status.code == "stopped"
     started = open_run(stopped.folder).about["started"]
-    assert ss.load(stopped.folder).run.about["rounds"] == seen[-1]
+    assert ss.load(stopped.folder).run.about["rounds"] == rounds[-1]
     assert " feasible: " in invoke("resume", stopped.folder)
-    as_uninterrupted(open_run(stopped.folder), whole)
+    assert_same_run(open_run(stopped.folder), whole)
     assert open_run(stopped.folder).about["started"] == started
 
 
-def as_uninterrupted(resumed, whole):
+def assert_same_run(resumed, whole):
     for name, array in whole.params.items():
         np.testing.assert_array_equal(resumed.params[name], array)
     np.testing.assert_array_equal(resumed.history.criterion, whole.history.criterion)
@@ -347,19 +349,19 @@ training.train(sys.argv[1], callbacks=[die])
 """
 
 
-def test_killed_and_resumed_ends_as_if_nothing_had_been(trained, home, tmp_path):
+def test_resume_after_kill_is_bitwise(trained, home, tmp_path):
     whole, _ = trained
     (tmp_path / "cases.toml").write_text(SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"'))
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "cases.toml"], check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL
+    process = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "cases.toml"], check=False, capture_output=True)
+    assert process.returncode == -signal.SIGKILL
     (killed,) = find_runs(tmp_path / "runs")
     assert not killed.finished
     assert list((killed.folder / "checkpoints").glob("round-*"))
     invoke("resume", killed.folder)
-    as_uninterrupted(open_run(killed.folder), whole)
+    assert_same_run(open_run(killed.folder), whole)
 
 
-def test_changed_data_is_not_resumed(home, tmp_path):
+def test_resume_rejects_changed_data(home, tmp_path):
     table = hospital_table()
     table.to_csv(tmp_path / "cases.csv", index=False)
     (tmp_path / "cases.toml").write_text(SETTINGS.replace("600", "20"))
@@ -390,7 +392,7 @@ def test_changed_data_is_not_resumed(home, tmp_path):
         ("rounds = 600", "[method]\nslack = 0.5", "slack must be a finite number and >= 1, but is 0.5"),
     ],
 )
-def test_mistakes_make_no_folder(home, tmp_path, old, new, message):
+def test_invalid_settings_create_no_folder(home, tmp_path, old, new, message):
     hospital_table().to_csv(tmp_path / "cases.csv", index=False)
     (tmp_path / "cases.toml").write_text(SETTINGS.replace(old, new))
     printed = invoke("train", tmp_path / "cases.toml", code=2)
@@ -398,7 +400,7 @@ def test_mistakes_make_no_folder(home, tmp_path, old, new, message):
     assert not find_runs(tmp_path)
 
 
-def test_folders_that_are_no_runs(tmp_path):
+def test_invalid_run_folders_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"must be the folder of a run, but has no run.json"):
         ss.load(tmp_path)
     (tmp_path / "run.json").write_text("{")
@@ -409,7 +411,7 @@ def test_folders_that_are_no_runs(tmp_path):
         open_run(tmp_path)
 
 
-def test_init_writes_what_train_reads(home, tmp_path):
+def test_init_writes_valid_settings(home, tmp_path):
     file = tmp_path / "made.toml"
     flags = (home / "cases.csv", "--label", "diagnosis", "--client", "hospital")
     assert "softswitch train" in invoke("init", *flags, "--bound", 0.2, "--out", file)
@@ -424,8 +426,8 @@ def test_init_writes_what_train_reads(home, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_made_longer(home, tmp_path):
-    """By a step size of one's own to what so many rounds would have been."""
+def test_finished_run_is_extended(home, tmp_path):
+    """With a fixed step size, the extended run equals a run of the same length."""
     text = SETTINGS.replace('"cases.csv"', f'"{home / "cases.csv"}"') + "[method]\nstep_size = 0.5\n"
     for name, rounds in (("short", 100), ("long", 300)):
         (tmp_path / f"{name}.toml").write_text(text.replace("rounds = 600", f"rounds = {rounds}"))
@@ -436,28 +438,28 @@ def test_a_finished_run_is_made_longer(home, tmp_path):
     assert "must be an integer >= 300" in invoke("resume", short.folder, "--rounds", "200", code=2)
 
 
-def test_a_run_that_chooses_for_itself_is_made_longer(tmp_path):
-    """It keeps what it chose, and goes on with more cycles. A table so easy that it ends by itself."""
+def test_automatic_run_is_extended(tmp_path):
+    """The run keeps its settings and adds restarts. The table is easy enough that training stops early."""
     generator = np.random.default_rng(0)
     table = pd.DataFrame({"a": generator.normal(size=400), "branch": generator.choice([1, 2], 400)})
     table["y"] = (table["a"] + 2 * generator.normal(size=400) > 0).astype(int)
     table.to_csv(tmp_path / "t.csv", index=False)
-    told = {"data": {"file": "t.csv", "label": "y", "client": "branch"}, "task": {"bound": 0.6}}
-    told |= {"run": {"aim": "bare"}, "method": {"name": "softmax"}}
-    trained = training.train(write(tmp_path / "t.toml", told))
-    done = len(trained.result.history)
-    assert done < 20_000, "nothing more was gained"
-    again = training.resume(trained.folder)
-    assert again.result.restarts == trained.result.restarts
+    sections = {"data": {"file": "t.csv", "label": "y", "client": "branch"}, "task": {"bound": 0.6}}
+    sections |= {"run": {"aim": "bare"}, "method": {"name": "softmax"}}
+    trained = training.train(write_settings(tmp_path / "t.toml", sections))
+    rounds = len(trained.result.history)
+    assert rounds < 20_000, "training stops when progress stalls"
+    resumed = training.resume(trained.folder)
+    assert resumed.result.restarts == trained.result.restarts
     assert open_run(trained.folder).settings["run.rounds"] == "auto"
-    invoke("resume", trained.folder, "--rounds", str(done + 300))
+    invoke("resume", trained.folder, "--rounds", str(rounds + 300))
     longer = open_run(trained.folder)
-    assert (longer.about["rounds"], longer.settings["run.rounds"]) == (done + 300, done + 300)
-    before = [asdict(cycle) for cycle in trained.result.restarts]
+    assert (longer.about["rounds"], longer.settings["run.rounds"]) == (rounds + 300, rounds + 300)
+    before = [asdict(restart) for restart in trained.result.restarts]
     assert longer.about["restarts"][: len(before)] == before
     assert longer.about["worst_objective"] <= trained.result.worst_objective
-    assert f"must be an integer >= {done + 300}" in invoke("resume", trained.folder, "--rounds", str(done), code=2)
-    assert open_run(trained.folder).settings["run.rounds"] == done + 300
+    assert f"must be an integer >= {rounds + 300}" in invoke("resume", trained.folder, "--rounds", str(rounds), code=2)
+    assert open_run(trained.folder).settings["run.rounds"] == rounds + 300
 
 
 @pytest.mark.parametrize("kind", ["demographic-parity", "equal-opportunity", "group-loss"])
@@ -467,11 +469,11 @@ def test_kinds_with_groups(kind, tmp_path):
     table["y"] = (table["a"] + generator.normal(size=400) > 0).astype(int)
     table["branch"] = generator.choice([1, 2, 3], 400)
     table.to_csv(tmp_path / "t.csv", index=False)
-    told = {
+    sections = {
         "data": {"file": "t.csv", "label": "y", "client": "branch"},
         "task": {"kind": kind, "bound": 0.7, "sensitive": "sex", "protected": "F"},
     }
-    ready = training.prepare_table(parse_config(told), tmp_path)
+    ready = training.prepare_table(parse_config(sections), tmp_path)
     assert set(ready.train.rows.columns) == {"x", "y", "group"}
     assert ready.train.names == (1, 2, 3)
     assert len(ready.train.strata) == (4 if kind == "equal-opportunity" else 2)
@@ -481,19 +483,19 @@ def test_kinds_with_groups(kind, tmp_path):
     np.testing.assert_allclose(constraint, np.log(2) if kind == "group-loss" else 0, rtol=1e-5)
 
 
-def test_regrets_are_trained_by_and_told(tmp_path):
-    """Branch 3's labels are a coin's: without regret it rules, with it the folder and the report tell both."""
+def test_regret_is_trained_and_reported(tmp_path):
+    """Branch 3 has random labels and the largest loss. The folder and the report contain both loss and regret."""
     generator = np.random.default_rng(0)
     table = pd.DataFrame({"a": generator.normal(size=300), "branch": np.repeat([1, 2, 3], 100)})
     table["y"] = table["a"] * np.where(table["branch"] == 1, 1.0, 0.8) + 0.1 * generator.normal(size=300)
     table.loc[200:, "y"] = 3 * generator.normal(size=100)
     table.to_csv(tmp_path / "t.csv", index=False)
-    told = {
+    sections = {
         "data": {"file": "t.csv", "label": "y", "client": "branch", "held_out": 0.0, "validation": 0.0},
         "task": {"kind": "absolute-error", "bound": 9.0, "regret": True},
         "run": {"aim": "bare", "rounds": 300},
     }
-    trained = training.train(write(tmp_path / "t.toml", told))
+    trained = training.train(write_settings(tmp_path / "t.toml", sections))
     result, run = trained.result, open_run(trained.folder)
     assert result.client_optimum[2] > 10 * result.client_optimum[:2].max()
     assert result.client_loss[:2].max() < 0.5 < result.worst_loss
@@ -505,6 +507,6 @@ def test_regrets_are_trained_by_and_told(tmp_path):
     assert "above the client&#39;s optimum" in page
 
 
-def test_an_unknown_kind():
+def test_unknown_kind_is_rejected():
     with pytest.raises(ValueError, match=r"kind must be one of miss-rate, .*, but is 'parity'"):
         build_problem("parity", 3)
