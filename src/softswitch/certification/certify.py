@@ -1,16 +1,16 @@
 """Certificates: confidence limits of every client's constraint on new data, and verdicts.
 
 ``row_values.py`` evaluates the functions on single rows, and ``intervals.py`` computes confidence limits. This module
-combines clients by Hochberg's procedure, and several claims on the same rows by a fixed sequence.
+combines clients by Hochberg's procedure; ``paths.py`` tests several models on the same rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from scipy.special import ndtri
@@ -29,7 +29,6 @@ from softswitch.results.certificate import Certificate, ClientCertificate, Inter
 from softswitch.results.result import Result
 from softswitch.support import checks
 
-Claim = TypeVar("Claim")
 ClientIntervals = tuple[Any, Sequence[Interval] | None]  # label of a client, and its intervals of f and then each g
 
 
@@ -133,21 +132,6 @@ def compute_intervals(
     return [[rows.interval(i, j, levels, bounds) for j, bounds in functions] for i in range(len(held_out))]
 
 
-def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
-    """Test claims in order up to and including the first that fails, and return whether each tested claim passed.
-
-    If the order is fixed before the rows are read, and each test passes a false claim with probability at most δ, the
-    probability that any claim that passed is false is at most δ (Maurer, Hothorn and Lehmacher, 1995): it requires that
-    the first false claim in the order passes. The tests may share rows.
-    """
-    outcomes = []
-    for claim in claims:
-        outcomes.append(passes(claim))
-        if not outcomes[-1]:
-            break
-    return tuple(outcomes)
-
-
 def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
     """Return whether Hochberg's procedure at level ``error`` rejects each hypothesis; False for a p-value of None."""
     known = sorted(p for p in p_values if p is not None)
@@ -161,7 +145,9 @@ def build_certificate(
 ) -> Certificate:
     """Return the certificate of all clients. A client whose intervals are None has the verdict "unknown"."""
     intervals = [
-        tuple(_complete(interval, levels) for interval in known) if known else (unknown_interval(),) * len(ranges)
+        tuple(complete_interval(interval, levels) for interval in known)
+        if known
+        else (unknown_interval(),) * len(ranges)
         for _, known in clients
     ]
     constraints = [known[1:] for known in intervals]
@@ -171,9 +157,8 @@ def build_certificate(
     p_values = [[interval.violates_at for interval in known if interval.rows > 0] for known in constraints]
     violates = hochberg([min(1.0, len(p) * min(p)) if p else None for p in p_values], levels.marginal)
     above = [_is_above(known, levels) for known in tested if known]
-    # With v of n clients above the tolerance, Hochberg's procedure decides those below at (1 − confidence)/(v + 1),
-    # and those above at (1 − confidence)/(n − v + 1).
-    open_levels = levels.marginal / (sum(above) + 1), levels.marginal / (len(above) - sum(above) + 1)
+    # With v clients above the tolerance, Hochberg's procedure decides those below at (1 − confidence)/(v + 1).
+    level = levels.marginal / (sum(above) + 1)
     certificates = []
     for i, (name, _) in enumerate(clients):
         verdict, needed = Verdict.UNDECIDED, None
@@ -183,13 +168,13 @@ def build_certificate(
             verdict = Verdict.MEETS
         elif any(math.isnan(interval.estimate) for interval in constraints[i]):
             verdict = Verdict.UNKNOWN
-        else:
-            needed = _client_rows_needed(constraints[i], levels, open_levels, ranges[1:])
+        elif not _is_above(constraints[i], levels):  # more rows of a client above it would prove the violation
+            needed = _client_rows_needed(constraints[i], levels, level, ranges[1:])
         certificates.append(ClientCertificate(name, intervals[i][0], constraints[i], verdict, needed))
     return Certificate(levels.tolerance, confidence, tuple(certificates))
 
 
-def _complete(interval: Interval, levels: ErrorLevels) -> Interval:
+def complete_interval(interval: Interval, levels: ErrorLevels) -> Interval:
     """Fill in the marginal limit and, from the joint limits, the p-values of an interval that lacks them."""
     return replace(
         interval,
@@ -204,19 +189,15 @@ def _is_above(constraints: Sequence[Interval], levels: ErrorLevels) -> bool:
 
 
 def _client_rows_needed(
-    constraints: Sequence[Interval], levels: ErrorLevels, open_levels: Sequence[float], ranges: Ranges
+    constraints: Sequence[Interval], levels: ErrorLevels, level: float, ranges: Ranges
 ) -> int | None:
     """Estimate how many more rows an undecided client needs; 0 if none once others are decided, None if unknown."""
-    is_above, tolerance = _is_above(constraints, levels), levels.tolerance
-    level = open_levels[1] / len(constraints) if is_above else open_levels[0]
     needed = [
-        _rows_needed(interval, tolerance, level, bounds)
+        _rows_needed(interval, levels.tolerance, level, bounds)
         for interval, bounds in zip(constraints, ranges, strict=True)
-        if (interval.estimate > tolerance if is_above else interval.meets_at > level)
+        if interval.meets_at > level
     ]
     known = [rows for rows in needed if rows is not None]
-    if is_above:
-        return min(known, default=None)
     return max(known, default=0) if len(known) == len(needed) else None
 
 

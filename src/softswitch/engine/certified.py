@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.certification.certifiability import Certifiability, certifiability
-from softswitch.certification.certify import certify, fixed_sequence_test, row_ranges
+from softswitch.certification.certify import certify, row_ranges
 from softswitch.certification.intervals import ErrorLevels
+from softswitch.certification.paths import fixed_sequence_test
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.splits import DataSplit, subsample
 from softswitch.engine.candidates import Candidate, CandidateGenerator, Move, Variant, best_of, further_variants

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softswitch.certification.certify import certify, fixed_sequence_test, row_ranges
+from softswitch.certification.certify import certify, row_ranges
+from softswitch.certification.paths import fixed_sequence_test
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant

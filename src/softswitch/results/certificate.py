@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,7 @@ from softswitch.support.text import format_number, join_first, render_text
 
 MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20  # with more than the first number of clients, the table has only the worst 20
 MAX_UNWRAPPED_NAME = 24  # clients' names up to this length are not wrapped
+SUSPECT = 0.2  # largest p-value of "within the tolerance" with which a client's rows suggest a violation
 NOT_CERTIFIED = "not certified"  # outcome of a model that failed certification
 
 
@@ -25,17 +26,40 @@ class Verdict(StrEnum):
 
     Attributes:
         MEETS: All constraints are within the tolerance.
-        UNDECIDED: There are too few rows to decide.
+        TOO_FEW: The number of rows cannot certify the tolerance for any model.
+        UNDECIDED: The rows do not decide.
         UNKNOWN: A constraint has no value on the rows, such as a miss rate without positive rows.
         VIOLATES: A constraint is above the tolerance.
     """
 
-    MEETS, UNDECIDED, UNKNOWN, VIOLATES = "meets", "undecided", "unknown", "violates"
+    MEETS, TOO_FEW = "meets", "too few rows"
+    UNDECIDED, UNKNOWN, VIOLATES = "undecided", "unknown", "violates"
 
     def sort_key(self, *values: float) -> tuple[float, ...]:
         """Return a key that sorts clients: violating, undecided or unknown, meeting; in each, large values first."""
         rank = {Verdict.VIOLATES: 0, Verdict.MEETS: 2}.get(self, 1)
         return (rank, *(math.inf if math.isnan(value) else -value for value in values))
+
+
+class Outcome(StrEnum):
+    """The outcome of certification.
+
+    Attributes:
+        CERTIFIED: Every client meets the tolerance, and the model is useful (or its usefulness is unknown).
+        PARTLY: Every client with enough rows meets the tolerance. The others have too few rows for any model.
+        CONSTANT: As one of the above, but the model is no better than a constant prediction.
+        TOO_FEW_ROWS: Not certified, although no client's rows suggest a violation.
+        VIOLATES: Not certified, because some client's rows suggest that it violates the tolerance.
+        INCOMPLETE: Training was stopped or diverged.
+    """
+
+    CERTIFIED, PARTLY, CONSTANT = "certified", "partly certified", "no better than a constant"
+    TOO_FEW_ROWS, VIOLATES, INCOMPLETE = "too few rows", "likely violates", "incomplete"
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the model is certified at every client with enough rows."""
+        return self in (Outcome.CERTIFIED, Outcome.PARTLY, Outcome.CONSTANT)
 
 
 class IntervalMethod(StrEnum):
@@ -149,25 +173,27 @@ class Certificate:
     def after_tests(self, tests: int) -> Certificate:
         """Return a certificate that is valid for the last of several models that passed tests on the same rows.
 
-        The tests only certify that all clients are within the tolerance, so every client's upper limit becomes the
-        tolerance. A certificate of one test, or of a model that did not pass, is returned unchanged.
+        The tests only certify that clients are within the tolerance, so their upper limits become the tolerance. A
+        client with too few rows was not tested, and keeps its limits. A certificate of one test, or of a model that
+        did not pass, is returned unchanged.
 
         Args:
             tests: Number of tested models, including this one.
         """
-        if tests == 1 or self.verdict is not Verdict.MEETS:
+        if tests == 1 or not is_certified(self):
             return self
         limits: dict[str, Any] = {"lower": -math.inf, "upper": self.tolerance, "marginal_upper": self.tolerance}
         clients = []
         for client in self.clients:
-            constraints = tuple(replace(interval, **limits) for interval in client.constraints)
-            objective = replace(client.objective, approximate=True)
-            clients.append(replace(client, objective=objective, constraints=constraints))
+            if client.verdict is Verdict.MEETS:
+                constraints = tuple(replace(interval, **limits) for interval in client.constraints)
+                client = replace(client, constraints=constraints)
+            clients.append(replace(client, objective=replace(client.objective, approximate=True)))
         return replace(self, clients=tuple(clients), tests=tests)
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of any client, in the order violates, unknown, undecided, meets."""
+        """The worst verdict of any client, in the order violates, unknown, undecided, too few rows, meets."""
         verdicts = {client.verdict for client in self.clients}
         return next((verdict for verdict in reversed(Verdict) if verdict in verdicts), Verdict.MEETS)
 
@@ -248,42 +274,95 @@ def _largest(limits: Iterable[float]) -> float:
     return max(math.inf if math.isnan(limit) else limit for limit in limits)
 
 
+REASONS = {
+    Verdict.TOO_FEW: "Too few rows to certify the bound for any model",
+    Verdict.UNDECIDED: "Not decided by their rows",
+    Verdict.UNKNOWN: "No rows that concern the constraint",
+}
+
+
 def is_certified(certificate: Certificate | None) -> bool:
-    """Return whether there is a certificate and its verdict is that every client meets the tolerance."""
-    return certificate is not None and certificate.verdict is Verdict.MEETS
+    """Return whether every client with enough rows meets the tolerance, and there is such a client."""
+    return judge_certificate(certificate).is_certified
 
 
-def describe_certification(certificate: Certificate | None) -> str:
-    """Describe the outcome of certification, the failing clients and what to do; None if training did not complete."""
+def judge_certificate(certificate: Certificate | None, *, is_useful: bool | None = None) -> Outcome:
+    """Return the outcome of certification; ``is_useful`` is whether the model beats a constant (None: unknown)."""
+    if certificate is None:
+        return Outcome.INCOMPLETE
+    verdicts = {client.verdict for client in certificate.clients}
+    if verdicts <= {Verdict.MEETS, Verdict.TOO_FEW} and Verdict.MEETS in verdicts:
+        certified = Outcome.CERTIFIED if verdicts == {Verdict.MEETS} else Outcome.PARTLY
+        return Outcome.CONSTANT if is_useful is False else certified
+    return Outcome.VIOLATES if any(map(_is_suspect, certificate.clients)) else Outcome.TOO_FEW_ROWS
+
+
+def _is_suspect(client: ClientCertificate) -> bool:
+    """Return whether the rows of a client suggest that it violates the tolerance."""
+    is_likely = any(one.violates_at <= SUSPECT for one in client.constraints if one.rows)
+    return client.verdict is Verdict.VIOLATES or (client.verdict is not Verdict.MEETS and is_likely)
+
+
+def describe_certification(
+    certificate: Certificate | None, *, is_useful: bool | None = None, write: Callable[[float], str] = "{:.4g}".format
+) -> str:
+    """Describe the outcome of certification, the failing clients and what to do; None if training did not complete.
+
+    ``write`` formats a value of the constraint.
+    """
+    outcome = judge_certificate(certificate, is_useful=is_useful)
     if certificate is None:
         return "Not certified: training did not complete."
-    count, confidence = len(certificate.clients), f"{100 * certificate.confidence:.4g}% confidence"
-    bound = f"at most {certificate.tolerance:g}"
-    if is_certified(certificate):
-        where = f"at each of the {count} clients" if count > 1 else "at the client"
-        note = " Approximate: the range of the constraint is unknown." if certificate.approximate else ""
-        return f"Certified: with {confidence}, the constraint is {bound} {where} on new data.{note}"
-    sentences = [f"Not certified: there is no {confidence} that the constraint is {bound} at every client."]
-    if meeting := sum(client.verdict is Verdict.MEETS for client in certificate.clients):
-        sentences.append(f"{meeting} of {count} clients meet it.")
-    reasons = {
-        Verdict.VIOLATES: ("violates", "violate", "it"),
-        Verdict.UNDECIDED: ("has", "have", "too few rows"),
-        Verdict.UNKNOWN: ("has", "have", "no rows that concern the constraint"),
+    clients, confidence = certificate.clients, f"{100 * certificate.confidence:.4g}% confidence"
+    bound, count = f"at most {write(certificate.tolerance)}", len(certificate.clients)
+    names = {verdict: [one for one in clients if one.verdict is verdict] for verdict in Verdict}
+    meeting = len(names[Verdict.MEETS])
+    sentences = []
+    if outcome.is_certified:
+        where = "at each of them" if meeting > 1 else "there"
+        head = f"Certified at {meeting:,} of {count:,} clients" if meeting < count else "Certified"
+        if meeting == count:
+            where = f"at each of the {count:,} clients" if count > 1 else "at the client"
+        if outcome is Outcome.CONSTANT:
+            head += ", but no better than a constant prediction"
+        sentences.append(f"{head}: with {confidence}, the constraint is {bound} {where} on new data.")
+        if certificate.approximate:
+            sentences.append("Approximate: the range of the constraint is unknown.")
+    elif outcome is Outcome.VIOLATES:
+        suspects = [one for one in clients if _is_suspect(one)]
+        observed = join_first([f"{one.client} ({_describe_observed(one, write)})" for one in suspects])
+        verb = "violates" if len(suspects) == 1 else "violate"
+        sentences.append(f"Not certified: likely {verb} the bound: {observed}. The constraint must be {bound}.")
+    else:
+        sentences.append(f"Not certified: too few rows to show that the constraint is {bound} at every client.")
+        sentences += [f"{meeting:,} of {count:,} clients meet it."] if meeting else []
+    for verdict in (Verdict.TOO_FEW, Verdict.UNDECIDED, Verdict.UNKNOWN):
+        listed = [one for one in names[verdict] if outcome is not Outcome.VIOLATES or not _is_suspect(one)]
+        sentences += [f"{REASONS[verdict]}: {join_first(list(map(_describe_rows, listed)))}."] if listed else []
+    level = certificate.worst_constraint
+    if not outcome.is_certified and math.isfinite(level):
+        about = "about " * certificate.approximate
+        sentences.append(f"The smallest bound that these rows certify for this model is {about}{write(level)}.")
+    advice = {
+        Outcome.CONSTANT: "Raise the bound, or add features that predict the label.",
+        Outcome.TOO_FEW_ROWS: "Add rows of these clients, raise the bound, or lower the confidence.",
+        Outcome.VIOLATES: "Raise the bound, or lower it in training only; more rows would not help.",
     }
-    for verdict, (singular, plural, what) in reasons.items():
-        failing = []
-        for client in (client for client in certificate.clients if client.verdict is verdict):
-            more = f", needs about {client.rows_needed:,} more" if client.rows_needed else ""
-            failing.append(f"{client.client} ({min(one.rows for one in client.constraints):,} rows{more})")
-        verb = singular if len(failing) == 1 else plural
-        sentences += [f"{len(failing)} {verb} {what}: {join_first(failing)}."] if failing else []
-    if math.isfinite(level := certificate.worst_constraint):
-        digits = 3 - math.floor(math.log10(abs(level))) if level else 3
-        smallest = f"{'about ' * certificate.approximate}{math.ceil(level * 10**digits) / 10**digits:.4g}"
-        sentences.append(f"The smallest bound that these rows certify for this model is {smallest}.")
-    sentences.append("Add rows of these clients, raise the bound, or lower the confidence before the next run.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *([advice[outcome]] if outcome in advice else [])])
+
+
+def _describe_observed(client: ClientCertificate, write: Callable[[float], str]) -> str:
+    """Return the observed constraint of a client, with its interval if both limits are finite."""
+    worst = max(client.constraints, key=lambda one: -one.violates_at)
+    limits = f", interval {write(worst.lower)} to {write(worst.upper)}"
+    is_known = math.isfinite(worst.lower) and math.isfinite(worst.upper)
+    return f"observed {write(worst.estimate)} on {worst.rows:,} rows{limits if is_known else ''}"
+
+
+def _describe_rows(client: ClientCertificate) -> str:
+    """Return the name of a client, with its number of rows and how many more would decide."""
+    more = f", needs about {client.rows_needed:,} more" if client.rows_needed else ""
+    return f"{client.client} ({min(one.rows for one in client.constraints):,} rows{more})"
 
 
 def warn_about_reuse(times: int) -> list[str]:
