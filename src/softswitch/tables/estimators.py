@@ -133,7 +133,7 @@ class FederatedEstimator(BaseEstimator):
         self.threshold_ = 0.5 if label.type == BINARY else None
         if self._uses_score():
             held_out = select(keep) if keep.any() else None
-            loss = {name: given.get(name) for name in ("loss", "quantile")}
+            loss: dict[str, Any] = {name: given.get(name) for name in ("loss", "quantile")}
             chosen: dict[str, Any] = {"confidence": self.confidence, "seed": seed, "select": bool(self.validation)}
             scored = train_score(
                 self.kind, label, select(~keep), held_out, bound=self.bound, score=self.score, **chosen, **loss
