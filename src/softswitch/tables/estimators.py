@@ -59,7 +59,7 @@ class FederatedEstimator(BaseEstimator):
         sampling, output, compute: Options as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
         hidden: Widths of the hidden layers. Default: (), no network.
-        score: Model of a bounded rate whose outputs are compared with a threshold: "linear", "boosting", any classifier
+        estimator: Model of a bounded rate whose outputs are compared with a threshold: "linear", "boosting", any classifier
             or regressor of scikit-learn, or "auto", the mean of the first two. The rate is then bounded by the
             threshold, and values on training rows are cross-validated. With ``hidden``, ``alpha``, ``step_size``,
             ``rounds`` or ``sampling``, and for other kinds, a linear model or network is trained with the constraint
@@ -98,7 +98,7 @@ class FederatedEstimator(BaseEstimator):
     compute: Compute | None = None
     logging: Logging | None = None
     hidden: tuple[int, ...] = ()
-    score: Any = "auto"
+    estimator: Any = "auto"
     held_out: float = 0.0
     validation: float = 0.0
     allow_uncertified: bool = False
@@ -136,7 +136,7 @@ class FederatedEstimator(BaseEstimator):
             loss: dict[str, Any] = {name: given.get(name) for name in ("loss", "quantile")}
             chosen: dict[str, Any] = {"confidence": self.confidence, "seed": seed, "select": bool(self.validation)}
             scored = train_score(
-                self.kind, label, select(~keep), held_out, bound=self.bound, score=self.score, **chosen, **loss
+                self.kind, label, select(~keep), held_out, bound=self.bound, score=self.estimator, **chosen, **loss
             )
             result, self.certificate_, self.score_ = scored.result, scored.certificate, scored.score
             self.threshold_ = scored.probability
@@ -194,7 +194,7 @@ class FederatedEstimator(BaseEstimator):
         check_is_fitted(self)
         linear = () if self.score_ is None else self.score_.estimators
         if len(self.params_) > 1 or any(not hasattr(one, "coef_") for one in linear) or len(linear) > 1:
-            raise AttributeError("coef_ and intercept_ exist for linear models only: hidden=() and score='linear'")
+            raise AttributeError("coef_ and intercept_ exist for linear models only: hidden=() and estimator='linear'")
         weights, intercepts = (np.asarray(self.params_[0][name], dtype=float) for name in "wb")
         for one in linear:
             coefficients = np.atleast_2d(one.coef_)
