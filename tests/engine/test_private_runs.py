@@ -49,12 +49,12 @@ def make_oracle(privacy, rounds=10, local_steps=1, participation=1.0, seed=0, da
     return make_private_oracle(PROBLEM, data, plan, sampling, count_applicable_rows(PROBLEM, data), seed)
 
 
-def decision(oracle, feasible):
+def make_decision(oracle, feasible):
     from softswitch.methods.messages import Decision, LocalLoss
 
     m = oracle.participants
-    bit = jnp.float32(feasible)
-    loss = LocalLoss(bit, jnp.full((m, 1), 1 - bit), 0.0, 0.0)
+    objective_share = jnp.float32(feasible)
+    loss = LocalLoss(objective_share, jnp.full((m, 1), 1 - objective_share), 0.0, 0.0)
     return Decision(jnp.float32(0), jnp.bool_(feasible), jnp.arange(1.0, m + 1) / 6, loss)
 
 
@@ -71,7 +71,7 @@ def test_matches_gradient_oracle_without_noise_and_clipping(local_steps):
     np.testing.assert_allclose(actual_reports.objective, expected_reports.objective, rtol=1e-5)
     np.testing.assert_allclose(actual_reports.constraint, expected_reports.constraint, rtol=1e-5)
     for feasible in (True, False):
-        step_decision = decision(oracle, feasible)
+        step_decision = make_decision(oracle, feasible)
         direction_actual = oracle.direction(w, oracle.draw(key), state, step_decision, True, 0.5)
         direction_expected = reference.direction(w, reference.draw(key), None, step_decision, True, 0.5)
         np.testing.assert_allclose(direction_actual, direction_expected, rtol=1e-4, atol=1e-6)
@@ -91,7 +91,7 @@ def test_reports_and_directions_have_accounted_noise(settings):
     def draw(key):
         reports, kept = oracle.report(w, oracle.draw(key))
         return reports.constraint[:, 0], oracle.directions(
-            w, oracle.draw(key), kept, decision(oracle, False), True, 0.1
+            w, oracle.draw(key), kept, make_decision(oracle, False), True, 0.1
         )
 
     reports, directions = draw(jax.random.split(jax.random.key(1), 600))

@@ -35,8 +35,14 @@ def read_result(process):
     return json.loads(out.splitlines()[-1])
 
 
-QUICK = ("few_and_local_steps", "second_order", "work", "refusals")
-SLOW = ("pooled_with_memory", "robust_and_random", "several_slices", "single_precision", "chosen_and_resumed_on_others")
+QUICK = ("participation_and_local_steps", "second_order", "work", "refusals")
+SLOW = (
+    "pooled_with_memory",
+    "robust_and_random",
+    "several_slices",
+    "single_precision",
+    "automatic_resumed_on_other_devices",
+)
 
 
 def run_on_eight(tmp_path_factory, names):
@@ -66,7 +72,7 @@ def two_process_results(tmp_path_factory):
 
 
 def test_eight_devices_match_one(eight_device_results):
-    assert eight_device_results["few_and_local_steps"] <= 1e-12
+    assert eight_device_results["participation_and_local_steps"] <= 1e-12
 
 
 def test_second_order_runs_on_eight_devices(eight_device_results):
@@ -110,16 +116,16 @@ def test_invalid_devices_are_rejected(eight_device_results, case, message):
 def test_two_processes_match_one_device(two_process_results):
     first, second = two_process_results
     assert first["params"] == second["params"]
-    assert first["apart"] <= 1e-12
-    assert second["apart"] <= 1e-12
+    assert first["difference"] <= 1e-12
+    assert second["difference"] <= 1e-12
 
 
 @pytest.mark.slow
 def test_first_process_decides_for_both(two_process_results):
     first, second = two_process_results
     assert first["rounds"] == second["rounds"] == [12, 24, 6]
-    assert first["heard"] == [6, 12]
-    assert second["heard"] == []
+    assert first["callback rounds"] == [6, 12]
+    assert second["callback rounds"] == []
 
 
 @pytest.mark.slow
@@ -134,14 +140,14 @@ def test_processes_with_different_arguments_fail(two_process_results):
     for errors in two_process_results:
         assert errors["other folder"].startswith("checkpoints must be in a folder that all processes share")
         assert errors["other clients"].startswith("clients must be the same in every process")
-        assert errors["half"].startswith("devices must include some of each of 2 processes")
+        assert errors["some devices"].startswith("devices must include some of each of 2 processes")
 
 
 @pytest.mark.slow
 def test_locked_folder_fails_in_both_processes(two_process_results):
     first, second = two_process_results
-    assert "is in use by another run" in first["taken"]
-    assert second["taken"].startswith("the first process failed")
+    assert "is in use by another run" in first["locked"]
+    assert second["locked"].startswith("the first process failed")
 
 
 @pytest.mark.slow
