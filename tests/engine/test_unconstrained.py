@@ -40,7 +40,7 @@ def test_baseline_without_constraint(method, rounds):
     assert worst.constraint == pytest.approx(2.0, abs=0.01)
     assert (worst.violating, worst.feasible) == (3, False)
     assert with_baselines.price == pytest.approx(result.worst_objective - 1, abs=0.01)
-    assert f"The constraint costs the worst client {told.price:.4g}." in with_baselines.explain()
+    assert f"The constraint costs the worst client {with_baselines.price:.4g}." in with_baselines.explain()
     repeated = ss.add_baselines(with_baselines, problem, three_clients())
     assert [baseline.name for baseline in repeated.baselines] == [
         baseline.name for baseline in with_baselines.baselines
@@ -133,7 +133,7 @@ def test_best_constant_for_neyman_pearson(tolerance):
     assert constant.objective == pytest.approx(np.log1p(np.exp(logit)), rel=1e-3)
     if tolerance == 2.0:  # every iterate is feasible, but five rounds are too few to improve
         assert "no-better-than-constant" in [diagnostic.code for diagnostic in with_baselines.diagnostics]
-        assert f"has F = {found.objective:.4g}" in with_baselines.explain()
+        assert f"has F = {constant.objective:.4g}" in with_baselines.explain()
         problem = build_problem("neyman-pearson", 3, (4,)).problem
         repeated = ss.add_baselines(with_baselines, problem, make_labelled((0.3, 0.6)), unconstrained=False)
         assert repeated.diagnostics == with_baselines.diagnostics  # diagnostics are not repeated

@@ -53,7 +53,7 @@ def main(rank, port, folder):
     difference = max(
         np.abs(getattr(single, name) - getattr(sharded, name)).max() for name in ("params", "client_constraint")
     )
-    separate_checkpoints = ss.Checkpoints(folder / f"own-{place}", every=0)
+    separate_checkpoints = ss.Checkpoints(folder / f"own-{rank}", every=0)
     if rank == 0:  # a run that the other process does not see
         run(clients, None, rounds=12, checkpoints=separate_checkpoints)
     locked_checkpoints = ss.Checkpoints(folder / "taken")
