@@ -242,17 +242,17 @@ def test_custom_method_is_dataclass():
             pairs = softmax_weights(reports.constraint, alpha, reports.has_constraint)
             return switch(self, reports, self.measure(reports), weights, pairs), state
 
-    leaves, structure = jax.tree.flatten(CustomMethod(sharpness=2.0, careful=True, **COMMON))
+    leaves, structure = jax.tree.flatten(CustomMethod(sharpness=2.0, use_softmax=True, **COMMON))
     assert 2.0 in leaves
     assert True not in [leaf for leaf in leaves if isinstance(leaf, bool)]
     assert structure != jax.tree.structure(CustomMethod(sharpness=2.0, **COMMON)), (
         "another boolean must give another program"
     )
-    assert structure == jax.tree.structure(CustomMethod(sharpness=3.0, careful=True, **COMMON))
+    assert structure == jax.tree.structure(CustomMethod(sharpness=3.0, use_softmax=True, **COMMON))
     clients = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: (w - b["sign"][0]) ** 2, lambda w, b: -1.0 + 0 * w, jnp.float32(0.3))
     options = {"rounds": 60, "batch_size": None, "eval_every": 0}
-    custom = flat.solve(problem, clients, CustomMethod(sharpness=4.0, careful=True, **COMMON), **options)
+    custom = flat.solve(problem, clients, CustomMethod(sharpness=4.0, use_softmax=True, **COMMON), **options)
     softmax = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
     np.testing.assert_array_equal(custom.params, softmax.params)
     other_branch = flat.solve(problem, clients, CustomMethod(sharpness=4.0, **COMMON), **options)

@@ -383,7 +383,7 @@ def test_resume_after_random_kills(uninterrupted, tmp_path, max_kills):
     folder, output_file = tmp_path / "run", tmp_path / "done.npy"
     folder_of_tests = Path(__file__).parent
     program = CHILD.format(
-        tests=[str(folder_of_tests), str(folder_of_tests.parent)], folder=str(folder), done=str(output_file)
+        tests=[str(folder_of_tests), str(folder_of_tests.parent)], folder=str(folder), output_file=str(output_file)
     )
     generator, kills = random.Random(1), 0
     while not output_file.exists():
