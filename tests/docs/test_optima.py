@@ -19,26 +19,26 @@ BY_NAME = {problem.name: problem for problem in PROBLEMS}
 
 
 def parametrize_examples(problems):
-    return pytest.mark.parametrize("known", problems, ids=lambda known: known.name)
+    return pytest.mark.parametrize("example", problems, ids=lambda example: example.name)
 
 
 @parametrize_examples(PROBLEMS)
-def test_slsqp_finds_published_optimum(known, x64):
+def test_slsqp_finds_published_optimum(example, x64):
     """SLSQP from the published start reaches the optimum within 1e-6, and all values are finite."""
-    objectives, constraints, *slopes = values_and_slopes(known)(known.start)
+    objectives, constraints, *slopes = values_and_slopes(example)(example.start)
     assert objectives.ndim == constraints.ndim == 1
     for array in (objectives, constraints, *slopes):
         assert array.dtype == np.float64
         assert np.isfinite(array).all()
-    solution = slsqp(known)
-    assert abs(solution.worst_objective - known.optimum) <= 1e-6 * max(abs(known.optimum), 1e-2)
+    solution = slsqp(example)
+    assert abs(solution.worst_objective - example.optimum) <= 1e-6 * max(abs(example.optimum), 1e-2)
     assert solution.worst_constraint <= 1e-7
 
 
-def violates_convexity(known, first_point, second_point):
+def violates_convexity(example, first_point, second_point):
     """Return whether a function's value at a midpoint exceeds the mean of the values at both ends."""
     is_violated = False
-    for functions in filter(None, (known.objectives, known.constraints)):
+    for functions in filter(None, (example.objectives, example.constraints)):
         evaluate = jax.jit(jax.vmap(functions))
         chord = (evaluate(first_point) + evaluate(second_point)) / 2
         is_violated |= bool((evaluate((first_point + second_point) / 2) > chord + 1e-9 * (1 + np.abs(chord))).any())
@@ -46,13 +46,13 @@ def violates_convexity(known, first_point, second_point):
 
 
 @parametrize_examples(PROBLEMS)
-def test_convexity_flags(known, x64):
-    ends = known.start + np.random.default_rng(0).standard_normal((2, 1000, known.variables))
-    if known.name in ("HS 100", "Wong 1"):  # not convex near x₆ = x₇ = 0 only, along (2/7, 1)
+def test_convexity_flags(example, x64):
+    ends = example.start + np.random.default_rng(0).standard_normal((2, 1000, example.variables))
+    if example.name in ("HS 100", "Wong 1"):  # not convex near x₆ = x₇ = 0 only, along (2/7, 1)
         offset = 0.3 * np.array([0, 0, 0, 0, 0, 2 / 7, 1])
-        centre = known.start * [1, 1, 1, 1, 1, 0, 0]
+        centre = example.start * [1, 1, 1, 1, 1, 0, 0]
         ends = np.stack([centre - offset, centre + offset])[:, None]
-    assert known.convex != violates_convexity(known, *ends)
+    assert example.convex != violates_convexity(example, *ends)
 
 
 def test_every_second_problem_is_held_out():
@@ -68,11 +68,11 @@ def test_every_second_problem_is_held_out():
 
 @pytest.mark.parametrize("name", ["CB3", "HS 43", "MAD1"])
 def test_clients_have_one_objective_and_all_constraints(name, x64):
-    known = BY_NAME[name]
-    problem, clients = as_clients(known)
+    example = BY_NAME[name]
+    problem, clients = as_clients(example)
     objective, constraint = ss.evaluate(problem, clients, problem.start)
-    np.testing.assert_allclose(objective, known.objectives(jnp.asarray(known.start)), rtol=1e-12)
-    expected = [-1.0] if known.constraints is None else known.constraints(jnp.asarray(known.start))
+    np.testing.assert_allclose(objective, example.objectives(jnp.asarray(example.start)), rtol=1e-12)
+    expected = [-1.0] if example.constraints is None else example.constraints(jnp.asarray(example.start))
     np.testing.assert_allclose(constraint, np.tile(expected, (len(clients), 1)), rtol=1e-12)
 
 
@@ -83,18 +83,18 @@ def test_single_precision_is_rejected():
 
 def test_result_is_compared_with_relaxed_optimum():
     """HS 22 at tolerance ε is the point nearest to (2, 1) with x₁ + x₂ <= 2 + ε, x₂ >= x₁² − ε."""
-    known = BY_NAME["HS 22"]
-    relaxed = relaxed_optimum(known)
+    example = BY_NAME["HS 22"]
+    relaxed = relaxed_optimum(example)
     a = (-1 + np.sqrt(1 + 4 * (2 + 2 * TOLERANCE))) / 2
     corner = np.array([a, a**2 - TOLERANCE])
     assert relaxed == pytest.approx(float(((corner - [2, 1]) ** 2).sum()), abs=1e-9)
-    assert relaxed < known.optimum
-    assert score(known, relaxed, corner).solved
-    too_far = score(known, relaxed, np.array([0.9, 0.9]))
+    assert relaxed < example.optimum
+    assert score(example, relaxed, corner).solved
+    too_far = score(example, relaxed, np.array([0.9, 0.9]))
     assert too_far.met
     assert too_far.error > CLOSE
     assert not too_far.solved
-    violating = score(known, relaxed, corner + 1e-4)
+    violating = score(example, relaxed, corner + 1e-4)
     assert abs(violating.error) <= CLOSE
     assert not violating.met
     assert not violating.solved

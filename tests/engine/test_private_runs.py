@@ -89,9 +89,9 @@ def test_reports_and_directions_have_accounted_noise(settings):
     @jax.jit
     @jax.vmap
     def draw(key):
-        reports, kept = oracle.report(w, oracle.draw(key))
+        reports, state = oracle.report(w, oracle.draw(key))
         return reports.constraint[:, 0], oracle.directions(
-            w, oracle.draw(key), kept, make_decision(oracle, False), True, 0.1
+            w, oracle.draw(key), state, make_decision(oracle, False), True, 0.1
         )
 
     reports, directions = draw(jax.random.split(jax.random.key(1), 600))

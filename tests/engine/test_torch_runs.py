@@ -188,13 +188,13 @@ class ConvNet(torch.nn.Module):
         return self.layers(x)
 
 
-def make_images(seed=0, clients=3, each=40):
+def make_images(seed=0, clients=3, rows_per_client=40):
     """Square images with one bright side, brighter at some clients."""
     generator = torch.Generator().manual_seed(seed)
     datasets = {}
     for i in range(clients):
-        y = (torch.rand(each, generator=generator) < 0.5).float()
-        x = torch.randn(each, 1, 6, 6, generator=generator) + i
+        y = (torch.rand(rows_per_client, generator=generator) < 0.5).float()
+        x = torch.randn(rows_per_client, 1, 6, 6, generator=generator) + i
         x[:, :, :, 3:] += 1.5 * (2 * y - 1)[:, None, None, None]
         datasets[f"camera {i}"] = TensorDataset(x, y)
     return datasets
@@ -217,7 +217,7 @@ IMAGES = {
 
 def test_batch_norm_and_dropout_train():
     module, data = make_network(), make_images()
-    before = module.state_dict()["layers.1.running_mean"].clone()
+    initial_mean = module.state_dict()["layers.1.running_mean"].clone()
     torch.manual_seed(11)
     own_generator = torch.get_rng_state()
     result = flat.solve_torch(module, objective, misses, data, **IMAGES)
@@ -225,7 +225,7 @@ def test_batch_norm_and_dropout_train():
     assert result.status.code == "feasible"
     assert result.worst_constraint <= 0.4
     assert result.worst_objective < 0.5 * result.baselines[0].objective
-    assert not torch.equal(module.state_dict()["layers.1.running_mean"], before)
+    assert not torch.equal(module.state_dict()["layers.1.running_mean"], initial_mean)
     with torch.no_grad():  # the module holds the evaluated parameters
         objectives = [float(objective(module, data[name].tensors)) for name in result.names]
     np.testing.assert_allclose(objectives, result.client_objective, rtol=1e-5)

@@ -44,10 +44,10 @@ def play_round(federation, key=0):
     return draws, *jax.jit(lambda o, w, d: o.report(w, d))(federation.oracle, federation.start, draws)
 
 
-def compute_direction(federation, draws, kept, reports, rule):
+def compute_direction(federation, draws, state, reports, rule):
     decision, _ = rule.decide((), reports)
-    direction = jax.jit(lambda o, *seen: o.direction(*seen, rule.switches, 1.0))
-    return flatten(direction(federation.oracle, federation.start, draws, kept, decision))
+    direction = jax.jit(lambda o, *observations: o.direction(*observations, rule.switches, 1.0))
+    return flatten(direction(federation.oracle, federation.start, draws, state, decision))
 
 
 @jax.jit

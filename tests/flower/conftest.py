@@ -9,7 +9,7 @@ import pytest
 def quiet():
     """Suppress the log lines that Flower writes each round."""
     logger = logging.getLogger("flwr")
-    before = logger.level
+    old_level = logger.level
     logger.setLevel(logging.ERROR)
     yield
-    logger.setLevel(before)
+    logger.setLevel(old_level)

@@ -239,19 +239,19 @@ def test_clients_have_parameters_of_server():
     assert np.isfinite(result.last["w"]).all()
 
 
-@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 6])
-def test_resumed_server_is_exact(tmp_path, after):
+@pytest.mark.parametrize("completed_rounds", [pytest.param(1, marks=pytest.mark.slow), 6])
+def test_resumed_server_is_exact(tmp_path, completed_rounds):
     whole_run = run_recorded(participation=0.5)[1]
     grid = RecordingGrid(quadratics(CLIENTS), CLIENTS)
     options = {"checkpoints": ss.Checkpoints(tmp_path, every=0), "participation": 0.5}
-    run(grid, callbacks=[lambda chunk: chunk.round == after], **options)
+    run(grid, callbacks=[lambda chunk: chunk.round == completed_rounds], **options)
     grid.messages.clear()
     resumed = run(grid, **options)
     np.testing.assert_array_equal(resumed.last["w"], whole_run.last["w"])
     assert all(
         has_full_parameters(m.content)
         for m, _ in grid.messages
-        if m.metadata.message_type == wire.REPORT and int(m.metadata.group_id) == after
+        if m.metadata.message_type == wire.REPORT and int(m.metadata.group_id) == completed_rounds
     )
 
 

@@ -319,8 +319,8 @@ def test_unreadable_reply_excludes_client(caplog):
             replies = list(super().pull_messages(ids))
             for reply in replies:
                 if reply.metadata.src_node_id == 102 and reply.metadata.message_type == wire.REPORT:
-                    for other in replies:
-                        self._replies[other.metadata.reply_to_message_id] = other
+                    for unchanged in replies:
+                        self._replies[unchanged.metadata.reply_to_message_id] = unchanged
                     raise ValueError("cannot be inflated")
             return replies
 

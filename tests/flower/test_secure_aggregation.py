@@ -507,7 +507,7 @@ def test_signed_keys_prevent_key_substitution(tmp_path, kind, caplog):
     strategy = run(RecordingGrid(make_app(signed=signed), SITES))
     assert (outcomes(strategy)[0] == ClientOutcome.COUNTED).all()
     grid = RecordingGrid(make_app(signed=signed), SITES)
-    grid.changes = {(0, wire.UPDATE): change_terms(keys=lambda own: [*own[:-1], secrets.generate_key_pair()[1]])}
+    grid.changes = {(0, wire.UPDATE): change_terms(keys=lambda keys: [*keys[:-1], secrets.generate_key_pair()[1]])}
     assert outcomes(run(grid))[0, 0] == ClientOutcome.REFUSED
     assert "the key of 'site 5' for this round is not signed by its owner" in caplog.text
     grid.changes = {(0, wire.UPDATE): change_terms(signatures=[])}

@@ -137,20 +137,22 @@ def test_episode_lengths():
     repeated = play(environments, SMALL, kind, weights, 5, 7, None)
     np.testing.assert_array_equal(repeated.rewards, episodes.rewards)
     assert np.abs(play(environments, SMALL, kind, weights, 5, 8, None).rewards - episodes.rewards).max() > 0
-    squared = play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions[:, 0] ** 2)
+    squared = play(environments, SMALL, kind, weights, 1, 7, lambda observations, actions, tail: actions[:, 0] ** 2)
     np.testing.assert_allclose(
         squared.costs[0], actions_taken**2, rtol=1e-5
     )  # of the actions that the environment applied
     with pytest.raises(ValueError, match=r"one number for each of 4 episodes, but gives \(4, 1\)"):
-        play(environments, SMALL, kind, weights, 1, 7, lambda seen, actions, after: actions)
+        play(environments, SMALL, kind, weights, 1, 7, lambda observations, actions, tail: actions)
     np.testing.assert_allclose(episodes.totals(episodes.rewards, 0.5), episodes.rewards[0] + 0.5 * episodes.rewards[1])
-    vector = make_vector_env(lambda many: gymnasium.make_vec("CartPole-v1", num_envs=many), 3)
+    vector = make_vector_env(lambda episode_count: gymnasium.make_vec("CartPole-v1", num_envs=episode_count), 3)
     assert vector.num_envs == 3
     with pytest.raises(ValueError, match="function of 3 must make"):
-        make_vector_env(lambda many: Target(), 3)
+        make_vector_env(lambda episode_count: Target(), 3)
     at_once = gymnasium.vector.AutoresetMode.SAME_STEP
     with pytest.raises(ValueError, match="SAME_STEP"):
-        make_vector_env(lambda many: gymnasium.vector.SyncVectorEnv([Target] * many, autoreset_mode=at_once), 3)
+        make_vector_env(
+            lambda episode_count: gymnasium.vector.SyncVectorEnv([Target] * episode_count, autoreset_mode=at_once), 3
+        )
     with pytest.raises(ValueError, match=r"info\['cost'\]"):
         play(vector, SMALL, Categorical(2), SMALL.first_weights(4, 2, False, np.random.default_rng(0)), 2, 0, None)
 

@@ -78,10 +78,10 @@ def test_randomness_depends_on_round_and_seed():
 def test_nonfinite_report_stops_run():
     class Broken(Quadratics):
         def report(self, params, draws):
-            reports, kept = super().report(params, draws)
+            reports, state = super().report(params, draws)
             if float(params["w"]) > 0.3:
                 reports = reports._replace(objective=np.full_like(reports.objective, np.nan))
-            return reports, kept
+            return reports, state
 
     federation_with_nan = ss.Federation(Broken([1.0, 2.0, 3.0]), START, ("a", "b", "c"))
     result = flat.solve_federation(federation_with_nan, RULE, rounds=100)

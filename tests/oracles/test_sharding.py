@@ -22,8 +22,8 @@ def sizes_and_devices(draw):
 
 
 @given(sizes_and_devices())
-def test_every_client_and_row_is_placed_once(drawn):
-    stratum_sizes, devices = drawn
+def test_every_client_and_row_is_placed_once(sizes_and_count):
+    stratum_sizes, devices = sizes_and_count
     n, sizes = len(stratum_sizes), stratum_sizes.sum(axis=1)
     placement = place_clients(stratum_sizes, devices)
     clients_per_device = np.bincount(placement.owner, minlength=devices)
@@ -45,9 +45,9 @@ def test_every_client_and_row_is_placed_once(drawn):
 
 
 @given(sizes_and_devices())
-def test_rows_are_balanced_over_devices(drawn):
+def test_rows_are_balanced_over_devices(sizes_and_count):
     """Row counts of two devices differ by at most the largest client."""
-    stratum_sizes, devices = drawn
+    stratum_sizes, devices = sizes_and_count
     sizes = stratum_sizes.sum(axis=1)
     rows = np.bincount(place_clients(stratum_sizes, devices).owner, sizes, devices)
     assert rows.max() - rows.min() <= sizes.max()

@@ -52,9 +52,9 @@ def test_reports_and_directions_are_equal(clients):
     @jax.jit
     def one_round(oracle, method):
         draws = oracle.draw(jax.random.key(0))
-        reports, kept = oracle.report(w, draws)
+        reports, state = oracle.report(w, draws)
         decision, _ = method.decide(method.init(3, 2), reports)
-        return reports, decision, oracle.direction(w, draws, kept, decision, method.switches, 0.0)
+        return reports, decision, oracle.direction(w, draws, state, decision, method.switches, 0.0)
 
     for method, feasible in (
         (ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1, threshold=9.0), True),
@@ -95,9 +95,9 @@ def test_sampled_gradients_with_full_reports(monkeypatch):
     @jax.jit
     def direction(oracle):
         draws = oracle.draw(jax.random.key(3))
-        reports, kept = oracle.report(w, draws)
+        reports, state = oracle.report(w, draws)
         decision = method.decide((), reports)[0]._replace(weights=weights)
-        return oracle.direction(w, draws, kept, decision, True, 0.0)
+        return oracle.direction(w, draws, state, decision, True, 0.0)
 
     grouped_direction, padded_direction = (direction(oracle) for oracle in (grouped, padded))
     np.testing.assert_array_equal(grouped_direction, padded_direction)

@@ -63,8 +63,8 @@ def log_likelihood_ratios(canary, settings, rounds, noise_factor):
     def run(key):
         def play_round(w, k):
             draws = oracle.draw(jax.random.fold_in(key, k))
-            reports, kept = oracle.report(w, draws)
-            direction = oracle.direction(w, draws, kept, decision, True, 0.1)
+            reports, state = oracle.report(w, draws)
+            direction = oracle.direction(w, draws, state, decision, True, 0.1)
             released = reports.objective[0] * rate / privacy.clip_value, direction[2] * rate / privacy.clip_gradient
             return w - 0.1 * direction, loss(released[0], levels.report, rate) + loss(released[1], levels.step, rate)
 

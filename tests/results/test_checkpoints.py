@@ -206,15 +206,17 @@ SCHEDULE, LONGER_SCHEDULE = optax.cosine_decay_schedule(0.01, 900), optax.cosine
 @pytest.mark.parametrize(
     "method",
     [
-        lambda other: ss.SoftmaxSGM(alpha=20.0, step_size=LONGER_SCHEDULE if other else SCHEDULE, tolerance=0.1),
-        lambda other: ss.SoftmaxSGM(
+        lambda other_method: ss.SoftmaxSGM(
+            alpha=20.0, step_size=LONGER_SCHEDULE if other_method else SCHEDULE, tolerance=0.1
+        ),
+        lambda other_method: ss.SoftmaxSGM(
             alpha=20.0,
             step_size=0.1,
             tolerance=0.1,
-            optimizer=(lambda step: optax.sgd(step * 0.001)) if other else (lambda step: optax.sgd(step)),
+            optimizer=(lambda step: optax.sgd(step * 0.001)) if other_method else (lambda step: optax.sgd(step)),
         ),
-        lambda other: ss.SoftmaxSGM(
-            alpha=20.0, step_size=0.1, local_step_size=lambda k: 0.1 / (1 + k + other), tolerance=0.1
+        lambda other_method: ss.SoftmaxSGM(
+            alpha=20.0, step_size=0.1, local_step_size=lambda k: 0.1 / (1 + k + other_method), tolerance=0.1
         ),
     ],
     ids=["another schedule", "another lambda", "another closure"],
