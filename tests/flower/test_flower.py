@@ -439,7 +439,7 @@ def test_server_app_resumes_unfinished_run(tmp_path):
     start = {"w": np.zeros(FEATURES, np.float32)}
     with pytest.raises(ValueError, match="there is none"):
         fl.server_app(RULE, start)(fl.InProcessGrid(quadratics(3), 3), make_context(out=str(tmp_path), resume=True))
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="the server has failed"):
         fl.server_app(RULE, start, rounds=8)(Dies(quadratics(3), 3), make_context(out=str(tmp_path)))
     (run,) = find_runs(tmp_path)
     assert not run.finished

@@ -201,7 +201,7 @@ def test_resume_does_not_repeat_auto_tuning(tmp_path, uninterrupted, failing_rou
     assert len(uninterrupted.restarts) == 2
     first_grid = failing_grid()
     first_grid.fatal = failing_round
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="the server has failed"):
         run(first_grid, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_RESTARTS)
     second_grid = failing_grid()
     evaluation_counts = []
