@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from rich.console import Console
@@ -56,14 +57,16 @@ def votes_2016() -> pd.DataFrame:
     return table.rename(columns={"state": "client"}).assign(y=lambda t: t.pop("votetrump") == 1)
 
 
-NAMES = ("adult", "attrition", "birds", "chemistry", "crashes", "diamonds", "exam", "flights", "growth", "language")
-NAMES += ("loans", "mortgages", "resume", "star", "stops", "votes", "wages", "women")
+NAMES: tuple[str, ...] = (
+    *("adult", "attrition", "birds", "chemistry", "crashes", "diamonds", "exam", "flights", "growth", "language"),
+    *("loans", "mortgages", "resume", "star", "stops", "votes", "wages", "women"),
+)
 TABLES: dict[str, Callable[[], pd.DataFrame]] = {name: getattr(sources, name) for name in NAMES}
 TABLES |= {"credit": credit, "covid tests": covid, "votes 2016": votes_2016}
 
 
 def read_file(argument: str) -> pd.DataFrame:
-    """Return a table from FILE:LABEL:CLIENT:POSITIVE[:COLUMN TO DROP]…"""
+    """Return a table from the argument FILE:LABEL:CLIENT:POSITIVE, with further columns to drop."""
     file, label, client, positive, *dropped = argument.split(":")
     table = pd.read_csv(Path(file), low_memory=False).drop(columns=dropped).dropna(subset=[label, client])
     return table.rename(columns={client: "client"}).assign(y=lambda t: t.pop(label).astype(str) == positive)
@@ -72,8 +75,8 @@ def read_file(argument: str) -> pd.DataFrame:
 def split_rows(y: np.ndarray, client: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return masks of training, certification and new rows, with the shares of each client and class."""
     generator, part = np.random.default_rng(seed), np.zeros(len(y), int)
-    for cell in np.unique(np.stack([client, y.astype(str)]), axis=1).T:
-        rows = generator.permutation(np.flatnonzero((client == cell[0]) & (y.astype(str) == cell[1])))
+    for rows in pd.Series(range(len(y))).groupby([client, y]).indices.values():
+        rows = generator.permutation(rows)
         new = round(0.3 * len(rows))
         part[rows[:new]], part[rows[new : new + round(0.25 * (len(rows) - new))]] = 2, 1
     return part == 0, part == 1, part == 2
@@ -135,7 +138,7 @@ def compare(frame: pd.DataFrame, seed: int) -> list[dict[str, Any]]:
         ):
             model = scores[score].choose_shift("miss-rate", bound, calibration, thresholds=thresholds)
             features = add_indicators(model.score.outputs(x[new]), client[new], model.clients)
-            decisions = np.asarray(apply_network(model.result.params, features))[:, 0] > 0
+            decisions = np.asarray(apply_network(model.result.params, jnp.asarray(features)))[:, 0] > 0
             found[name] = worst_false_alarms(decisions, y[new], client[new])
         rows.append(found)
     return rows

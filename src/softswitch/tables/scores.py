@@ -115,16 +115,16 @@ class Score:
     def fit(cls, estimators: Sequence[Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray, label: Label) -> Score:
         """Fit copies of the estimators; ``weights`` are passed to those that accept sample weights."""
         fitted = []
-        limits = 1 if x.size < PARALLEL_SIZE else None
         for estimator in map(clone, estimators):
             options = {"sample_weight": weights} if has_fit_parameter(estimator, "sample_weight") else {}
-            with threadpool_limits(limits):
+            with _limit_threads(x):
                 fitted.append(estimator.fit(x, y, **options))
         return cls(tuple(fitted), label.type, len(label.classes))
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return log odds (rows × 1), log probabilities of the classes (rows × classes) or predictions (rows × 1)."""
-        total: np.ndarray = np.mean([self._outputs_of(estimator, x) for estimator in self.estimators], axis=0)
+        with _limit_threads(x):
+            total: np.ndarray = np.mean([self._outputs_of(estimator, x) for estimator in self.estimators], axis=0)
         return total.astype(np.float32)
 
     def _outputs_of(self, estimator: Any, x: np.ndarray) -> np.ndarray:
@@ -155,6 +155,11 @@ class Score:
         if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")
         return cls(tuple(skops.io.load(file, trusted=unknown)), label.type, len(label.classes))
+
+
+def _limit_threads(x: np.ndarray) -> Any:
+    """Return a context in which estimators use one thread on small matrices; several would wait for each other."""
+    return threadpool_limits(1 if x.size < PARALLEL_SIZE else None)
 
 
 def row_weights(y: np.ndarray, owner: np.ndarray, *, balance: bool) -> np.ndarray:
