@@ -35,7 +35,6 @@ from softswitch.tables.scores import add_indicators, fit_score
 
 BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5)
 TUNED = ("adult", "attrition", "crashes", "diamonds", "loans", "stops")  # tables by which the default score was chosen
-MAX_ROWS = 15_000  # of a table; a random sample is used
 MIN_NEGATIVES = 50  # new negative rows of a client at which false alarms are measured
 
 
@@ -100,10 +99,13 @@ def worst_false_alarms(decisions: np.ndarray, y: np.ndarray, client: np.ndarray)
     return max((float(decisions[rows].mean()) for rows in negatives if rows.sum() >= MIN_NEGATIVES), default=np.nan)
 
 
-def compare(frame: pd.DataFrame, seed: int) -> list[dict[str, Any]]:
-    """Return the worst client's false alarms on new rows of all methods, one dict for each bound."""
-    if len(frame) > MAX_ROWS:
-        frame = frame.sample(MAX_ROWS, random_state=0).reset_index(drop=True)
+def compare(frame: pd.DataFrame, seed: int, rows: int) -> list[dict[str, Any]]:
+    """Return the worst client's false alarms on new rows of all methods, one dict for each bound.
+
+    At most ``rows`` random rows of the table are used, others in each split.
+    """
+    if len(frame) > rows:
+        frame = frame.sample(rows, random_state=seed).reset_index(drop=True)
     client, y = frame["client"].astype(str).to_numpy(), frame["y"].to_numpy().astype(np.int32)
     table = frame.drop(columns=["client", "y", "group"], errors="ignore")
     codes = [name for name in table if not pd.api.types.is_numeric_dtype(table[name]) and table[name].nunique() > 50]
@@ -114,7 +116,7 @@ def compare(frame: pd.DataFrame, seed: int) -> list[dict[str, Any]]:
     def clients(rows: np.ndarray) -> ss.ClientData:
         return ss.ClientData.from_arrays({"x": x[rows], "y": y[rows]}, client=client[rows])
 
-    learning, calibration, rows = clients(learn), clients(keep), []
+    learning, calibration, values_by_bound = clients(learn), clients(keep), []
     plain = {
         "logistic": LogisticRegression(class_weight="balanced", max_iter=1000),
         "boosting": HistGradientBoostingClassifier(class_weight="balanced", random_state=0),
@@ -140,8 +142,8 @@ def compare(frame: pd.DataFrame, seed: int) -> list[dict[str, Any]]:
             features = add_indicators(model.score.outputs(x[new]), client[new], model.clients)
             decisions = np.asarray(apply_network(model.result.params, jnp.asarray(features)))[:, 0] > 0
             found[name] = worst_false_alarms(decisions, y[new], client[new])
-        rows.append(found)
-    return rows
+        values_by_bound.append(found)
+    return values_by_bound
 
 
 METHODS = ("logistic", "boosting", "auto", "linear", "auto, per client")
@@ -152,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=None, help="names of tables")
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=15_000, help="largest number of rows of a table")
     parser.add_argument("--file", nargs="*", default=[], help="FILE:LABEL:CLIENT:POSITIVE[:COLUMN TO DROP]")
     parser.add_argument("--save", type=Path, default=None, help="CSV file for the values of all splits")
     given = parser.parse_args()
@@ -161,7 +164,7 @@ def main() -> None:
     for name, load in chosen.items():
         frame = load().reset_index(drop=True)
         for seed in range(given.splits):
-            records += [{"table": name} | row for row in compare(frame, seed)]
+            records += [{"table": name} | row for row in compare(frame, seed, given.rows)]
         if given.save is not None:
             pd.DataFrame(records).to_csv(given.save, index=False)
     values = pd.DataFrame(records).dropna(subset=["logistic"])
