@@ -8,9 +8,11 @@ order. Training rows get the outputs of models that were fitted without them (cr
 
 from __future__ import annotations
 
+import os
 import time
 import zipfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -53,10 +55,9 @@ from softswitch.tables.labels import Label
 FOLDS = 4  # of the cross-validation
 PATH_LENGTH = 500  # largest number of shifts that are tested
 PRIOR_STEPS = np.linspace(-0.5, 1.5, 21)  # powers of the class shares on the path of several classes
-PARALLEL_SIZE = 2_000_000  # entries of the feature matrix from which estimators use several threads
 FARTHEST = 35.0  # log odds of the safest threshold: the model then predicts one class for every row
 PRIOR_ROWS = 20.0  # rows of the pooled rate that a client's estimated rate is shrunk by
-EVIDENCE = 0.05  # p-value with which training rows show that a client with too few certification rows is above a bound
+EVIDENCE = 0.05  # joint p-value with which training rows show that clients with too few certification rows violate
 SCORE_FILE = "score.skops"  # in a run folder
 TRUSTED = (
     "sklearn.ensemble._hist_gradient_boosting.",
@@ -117,13 +118,13 @@ class Score:
         fitted = []
         for estimator in map(clone, estimators):
             options = {"sample_weight": weights} if has_fit_parameter(estimator, "sample_weight") else {}
-            with _limit_threads(x):
+            with threadpool_limits(1):
                 fitted.append(estimator.fit(x, y, **options))
         return cls(tuple(fitted), label.type, len(label.classes))
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return log odds (rows × 1), log probabilities of the classes (rows × classes) or predictions (rows × 1)."""
-        with _limit_threads(x):
+        with threadpool_limits(1):
             total: np.ndarray = np.mean([self._outputs_of(estimator, x) for estimator in self.estimators], axis=0)
         return total.astype(np.float32)
 
@@ -155,11 +156,6 @@ class Score:
         if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")
         return cls(tuple(skops.io.load(file, trusted=unknown)), label.type, len(label.classes))
-
-
-def _limit_threads(x: np.ndarray) -> Any:
-    """Return a context in which estimators use one thread on small matrices; several would wait for each other."""
-    return threadpool_limits(1 if x.size < PARALLEL_SIZE else None)
 
 
 def row_weights(y: np.ndarray, owner: np.ndarray, *, balance: bool) -> np.ndarray:
@@ -264,7 +260,8 @@ def _margin_path(task: Task, margin: np.ndarray, applies: np.ndarray, sign: floa
         points = np.repeat(shared[:, None], task.count, axis=1)
     errors = np.array([np.searchsorted(one, points[:, i], side="right") for i, one in enumerate(by_client)]).T
     too_few = np.isnan(task.allowed)
-    is_plausible = (binom.sf(errors - 1, sizes, task.bound) > EVIDENCE) | ~too_few | (sizes == 0)
+    evidence = EVIDENCE / max(1, int(too_few.sum()))
+    is_plausible = (binom.sf(errors - 1, sizes, task.bound) > evidence) | ~too_few | (sizes == 0)
     last = 1 + _prefix(is_plausible.all(axis=1))
     preferred = _prefix((_shrunk(errors, sizes) <= task.bound).all(axis=1))
     feasible = _prefix((errors <= task.bound * sizes).all(axis=1))
@@ -485,10 +482,16 @@ def cross_validate(estimators: Sequence[Any], rows: Rows, weights: np.ndarray, l
         raise ValueError(f"a score needs at least 2 training rows of each class, but {rare!r} has {counts.min()}")
     fold = assign_folds(rows.y if is_class else np.zeros(len(rows.y)), rows.owner, min(FOLDS, int(counts.min())), seed)
     outputs = np.zeros((len(rows.y), label.outputs), np.float32)
-    for k in np.unique(fold):
+
+    def predict_fold(k: int) -> None:
         learn, test = fold != k, fold == k
         model = Score.fit(estimators, rows.x[learn], rows.y[learn], weights[learn], label)
         outputs[test] = model.outputs(rows.x[test])
+
+    with ThreadPoolExecutor(
+        os.cpu_count()
+    ) as pool:  # each fit uses one thread, so that they do not wait for each other
+        list(pool.map(predict_fold, np.unique(fold)))
     return outputs
 
 
