@@ -128,7 +128,7 @@ def print_outcome(trained: TrainedRun) -> None:
         Console().print(trained.certificate.table())
     say(result.explain(), wrap=True)
     if aim is not None:
-        selected = [f"Selected from {aim['looked_at']} models: {aim['model']}."] if "model" in aim else []
+        selected = [f"Selected from {aim['models']} models: {aim['model']}."] if "model" in aim else []
         say("\n".join(["", aim["message"], *selected, *warn_about_reuse(aim["earlier_certificates"])]), wrap=True)
     say(f"Run: {trained.folder}")
     if result.status.code == "stopped":

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
 from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
-from softswitch.tables.model import write_encoding
+from softswitch.tables.model import ModelFile, write_model
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table
 from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.training import count_earlier_certificates, describe_origin, describe_task, solve_options
@@ -166,7 +166,7 @@ def _write_model(
     folder.mkdir(parents=True, exist_ok=True)
     config = replace(config, task=replace(config.task, bound=point.bound))
     write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
-    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
+    write_model(folder, ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding))
     options: dict[str, Any] = {"constants": partial(table.label.constant, table.problem.start), "cost": table.cost}
     result = add_baselines(point.result, table.problem, table.train, unconstrained=False, **options)
     about, columns = about | describe_task(config, table.label), client_metrics(table, result)
