@@ -178,6 +178,14 @@ def test_roles_are_inferred_from_names():
     )  # the last column, and the only binary one
 
 
+def test_client_and_its_code_are_one_candidate():
+    table = hospitals()
+    for name in ("hospital_id", "hospitalid"):
+        table[name] = table["hospital"].map({"north": 11, "south": 12, "west": 19})
+    assert roles(table) == ("outcome", "hospital")
+    assert roles(table.drop(columns="hospital"))[1] == "hospital_id"
+
+
 def test_ambiguous_roles_are_not_guessed():
     table = hospitals()
     assert roles(table.rename(columns={"hospital": "shade"})) == ("outcome", None)
@@ -318,7 +326,7 @@ def test_parse_value():
         for text in ("2", "2.0"):
             assert str(parse_value(pd.Series(values), text, "--protected")) == "2"
     assert parse_value(pd.Series([0.5, 2.5]), "2.50", "--protected") == 2.5
-    with pytest.raises(ValueError, match="--positive, a value of 'y', must be one of 'False', 'True', but is '1.0'"):
+    with pytest.raises(ValueError, match=r"--positive, a value of 'y', must be one of 'False', 'True', but is '1\.0'"):
         parse_value(pd.Series([True, False], name="y"), "1.0", "--positive")
     with pytest.raises(ValueError, match="--positive, a value of 'y', must be one of 'a', 'b', but is 'x'"):
         parse_value(pd.Series(["a", "b"], name="y"), "x", "--positive")

@@ -360,7 +360,7 @@ def bounds_table(estimates: Sequence[BoundEstimate], cost: str) -> Table:
     for heading in ("bound", "certifiable at", f"{cost}, worst client", "mean client"):
         grid.add_column(heading, justify="right")
     for one in estimates:
-        clients = f"{len(one.certifiable)} of {one.clients} clients"
+        clients = f"{len(one.certifiable)} of {len(one.names)} clients"
         costs = ["unknown" if math.isnan(value) else f"{value:.0%}" for value in (one.cost, one.mean_cost)]
         grid.add_row(f"{one.bound:.0%}", clients, *costs)
     return grid
@@ -370,13 +370,17 @@ def describe_proposal(
     estimates: Sequence[BoundEstimate], proposal: BoundEstimate | None, bound: float, cost: str
 ) -> str:
     """Return the reason for a bound: the proposal, or that none is certifiable and useful."""
+    from softswitch.support.text import join_first  # NumPy would slow down the command line
+
     chosen = next((one for one in estimates if one.bound == bound), None)
     if chosen is None or not chosen.certifiable:
         return f"No bound up to {estimates[-1].bound:.0%} can be certified at any client: too few certification rows."
     count = len(chosen.certifiable)
-    scope = "all clients" if count == chosen.clients else f"{count} of {chosen.clients} clients"
+    scope = "all clients" if count == len(chosen.names) else f"{count} of {len(chosen.names)} clients"
     if proposal is not None:
-        return f"Proposed bound: {bound:.0%}, the smallest one that {scope} can certify and that is useful."
+        few = [name for name in chosen.names if name not in chosen.certifiable]
+        too_few = f" Too few certification rows: {join_first(few)}." if few else ""
+        return f"Proposed bound: {bound:.0%}, the smallest useful one that {scope} can certify.{too_few}"
     if math.isnan(chosen.cost):
         return (
             f"The {cost} cannot be estimated: too few rows. The smallest bound that {scope} can certify: {bound:.0%}."

@@ -41,8 +41,8 @@ class BoundEstimate:
     """What a bound would cost, and the clients whose rows can certify it."""
 
     bound: float
-    clients: int  # number of clients
-    certifiable: tuple[str, ...]  # names of the clients that have enough certification rows
+    names: tuple[str, ...]  # names of all clients
+    certifiable: tuple[str, ...]  # names of the clients that have enough certification rows for this bound
     cost: float  # estimated rate of the other error at the worst client; NaN if unknown
     mean_cost: float  # mean of this rate over the clients
 
@@ -184,5 +184,5 @@ def _estimate(
     if quantiles and np.isfinite(scores).all():
         others = [scores[(client == i) & (y == 0)] for i in range(len(names))]
         costs = [float((x >= min(quantiles)).mean()) for x in others if len(x) >= MIN_COST_ROWS] or costs
-    certified = tuple(map(str, names[certifiable]))
-    return BoundEstimate(bound, len(names), certified, max(costs), float(np.mean(costs)))
+    enough = tuple(map(str, names[certifiable]))
+    return BoundEstimate(bound, tuple(map(str, names)), enough, max(costs), float(np.mean(costs)))

@@ -192,8 +192,11 @@ def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
 
 
 def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
-    """Return the columns that may identify the client, the most likely first; ``rows`` is the number of rows."""
-    candidates = []
+    """Return the columns that may identify the client, the most likely first; ``rows`` is the number of rows.
+
+    Of columns with the same noun and number of values, such as "hospital" and "hospital_id", only one is a candidate.
+    """
+    candidates: dict[tuple[str, int], Candidate] = {}
     for one in summaries:
         is_identifier = one.reason is not None and one.reason.startswith("named as")
         is_usable = one.content in (CATEGORY, INTEGER, CODE, TWO_VALUES) or is_identifier
@@ -205,8 +208,14 @@ def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str 
             points -= 1
         elif one.content == CATEGORY:
             points += 0.5
-        candidates.append(Candidate(one.name, points, ", ".join(why)))
-    return sorted(candidates, key=lambda candidate: -candidate.points)
+        candidate = Candidate(one.name, points, ", ".join(why))
+        noun = _noun(one.name) if _unit_points(one.name) else one.name
+        candidates[noun, one.values] = max(candidates.get((noun, one.values), candidate), candidate, key=_points)
+    return sorted(candidates.values(), key=_points, reverse=True)
+
+
+def _points(candidate: Candidate) -> float:
+    return candidate.points
 
 
 def clear_choice(candidates: Sequence[Candidate]) -> str | None:
@@ -214,6 +223,14 @@ def clear_choice(candidates: Sequence[Candidate]) -> str | None:
     best, second, *_ = *(candidate.points for candidate in candidates), 0.0, 0.0
     is_clear = any(best >= points and best - second >= lead for points, lead in CLEAR_CHOICES)
     return candidates[0].name if is_clear else None
+
+
+def _noun(name: str) -> str:
+    """Return the last word of a column's name without suffixes: "hospital" for "hospital_id" or "hospitalid"."""
+    words = unit_words(name)
+    while len(words) > 1 and words[-1] in NAME_SUFFIXES:
+        words.pop()
+    return words[-1] if words else name
 
 
 def _unit_points(name: str) -> float:
