@@ -59,11 +59,10 @@ class FederatedEstimator(BaseEstimator):
         sampling, output, compute: Options as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
         hidden: Widths of the hidden layers. Default: (), no network.
-        estimator: Model of a bounded rate whose outputs are compared with a threshold: "linear", "boosting", any classifier
-            or regressor of scikit-learn, or "auto", the mean of the first two. The rate is then bounded by the
-            threshold, and values on training rows are cross-validated. With ``hidden``, ``alpha``, ``step_size``,
-            ``rounds`` or ``sampling``, and for other kinds, a linear model or network is trained with the constraint
-            instead. Default: "auto".
+        estimator: Model whose outputs are compared with a threshold, for a bounded rate: "linear", "boosting", "auto"
+            for the mean of both, or any classifier or regressor of scikit-learn. The threshold keeps the bound, and
+            values on training rows are cross-validated. With ``hidden``, ``alpha``, ``step_size``, ``rounds`` or
+            ``sampling``, and for other kinds, a model is trained with the constraint instead. Default: "auto".
         held_out: Share, in [0, 1), of each client's rows for the certificate. Default: 0, no certificate.
         validation: Share, in [0, 1), of each client's rows to select a certifiable model with; needs ``held_out``. If
             the model is then not certified, ``predict`` raises an error. Default: 0, no selection.

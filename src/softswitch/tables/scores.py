@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import expit
 from scipy.stats import binom
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -114,16 +115,16 @@ class Score:
     def fit(cls, estimators: Sequence[Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray, label: Label) -> Score:
         """Fit copies of the estimators; ``weights`` are passed to those that accept sample weights."""
         fitted = []
-        limits = 1 if x.size < PARALLEL_SIZE else None
         for estimator in map(clone, estimators):
             options = {"sample_weight": weights} if has_fit_parameter(estimator, "sample_weight") else {}
-            with threadpool_limits(limits):
+            with _limit_threads(x):
                 fitted.append(estimator.fit(x, y, **options))
         return cls(tuple(fitted), label.type, len(label.classes))
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return log odds (rows × 1), log probabilities of the classes (rows × classes) or predictions (rows × 1)."""
-        total: np.ndarray = np.mean([self._outputs_of(estimator, x) for estimator in self.estimators], axis=0)
+        with _limit_threads(x):
+            total: np.ndarray = np.mean([self._outputs_of(estimator, x) for estimator in self.estimators], axis=0)
         return total.astype(np.float32)
 
     def _outputs_of(self, estimator: Any, x: np.ndarray) -> np.ndarray:
@@ -154,6 +155,11 @@ class Score:
         if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")
         return cls(tuple(skops.io.load(file, trusted=unknown)), label.type, len(label.classes))
+
+
+def _limit_threads(x: np.ndarray) -> Any:
+    """Return a context in which estimators use one thread on small matrices; several would wait for each other."""
+    return threadpool_limits(1 if x.size < PARALLEL_SIZE else None)
 
 
 def row_weights(y: np.ndarray, owner: np.ndarray, *, balance: bool) -> np.ndarray:
@@ -350,7 +356,93 @@ class ScoredModel:
     @property
     def probability(self) -> float | None:
         """The shared threshold as a probability of the positive class; None if the label is not of two values."""
-        return None if self.threshold is None else float(1 / (1 + np.exp(-self.threshold)))
+        return None if self.threshold is None else float(expit(self.threshold))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedScore:
+    """A score that was fitted to training rows, before a shift is chosen."""
+
+    score: Score
+    name: str  # name of the score, for results
+    label: Label
+    learning: ClientData  # training rows
+    crossed: np.ndarray  # cross-validated outputs on the training rows, rows × outputs
+    scale: float  # ``scale`` · outputs + ``offset`` are log odds, log probabilities or predictions
+    offset: np.ndarray
+    seed: int  # seed of the cross-validation
+
+    def choose_shift(
+        self,
+        kind: str,
+        bound: float,
+        calibration: ClientData | None = None,
+        *,
+        thresholds: str = "shared",
+        confidence: float = 0.95,
+        select: bool = True,
+        **options: Any,
+    ) -> ScoredModel:
+        """Certify a shift of the score on the calibration rows; arguments as for ``train_score``."""
+        entry, learning = KINDS[kind], self.learning
+        assert entry.path is not None
+        if thresholds == "per-client" and entry.path not in ("miss", "false-alarm"):
+            raise ValueError(f"thresholds must be 'shared' for {kind!r}: only misses and false alarms have others")
+        clients = learning.names if thresholds == "per-client" else ()
+        count = self.crossed.shape[1]
+        built = build_problem(kind, count + len(clients), (), label=self.label, bound=bound, **options)
+        problem = built.problem
+        if built.cost is not None:
+            problem = replace(problem, objective=built.cost, objective_range=ZERO_ONE)
+        learned, held_out = _with_outputs(learning, self.crossed, clients, built.strata), None
+        if calibration is not None:
+            outputs = self.score.outputs(Rows.of(calibration).x)
+            held_out = _with_outputs(calibration, outputs, clients, built.strata)
+        allowed = _allowed_rates(problem, learning, held_out, bound, confidence)
+        outputs = self.scale * self.crossed.astype(float) + self.offset
+        shifts = PATHS[entry.path](Task(outputs, Rows.of(learning), self.label, bound, allowed, len(clients)))
+        models = [self._network(shifts, i) for i in range(len(shifts.biases))]
+        answer, passed, certificate = shifts.feasible, 0, None
+        if held_out is not None and select:
+            options = {"tolerance": bound, "preferred": shifts.preferred, "is_monotone": shifts.is_monotone}
+            options |= {"kinds": [Kind.MEAN] * len(row_ranges(problem, held_out)), "names": learning.names}
+            answer, passed, certificate = certify_path(models, problem, held_out, confidence, **options)
+        text, threshold = f"score with shift {answer + 1} of {len(models)}", None
+        if self.label.type == BINARY:
+            threshold = float(-shifts.biases[answer, 0])
+            text = f"score with the threshold {expit(threshold):.3g} of the probability"
+        method = ThresholdPath(tolerance=bound, score=self.name, thresholds=thresholds)
+        result = _build_result(problem, learned, method, models[answer], text, self.seed)
+        plain = self._network(Shifts(np.zeros((1, count)), None, 0, 0, True), 0, len(clients))
+        result = _add_baselines(result, problem, learned, plain, partial(self.label.constant, problem.start))
+        if held_out is not None and not select:
+            certificate = certify(result, problem, held_out, confidence)
+        models_and_passed = (len(models), passed)
+        return ScoredModel(
+            self.score, problem, result, certificate, learned, held_out, threshold, tuple(clients), *models_and_passed
+        )
+
+    def _network(self, shifts: Shifts, index: int, clients: int = 0) -> Network:
+        """Return the linear model that calibrates the outputs and adds a shift."""
+        outputs = shifts.biases.shape[1]
+        own = np.zeros((clients, outputs)) if shifts.own is None else shifts.own[index][:, None]
+        weights = np.concatenate([self.scale * np.eye(outputs), own])
+        bias = self.offset + shifts.biases[index]
+        return [{"w": jnp.asarray(weights, jnp.float32), "b": jnp.asarray(bias, jnp.float32)}]
+
+
+def fit_score(
+    kind: str, label: Label, learning: ClientData, *, bound: float, score: Any = "auto", seed: int = 0
+) -> FittedScore:
+    """Fit a score for a kind of constraint on the training rows; arguments as for ``train_score``."""
+    rows, is_balanced = Rows.of(learning), label.type != NUMBER and KINDS[kind].path != "error"
+    estimators = make_estimators(score, label.type, 1 - bound if 0 < bound < 1 else 0.5)
+    weights = row_weights(rows.y, rows.owner, balance=is_balanced)
+    crossed = cross_validate(estimators, rows, weights, label, seed)
+    fitted = Score.fit(estimators, rows.x, rows.y, weights, label)
+    name = score if isinstance(score, str) else type(score).__name__
+    scale, offset = calibrate(crossed, rows.y, label, is_balanced=is_balanced)
+    return FittedScore(fitted, name, label, learning, crossed, scale, offset, seed)
 
 
 def train_score(
@@ -361,10 +453,7 @@ def train_score(
     *,
     bound: float,
     score: Any = "auto",
-    thresholds: str = "shared",
-    confidence: float = 0.95,
     seed: int = 0,
-    select: bool = True,
     **options: Any,
 ) -> ScoredModel:
     """Fit a score on the training rows, and certify a shift of it on the calibration rows.
@@ -376,66 +465,15 @@ def train_score(
         calibration: Certification rows. Default: none, and the shift is chosen by cross-validation.
         bound: Bound on every client's rate.
         score: As for ``make_estimators``. Default: "auto".
-        thresholds: "shared", or "per-client" for misses and false alarms. Default: "shared".
-        confidence: Confidence of the certificate. Default: 0.95.
         seed: Seed of the cross-validation. Default: 0.
-        select: Whether to choose the shift on the calibration rows, rather than by cross-validation. Default: True.
-        options: Further arguments of ``build_problem``.
+        options: ``thresholds``, "shared" (the default) or, for misses and false alarms, "per-client"; ``confidence`` of
+            the certificate (default: 0.95); ``select``, whether to choose the shift on the calibration rows (default:
+            True) rather than by cross-validation; and ``loss`` and ``quantile`` as for ``build_problem``.
     """
-    began, entry, rows = time.perf_counter(), KINDS[kind], Rows.of(learning)
-    assert entry.path is not None
-    if thresholds == "per-client" and entry.path not in ("miss", "false-alarm"):
-        raise ValueError(f"thresholds must be 'shared' for {kind!r}; thresholds per client need misses or false alarms")
-    estimators = make_estimators(score, label.type, 1 - bound if 0 < bound < 1 else 0.5)
-    is_balanced = label.type != NUMBER and entry.path != "error"
-    weights = row_weights(rows.y, rows.owner, balance=is_balanced)
-    crossed = cross_validate(estimators, rows, weights, label, seed)
-    fitted = Score.fit(estimators, rows.x, rows.y, weights, label)
-    scale, offset = calibrate(crossed, rows.y, label, is_balanced=is_balanced)
-    clients = learning.names if thresholds == "per-client" else ()
-    built = build_problem(kind, crossed.shape[1] + len(clients), (), label=label, bound=bound, **options)
-    problem = built.problem
-    if built.cost is not None:
-        problem = replace(problem, objective=built.cost, objective_range=ZERO_ONE)
-    learned = _with_outputs(learning, crossed, clients, built.strata)
-    held_out = None
-    if calibration is not None:
-        held_out = _with_outputs(calibration, fitted.outputs(Rows.of(calibration).x), clients, built.strata)
-    allowed = _allowed_rates(problem, learning, held_out, bound, confidence)
-    outputs = scale * crossed.astype(float) + offset
-    shifts = PATHS[entry.path](Task(outputs, rows, label, bound, allowed, len(clients)))
-    models = [_network(scale, offset, shifts, i) for i in range(len(shifts.biases))]
-    answer, passed, certificate = shifts.feasible, 0, None
-    if held_out is not None and select:
-        kinds = [Kind.MEAN] * len(row_ranges(problem, held_out))
-        answer, passed, certificate = certify_path(
-            models,
-            problem,
-            held_out,
-            confidence,
-            tolerance=bound,
-            preferred=shifts.preferred,
-            is_monotone=shifts.is_monotone,
-            kinds=kinds,
-            names=learning.names,
-        )
-    name = score if isinstance(score, str) else type(score).__name__
-    method = ThresholdPath(tolerance=bound, score=name, thresholds=thresholds)
-    plain = _network(scale, offset, Shifts(np.zeros((1, outputs.shape[1])), None, 0, 0, True), 0, len(clients))
-    constants = partial(label.constant, problem.start)
-    text = f"score with shift {answer + 1} of {len(models)}"
-    is_binary = label.type == BINARY
-    threshold = float(-shifts.biases[answer, 0]) if is_binary else None
-    if threshold is not None:
-        text = f"score with the threshold {1 / (1 + np.exp(-threshold)):.3g} of the probability"
-    result = _build_result(problem, learned, method, models[answer], text, seed)
-    result = _add_baselines(result, problem, learned, plain, constants)
-    result = replace(result, seconds=time.perf_counter() - began)
-    if held_out is not None and not select:
-        certificate = certify(result, problem, held_out, confidence)
-    return ScoredModel(
-        fitted, problem, result, certificate, learned, held_out, threshold, tuple(clients), len(models), passed
-    )
+    began = time.perf_counter()
+    fitted = fit_score(kind, label, learning, bound=bound, score=score, seed=seed)
+    model = fitted.choose_shift(kind, bound, calibration, **options)
+    return replace(model, result=replace(model.result, seconds=time.perf_counter() - began))
 
 
 def cross_validate(estimators: Sequence[Any], rows: Rows, weights: np.ndarray, label: Label, seed: int) -> np.ndarray:
@@ -486,14 +524,6 @@ def add_indicators(outputs: np.ndarray, owner: Sequence[Any], clients: Sequence[
     columns = np.array([place.get(str(name), len(clients)) for name in owner])
     indicators = np.eye(len(clients) + 1, len(clients), dtype=np.float32)[columns]
     return np.concatenate([outputs, indicators], axis=1).astype(np.float32)
-
-
-def _network(scale: float, offset: np.ndarray, shifts: Shifts, index: int, clients: int = 0) -> Network:
-    """Return the linear model that calibrates the outputs of a score and adds a shift."""
-    outputs = shifts.biases.shape[1]
-    own = np.zeros((clients, outputs)) if shifts.own is None else shifts.own[index][:, None]
-    weights = np.concatenate([scale * np.eye(outputs), own])
-    return [{"w": jnp.asarray(weights, jnp.float32), "b": jnp.asarray(offset + shifts.biases[index], jnp.float32)}]
 
 
 def _allowed_rates(
