@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import click
 import typer
 from rich.console import Console
 
@@ -31,3 +33,20 @@ def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(2) from error
 
     return run
+
+
+def is_interactive() -> bool:
+    """Return whether input and output are a terminal, so that questions can be answered."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(question: str, default: str | None, parse: Callable[[str], Any]) -> Any:
+    """Ask on the terminal until ``parse`` accepts the answer, and return its result. Enter accepts the default."""
+
+    def check(answer: str) -> Any:
+        try:
+            return parse(answer)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    return typer.prompt(question, default=default, value_proc=check)

@@ -22,7 +22,7 @@ from softswitch.methods.memory import Memory
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem
-from softswitch.tables.features import Encoding
+from softswitch.tables.features import Encoding, mark_categories
 from softswitch.tables.labels import Label, NumberLabel, fit_label
 from softswitch.tables.private import declared_encoding, declared_label
 from softswitch.tables.settings import (
@@ -132,6 +132,7 @@ def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
         values = complete[name]
         if values.isna().sum() < table[name].isna().sum() and pd.api.types.is_float_dtype(values):
             complete[name] = values.astype(int) if (values % 1 == 0).all() else values
+    complete = mark_categories(complete, [name for name in data.categories if name not in needed])
     return complete, len(table) - len(complete)
 
 

@@ -48,6 +48,7 @@ class DataSection:
     positive: str | int | float | bool | None = setting("Positive value of two classes. Default: the larger.", None)
     label_range: tuple[float, ...] = setting("Range of a numeric label, if known: then certificates are exact.", ())
     ignore: tuple[str, ...] = setting("Columns to ignore.", ())
+    categories: tuple[str, ...] = setting("Columns of numbers that are read as categories, such as codes.", ())
     held_out: float = setting("Share of each client's rows to hold out for the certificate.", 0.25)
     validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
     empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
