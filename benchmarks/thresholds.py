@@ -31,7 +31,7 @@ from benchmarks.tables import sources
 from softswitch.problem.networks import apply_network
 from softswitch.tables.features import Encoding
 from softswitch.tables.labels import BinaryLabel
-from softswitch.tables.scores import add_indicators, fit_score
+from softswitch.tables.thresholds import add_indicators, fit_score
 
 BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5)
 TUNED = ("adult", "attrition", "crashes", "diamonds", "loans", "stops")  # tables by which the default score was chosen

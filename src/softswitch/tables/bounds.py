@@ -6,7 +6,6 @@ The certification rows are set aside first. Of their labels only the number of r
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.special import bdtr
-from threadpoolctl import threadpool_limits
 
-from softswitch.data.splits import split_iid, split_masks
+from softswitch.data.splits import split_masks
 from softswitch.problem.choices import BINARY, NUMBER
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.features import Encoding, mark_categories, to_categories
+from softswitch.tables.scores import cross_validate, make_estimators, row_weights
 from softswitch.tables.settings import Config
 from softswitch.tables.table import match_value
 
@@ -31,7 +30,7 @@ BOUNDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 USEFUL_COST = 0.9  # a bound is useful if its estimated cost at the worst client is smaller
 MAX_ROWS = 20_000  # largest number of rows of the quick model
 MAX_CELLS = 3_000_000  # largest number of rows times features of the quick model
-FOLDS = 3  # of the cross-validation
+DRAWS = 40  # simulated samples of certification rows, for the cost of a bound
 MIN_CLASS_ROWS = 10  # smallest number of rows of each class
 MIN_COST_ROWS = 20  # smallest number of rows of a client for its cost
 
@@ -108,7 +107,10 @@ def estimate_bounds(table: pd.DataFrame, config: Config) -> list[BoundEstimate]:
     encoding = Encoding.fit(table.iloc[rows], features, table)
     rows = sample_rows(client, rows, max(1000, MAX_CELLS // len(encoding.features)))
     x, y, owner = encoding.encode(table.iloc[rows]), is_bounded[rows].astype(int), client[rows]
-    scores = cross_validated_scores(x, y, owner)
+    scores = np.full(len(y), math.nan)
+    if np.bincount(y, minlength=2).min() >= MIN_CLASS_ROWS:
+        weights = row_weights(y, owner, balance=True)
+        scores = cross_validate(make_estimators("auto", BINARY), x, y, owner, weights, BINARY, 2)[:, 0]
     counts = np.bincount(client[is_reserved & is_bounded], minlength=len(names))
     return [_estimate(bound, 1 - config.run.confidence, names, counts, scores, y, owner) for bound in BOUNDS]
 
@@ -124,41 +126,6 @@ def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int, seed: int = 0)
     chosen = np.argsort(place, kind="stable")[:limit]
     sample: np.ndarray = np.sort(shuffled[chosen])
     return sample
-
-
-def cross_validated_scores(x: np.ndarray, y: np.ndarray, client: np.ndarray) -> np.ndarray:
-    """Return a score of each row from a model that was fitted to other rows; NaN if a class has too few rows."""
-    scores = np.full(len(y), math.nan)
-    if np.bincount(y, minlength=2).min() < MIN_CLASS_ROWS:
-        return scores
-    fold = split_iid(2 * client + y, FOLDS)
-    with threadpool_limits(1):  # more threads are slower on tables of this size if the machine is busy
-        for i in range(FOLDS):
-            rows, others = fold == i, fold != i
-            scores[rows] = fit_score(x[others], y[others], client[others])(x[rows])
-    return scores
-
-
-def fit_score(x: np.ndarray, y: np.ndarray, client: np.ndarray) -> Any:
-    """Fit logistic regression and gradient boosting, and return the function from rows to the sum of their log odds.
-
-    A row's weight is proportional to 1/√n for n rows of its client and class. Both classes have the same total weight.
-    """
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    cell = 2 * client + y
-    weights = np.bincount(cell)[cell] ** -0.5
-    weights *= len(y) / (2 * np.bincount(y, weights))[y]
-    linear = LogisticRegression(max_iter=300)
-    options: Any = {"max_leaf_nodes": 6, "min_samples_leaf": 40, "l2_regularization": 5, "early_stopping": False}
-    trees = HistGradientBoostingClassifier(max_iter=100, learning_rate=0.06, random_state=0, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        linear.fit(x, y, weights)
-    trees.fit(x, y, weights)
-    return lambda rows: linear.decision_function(rows) + trees.decision_function(rows)
 
 
 def allowed_errors(rows: int, bound: float, level: float) -> int:
@@ -178,11 +145,16 @@ def _estimate(
     """Estimate the cost of one bound; ``counts`` are the clients' certification rows of the bounded class, y = 1."""
     allowed = [allowed_errors(int(count), bound, level) for count in counts]
     certifiable = [i for i, errors in enumerate(allowed) if errors >= 0]
-    known = {i: np.sort(scores[(client == i) & (y == 1)]) for i in certifiable}
-    quantiles = [ordered[allowed[i] * len(ordered) // counts[i]] for i, ordered in known.items() if len(ordered)]
-    costs = [math.nan]
-    if quantiles and np.isfinite(scores).all():
-        others = [scores[(client == i) & (y == 0)] for i in range(len(names))]
-        costs = [float((x >= min(quantiles)).mean()) for x in others if len(x) >= MIN_COST_ROWS] or costs
+    known = {i: scores[(client == i) & (y == 1)] for i in certifiable}
+    costs = np.full((1, 1), math.nan)
+    others = [one for i in range(len(names)) if len(one := scores[(client == i) & (y == 0)]) >= MIN_COST_ROWS]
+    if any(map(len, known.values())) and others and np.isfinite(scores).all():
+        generator, thresholds = np.random.default_rng(0), []
+        for i, known_scores in known.items():
+            if len(known_scores):
+                samples = generator.choice(known_scores, (DRAWS, counts[i]))
+                thresholds.append(np.sort(samples, axis=1)[:, allowed[i]])
+        highest = np.min(thresholds, axis=0)  # that certifies every client, in each simulated sample
+        costs = np.array([[(one >= threshold).mean() for one in others] for threshold in highest])
     enough = tuple(map(str, names[certifiable]))
-    return BoundEstimate(bound, tuple(map(str, names)), enough, max(costs), float(np.mean(costs)))
+    return BoundEstimate(bound, tuple(map(str, names)), enough, float(costs.max(axis=1).mean()), float(costs.mean()))

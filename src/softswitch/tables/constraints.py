@@ -53,7 +53,9 @@ class ConstraintKind:
     uses_groups: bool = False  # whether the constraint compares a protected group with all other rows
     default_bound: float | Callable[[pd.Series], float] = 0.1  # proposed by ``softswitch init``, from the label column
     constraint_names: Callable[[Any, Any], list[str]] | None = None  # from label and protected group, if several
-    path: str | None = None  # key of ``scores.PATHS``, the models from which a linear one is certified; None: margins
+    path: str | None = (
+        None  # key of ``thresholds.PATHS``, the models from which a linear one is certified; None: margins
+    )
 
     def describe_bound(self, bound: float, *, client: str, label: str, positive: Any, group: str) -> str:
         """Return the requirement as a sentence; ``client`` and ``label`` are the names of the columns."""

@@ -39,7 +39,7 @@ from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import fit_label
 from softswitch.tables.preparation import fill_alpha
-from softswitch.tables.scores import train_score
+from softswitch.tables.thresholds import train_score
 
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
 

@@ -23,7 +23,8 @@ from softswitch.support.arrays import unflatten_by_path
 from softswitch.support.files import read_json, wrap_read_errors, write_json
 from softswitch.tables.features import Encoding, to_categories
 from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
-from softswitch.tables.scores import SCORE_FILE, Score, add_indicators
+from softswitch.tables.scores import SCORE_FILE, Score
+from softswitch.tables.thresholds import add_indicators
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
     if stored.has_score:
         features = stored.label_values.outputs + len(stored.clients)
         with wrap_read_errors(run.folder / SCORE_FILE):
-            score = Score.load(run.folder, stored.label_values)
+            score = Score.load(run.folder, stored.label_values.type, len(stored.label_values.classes))
     with wrap_read_errors(run.folder / PARAMS):
         params = _network(run.params, features, stored.hidden, stored.label_values)
     return Model(run, stored, params, score, allow_uncertified)

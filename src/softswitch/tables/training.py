@@ -41,8 +41,8 @@ from softswitch.tables.model import ModelFile, write_model
 from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha, uses_score
 from softswitch.tables.preparation import prepare_table as prepare_table
 from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
-from softswitch.tables.scores import ScoredModel, ThresholdPath, train_score
 from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
+from softswitch.tables.thresholds import ScoredModel, ThresholdPath, train_score
 
 KEPT = ("started", "settings", "base", "data", "command")  # entries of run.json that a resumed run keeps
 

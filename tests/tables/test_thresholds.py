@@ -15,7 +15,8 @@ from softswitch.problem.networks import apply_network
 from softswitch.results.certificate import Verdict
 from softswitch.tables import scores
 from softswitch.tables.labels import BinaryLabel, fit_multiclass_label, fit_number_label
-from softswitch.tables.scores import Score, add_indicators, train_score
+from softswitch.tables.scores import Score
+from softswitch.tables.thresholds import add_indicators, train_score
 
 LABEL = BinaryLabel(0, 1)
 
@@ -67,14 +68,10 @@ def test_outputs_are_cross_validated(rows):
     x, y, owner, is_training = rows
     noise = np.random.default_rng(2).integers(0, 2, len(y)).astype(np.int32)
     learning = to_clients(x, noise, owner, is_training)
-    crossed = scores.cross_validate(
-        scores.make_estimators("boosting", "binary"),
-        scores.Rows.of(learning),
-        np.ones(int(is_training.sum())),
-        LABEL,
-        seed=0,
-    )
-    labels = np.asarray(learning.rows.columns["y"])
+    x, labels = (np.asarray(learning.rows.columns[name]) for name in "xy")
+    client, weights = np.repeat(np.arange(3), learning.sizes), np.ones(len(labels))
+    estimators = scores.make_estimators("boosting", "binary")
+    crossed = scores.cross_validate(estimators, x, labels, client, weights, "binary", 2)
     assert abs(np.mean((crossed[:, 0] > 0) == labels) - 0.5) < 0.05
 
 
@@ -233,7 +230,7 @@ def test_scores_are_stored_without_pickle(rows, tmp_path):
     x, y, owner, is_training = rows
     model = train_score("miss-rate", LABEL, to_clients(x, y, owner, is_training), bound=0.2)
     model.score.save(tmp_path)
-    loaded = Score.load(tmp_path, LABEL)
+    loaded = Score.load(tmp_path, "binary", 2)
     np.testing.assert_array_equal(loaded.outputs(x), model.score.outputs(x))
     file = tmp_path / scores.SCORE_FILE
     with zipfile.ZipFile(file) as archive:
@@ -244,4 +241,4 @@ def test_scores_are_stored_without_pickle(rows, tmp_path):
         for name, content in contents.items():
             archive.writestr(name, json.dumps(schema) if name == "schema.json" else content)
     with pytest.raises(ValueError, match=r"subprocess\.Popen"):
-        Score.load(tmp_path, LABEL)
+        Score.load(tmp_path, "binary", 2)
