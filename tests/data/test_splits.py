@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softswitch.data import row_order
-from softswitch.data.splits import DataSplit, split_masks, subsample
+from softswitch.data.splits import DataSplit, split_masks
 
 
 def rows(seed=0, many=600):
@@ -49,19 +49,6 @@ def test_shares_that_leave_nothing_are_refused(shares, named):
 def test_a_part_without_rows_is_named():
     with pytest.raises(ValueError, match="validation split"):
         DataSplit.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], validation=0.1, calibration=0.5)
-
-
-def test_a_sample_has_at_most_so_many_rows_of_each_client_and_keeps_their_names():
-    client, data = rows()
-    whole = DataSplit.from_arrays(data, client, strata="y").train
-    assert subsample(whole, 10_000) is whole
-    sample = subsample(whole, 50)
-    assert sample.names == whole.names
-    np.testing.assert_array_equal(sample.sizes, np.minimum(whole.sizes, 50))
-    owner = {int(row): name for row, name in zip(data["row"], client, strict=True)}
-    first = np.asarray(sample.rows.columns["row"])[: sample.sizes[0]]
-    assert {owner[int(row)] for row in first} == {"a"}
-    assert 0 < np.asarray(sample.rows.columns["y"])[:50].mean() < 1, "drawn at random, not the first stratum's"
 
 
 @pytest.mark.parametrize("dtype", [None, str])

@@ -209,8 +209,8 @@ def _run(
             earlier = count_earlier_certificates(folder, config, about)
             verdict = {"certified": is_certified(certificate), "message": describe_certification(certificate)}
             about["certification"] = verdict | {"earlier_certificates": earlier}
-            if certified is not None and certified.model is not None:
-                about["certification"] |= {"model": str(certified.model), "looked_at": certified.models_compared}
+            if certified is not None and certified.models:
+                about["certification"] |= {"model": certified.description, "looked_at": certified.models}
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(result.params, table.held_out)
