@@ -23,7 +23,6 @@ from benchmarks import flat
 from softswitch.data.splits import DataSplit
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
-from softswitch.results.frontier import BoundOutcome
 
 MEANS = np.array([[1.2, 0.4], [1.0, 0.9], [0.8, 1.2]])
 """Of the positive rows of each client; of the negative ones the opposite."""
@@ -97,7 +96,7 @@ def main() -> None:
             truth = [true_misses(np.asarray(p.result.params)) > p.bound for p in found.certified if p.result]
             claims += bool(found.certified)
             wrong += any(truth)
-            failed += any(point.outcome is BoundOutcome.FAILED for point in found.points)
+            failed += any(point.failing_clients for point in found.points)
             smallest.append(math.inf if found.smallest_certified is None else found.smallest_certified)
         print(
             f"{rows} rows a client, {asked.draws} draws: {claims} certify a bound, {wrong} of them any wrongly (at "

@@ -29,7 +29,6 @@ from benchmarks import flat
 from benchmarks.tables import sources
 from softswitch.certification.certify import certify
 from softswitch.data.splits import DataSplit
-from softswitch.engine.certified import solve_certified
 from softswitch.problem.networks import rescale_network
 from softswitch.results.certificate import is_certified
 from softswitch.tables.constraints import KINDS, BuiltProblem, build_problem
@@ -132,7 +131,7 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     method = ss.Automatic(tolerance=population.bound)
     run: dict[str, Any] = {"rounds": ROUNDS, "eval_every": 0, "lower_bound": False, "progress": False, "seed": seed}
     parts = DataSplit.from_arrays(data, owner, stratify=sampler.alike, strata=strata, seed=seed)
-    found = solve_certified(problem, parts, method, confidence=CONFIDENCE, move=rescale_network, **run)
+    found = flat.solve_certified(problem, parts, method, confidence=CONFIDENCE, move=rescale_network, **run)
     both = [np.concatenate([np.asarray(p.rows.columns[n]) for p in parts[:2]]) for n in parts.train.rows.columns]
     owners = np.concatenate([np.repeat(p.names, p.sizes) for p in parts[:2]])
     plain = ss.ClientData.from_arrays(dict(zip(parts.train.rows.columns, both, strict=True)), owners, strata=strata)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from softswitch.results.certificate import Outcome
 from softswitch.results.folder import CLIENTS, write_frontier
-from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
+from softswitch.results.frontier import Frontier, FrontierPoint
 from softswitch.support.text import escape_cell
 from softswitch.tables import training
 
@@ -44,10 +45,10 @@ def small_run(home: Path) -> Path:
     numbers = dict.fromkeys(("objective", "other_objective"), 0.3)
     numbers["constraint"] = 0.1
     points = [
-        FrontierPoint(0.4, BoundOutcome.CERTIFIED, **numbers, measures={"accuracy, all rows": 0.9}, model="the last"),
-        FrontierPoint(0.2, BoundOutcome.FAILED, **numbers, measures={"accuracy, all rows": math.nan}, model="the last"),
+        FrontierPoint(0.4, Outcome.CERTIFIED, **numbers, measures={"accuracy, all rows": 0.9}, model="the last"),
+        FrontierPoint(0.2, Outcome.VIOLATES, **numbers, measures={"accuracy, all rows": math.nan}, model="the last"),
     ]
-    frontier = Frontier(tuple(points), 0.95, 4, tested=((0.4, True), (0.2, False)))
+    frontier = Frontier(tuple(points), 0.95, 4)
     write_frontier(folder, frontier, {})
     return folder
 

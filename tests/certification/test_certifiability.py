@@ -1,16 +1,14 @@
-"""What rows can certify at best is said before anything is trained, and chances are foreseen as they turn out."""
+"""The bounds that a calibration split can certify by its size, before any training."""
 
 import math
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 import softswitch as ss
-from softswitch.certification.certifiability import EvaluatedRows, certifiability, forecast_candidate
+from softswitch.certification.certifiability import certifiability
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.row_values import Kind, RowValues
 from softswitch.problem.rates import decision_parity, miss_rate
 
 
@@ -81,30 +79,3 @@ def test_gaps_take_rows_of_both_groups():
     assert certifiability(problem, ss.ClientData.from_list([enough]), levels.tolerance).uncertifiable == ()
     fewer = {key: column[: told.rows_needed - 2] for key, column in data.items()}
     assert certifiability(problem, ss.ClientData.from_list([fewer]), levels.tolerance).uncertifiable == (0,)
-
-
-@pytest.mark.parametrize("rate", [0.02, 0.06])
-def test_the_chance_foreseen_is_about_that_which_comes(rate):
-    """Of many draws of rows to choose by, the mean chance foreseen is near the share that a certificate then passes."""
-    draws, later, at_hand, bound = np.random.default_rng(0), 300, 200, 0.1
-    levels = ErrorLevels(0.05, 0.05, bound)
-    foreseen, passed = [], []
-    for _ in range(40):
-        wrong, unlearnt = (int(draws.binomial(at_hand, rate)) for _ in range(2))
-        seen = [
-            EvaluatedRows(data, RowValues(MISSES, data, jnp.ones(1), kinds=(Kind.MEAN, Kind.MEAN)))
-            for data in (clients([at_hand], at_hand, wrong), clients([at_hand], at_hand, unlearnt))
-        ]
-        foreseen.append(
-            forecast_candidate(*seen, {"site 0": 2 * later}, levels, [None, frozenset({0, 1})]).pass_probability
-        )
-        passed.append(stats.binom.cdf(draws.binomial(later, rate), later, bound) <= 0.05)
-    assert np.mean(foreseen) == pytest.approx(np.mean(passed), abs=0.2)
-
-
-def test_no_chance_without_enough_rows():
-    data = clients([30])
-    seen = EvaluatedRows(data, RowValues(MISSES, data, jnp.ones(1), kinds=(Kind.MEAN, Kind.MEAN)))
-    told = forecast_candidate(seen, seen, {"site 0": 50}, ErrorLevels(0.05, 0.05, 0.05), [None, frozenset({0, 1})])
-    assert told.pass_probability == 0
-    assert told.constraint == told.train_constraint == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softswitch.data import row_order
-from softswitch.data.splits import DataSplit, split_masks, subsample
+from softswitch.data.splits import DataSplit, split_masks
 
 
 def make_rows(seed=0, count=600):
@@ -53,21 +53,6 @@ def test_invalid_shares_are_rejected(shares, message):
 def test_empty_part_is_named():
     with pytest.raises(ValueError, match="validation split"):
         DataSplit.from_arrays({"x": np.zeros(4)}, ["a", "a", "b", "b"], validation=0.1, calibration=0.5)
-
-
-def test_sample_limits_rows_of_each_client():
-    client, data = make_rows()
-    full = DataSplit.from_arrays(data, client, strata="y").train
-    assert subsample(full, 10_000) is full
-    sample = subsample(full, 50)
-    assert sample.names == full.names
-    np.testing.assert_array_equal(sample.sizes, np.minimum(full.sizes, 50))
-    owner = {int(row): name for row, name in zip(data["row"], client, strict=True)}
-    first = np.asarray(sample.rows.columns["row"])[: sample.sizes[0]]
-    assert {owner[int(row)] for row in first} == {"a"}
-    assert 0 < np.asarray(sample.rows.columns["y"])[:50].mean() < 1, (
-        "rows must be random, not from the first stratum only"
-    )
 
 
 @pytest.mark.parametrize("dtype", [None, str])

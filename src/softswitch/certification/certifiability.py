@@ -1,32 +1,25 @@
-"""Certifiability: the bounds that a calibration split can certify by its size, and forecasts for candidate models.
-
-A forecast uses rows other than the calibration split, and only serves to choose between models; the certificate does
-not depend on it. Training rows count less than validation rows, because a model fits them better than new data.
-"""
+"""Certifiability: the bounds that a calibration split can certify by its size."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from softswitch.certification.certify import row_ranges
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
-from softswitch.certification.limits import binomial_cdf
 from softswitch.certification.row_values import RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, endpoints, has_two_values
+from softswitch.problem.ranges import Range, endpoints
 from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import join_first
 
 MAX_ROWS = 1 << 40  # limit of the search for the number of rows that a certificate needs
-TRAINING_WEIGHT = 0.5  # weight of a training row in a forecast; a validation row has weight 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +49,12 @@ class Certifiability:
         """Names of the clients for which no model can be certified at ``tolerance``, the fewest rows first."""
         order = sorted(range(len(self.clients)), key=lambda i: self.rows[i])
         return tuple(self.clients[i] for i in order if self.bounds[i] > self.tolerance)
+
+    @property
+    def is_certifiable(self) -> tuple[bool, ...]:
+        """Whether each client has applicable rows whose number can certify ``tolerance`` for some model."""
+        pairs = zip(self.rows, self.bounds, strict=True)
+        return tuple(rows > 0 and not bound > self.tolerance for rows, bound in pairs)
 
     @property
     def smallest_bound(self) -> float:
@@ -94,19 +93,27 @@ def certifiability(
         confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
     """
     levels = ErrorLevels.of(confidence, len(calibration), tolerance)
-    ranges = list(enumerate(row_ranges(problem, calibration)))[1:]
-    values = RowValues(problem, calibration, problem.start)
-    counts, bounds = [], []
-    for client in range(len(calibration)):
-        groups = [values.gaps[j][client] if j in values.gaps else (values.rows(client, j),) for j, _ in ranges]
-        sizes = [list(map(len, group)) for group in groups]
-        counts.append(min(sum(size) if all(size) else 0 for size in sizes))
-        pairs = zip(sizes, ranges, strict=True)
-        bounds.append(_largest(_bound_without_errors(size, levels, row_range) for size, (_, row_range) in pairs))
-    needed = [_rows_needed(2 if j in values.gaps else 1, levels, row_range) for j, row_range in ranges]
+    ranges, sizes = row_ranges(problem, calibration)[1:], group_sizes(problem, calibration)
+    counts = tuple(min(map(count_rows, client)) for client in sizes)
+    bounds = tuple(_largest(map(partial(_bound_without_errors, levels), client, ranges)) for client in sizes)
+    needed = [_rows_needed(len(size), levels, row_range) for size, row_range in zip(sizes[0], ranges, strict=True)]
     rows_needed = None if None in needed else max(rows for rows in needed if rows is not None)
-    names = tuple(calibration.names)
-    return Certifiability(levels.tolerance, confidence, names, tuple(counts), tuple(bounds), rows_needed)
+    return Certifiability(levels.tolerance, confidence, tuple(calibration.names), counts, bounds, rows_needed)
+
+
+def group_sizes(problem: Problem, data: ClientData) -> list[list[list[int]]]:
+    """Return the number of applicable rows for each client and constraint, in each of the two groups of a gap."""
+    values = RowValues(problem, data, problem.start)
+    constraints = range(1, values.values.shape[1])
+    return [
+        [list(map(len, values.gaps[j][i])) if j in values.gaps else [len(values.rows(i, j))] for j in constraints]
+        for i in range(len(data))
+    ]
+
+
+def count_rows(sizes: Sequence[int]) -> int:
+    """Return the number of rows of all groups together; 0 if one has none."""
+    return sum(sizes) if all(sizes) else 0
 
 
 def _largest(bounds: Any) -> float:
@@ -114,7 +121,7 @@ def _largest(bounds: Any) -> float:
     return max(bounds, key=lambda bound: math.inf if math.isnan(bound) else bound)
 
 
-def _bound_without_errors(sizes: Sequence[int], levels: ErrorLevels, row_range: Range | None) -> float:
+def _bound_without_errors(levels: ErrorLevels, sizes: Sequence[int], row_range: Range | None) -> float:
     """Return the bound that rows of the smallest value certify; ∞ without rows, NaN without a range."""
     if row_range is None or not all(sizes):
         return math.nan if all(sizes) else math.inf
@@ -130,135 +137,7 @@ def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> i
         return None
 
     def is_enough(rows: int) -> bool:
-        return _bound_without_errors([rows] * groups, levels, row_range) <= levels.tolerance
+        return _bound_without_errors(levels, [rows] * groups, row_range) <= levels.tolerance
 
     size = smallest_integer(is_enough, limit=MAX_ROWS)
     return None if size is None else groups * size
-
-
-class CandidateForecast(NamedTuple):
-    """Values of a candidate model, and the forecast of its certification."""
-
-    objective: float  # F on the validation split
-    constraint: float  # G on the validation split
-    train_constraint: float  # G on the training split
-    pass_probability: float  # estimated probability that the model is certified at every client
-    objective_increase: float = 0.0  # relative increase of the mean client's objective from training to validation
-
-
-class EvaluatedRows(NamedTuple):
-    """A split's rows, and the values of a problem's functions on them at one model."""
-
-    data: ClientData
-    values: RowValues
-
-
-def forecast_candidate(
-    validation: EvaluatedRows,
-    training: EvaluatedRows,
-    calibration_sizes: Mapping[str, int],
-    levels: ErrorLevels,
-    ranges: Sequence[Range | None],
-) -> CandidateForecast:
-    """Forecast a model's certification from its values on the validation and training rows.
-
-    ``calibration_sizes`` has the number of calibration rows by client name.
-    """
-    probability = 1.0
-    sources = [
-        (weight, rows, {str(name): i for i, name in enumerate(rows.data.names)})
-        for weight, rows in ((TRAINING_WEIGHT, training), (1.0, validation))
-    ]
-    for name, size in calibration_sizes.items():
-        known = [(weight, rows, positions[name]) for weight, rows, positions in sources if name in positions]
-        if known:
-            ratio = size / sum(int(rows.data.sizes[client]) for _, rows, client in known)
-            functions = range(1, len(ranges))
-            probability *= min(_pass_probability(known, j, ratio, levels, ranges[j]) for j in functions)
-    values, train_values = validation.values.values, training.values.values
-    mean, train_mean = (float(f[np.isfinite(f)].mean()) for f in (values[:, 0], train_values[:, 0]))
-    objective, constraint, train_constraint = (
-        float(x.max()) for x in (values[:, 0], values[:, 1:], train_values[:, 1:])
-    )
-    increase = (mean - train_mean) / max(abs(train_mean), sys.float_info.min)
-    return CandidateForecast(objective, constraint, train_constraint, probability, increase)
-
-
-ClientRows = Sequence[tuple[float, EvaluatedRows, int]]  # from several sources: weight, source, client's index in it
-
-
-def _pass_probability(
-    known: ClientRows, function: int, ratio: float, levels: ErrorLevels, bounds: Range | None
-) -> float:
-    """Return the probability that new rows, ``ratio`` times as many as known, certify one constraint of a client."""
-    _, last, client = known[-1]
-    value = float(last.values.values[client, function])
-    if math.isnan(value):
-        return 0.0
-    normal, bounded = float(ndtri(levels.marginal)), -math.sqrt(2 * math.log(1 / levels.marginal))
-    if function in last.values.gaps and bounds is not None:
-        pairs = [(weight, rows.values.gaps[function][i]) for weight, rows, i in known if function in rows.values.gaps]
-        groups = [_Moments.of([(weight, pair[g]) for weight, pair in pairs], bounds) for g in (0, 1)]
-        if not all(group.rows for group in groups):
-            return 1.0
-        error = math.sqrt(sum(group.variance / group.weight for group in groups))
-        new_error = math.sqrt(sum(group.variance / (ratio * group.rows) for group in groups))
-        return _normal_probability(abs(groups[0].mean - groups[1].mean), error, new_error, levels, bounded)
-    if not last.values.means[function]:
-        interval = last.values.interval(client, function, levels, None)
-        error = interval.deviation / math.sqrt(max(interval.rows, 1))
-        return _normal_probability(value, error, error, levels, normal)
-    moments = _Moments.of([(weight, rows.values.rows(i, function)) for weight, rows, i in known], bounds)
-    if not moments.rows:
-        return 1.0  # no applicable row
-    new_rows = max(1, round(ratio * moments.rows))
-    if bounds is not None and has_two_values(bounds):
-        return _rate_probability(moments, new_rows, levels, bounds)
-    error, new_error = (math.sqrt(moments.variance / count) for count in (moments.weight, new_rows))
-    return _normal_probability(moments.mean, error, new_error, levels, normal if bounds is None else bounded)
-
-
-class _Moments(NamedTuple):
-    """Weighted mean and variance of rows from several sources."""
-
-    rows: int  # number of rows
-    weight: float  # sum of their weights
-    mean: float  # NaN without rows
-    variance: float  # NaN without rows
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[float, np.ndarray]], bounds: Range | None) -> _Moments:
-        """Combine pairs (weight, rows). With a known range, the variance is positive even if all rows are equal."""
-        count = sum(len(rows) for _, rows in parts)
-        if not count:
-            return cls(0, 0.0, math.nan, math.nan)
-        total = sum(weight * len(rows) for weight, rows in parts)
-        mean = sum(weight * float(rows.sum()) for weight, rows in parts) / total
-        variance = sum(weight * float(np.square(rows - mean).sum()) for weight, rows in parts) / total
-        if bounds is not None:
-            low, high = endpoints(bounds)
-            variance += ((high - low) / (count + 2)) ** 2
-        return cls(count, total, mean, variance)
-
-
-def _rate_probability(moments: _Moments, new_rows: int, levels: ErrorLevels, bounds: Range) -> float:
-    """Return the probability that ``new_rows`` rows certify a rate, by a beta-binomial count with Jeffreys' prior."""
-    low, high = endpoints(bounds)
-    bound = (levels.tolerance - low) / (high - low)
-    limit = max(0, int(bound * new_rows)) + 1
-    # The first number of errors with which the rate is not certified
-    failing = smallest_integer(lambda n: bool(binomial_cdf(n, new_rows, bound) > levels.marginal), -1, limit)
-    allowed = (limit if failing is None else failing) - 1
-    if allowed < 0:
-        return 0.0
-    from scipy.stats import betabinom  # takes half a second to import
-
-    errors = moments.weight * (moments.mean - low) / (high - low)
-    return float(betabinom.cdf(allowed, new_rows, errors + 0.5, moments.weight - errors + 0.5))
-
-
-def _normal_probability(value: float, error: float, new_error: float, levels: ErrorLevels, factor: float) -> float:
-    """Return the probability that the mean of new rows is at most tolerance + ``factor`` · its standard error."""
-    if not 0 < error < math.inf:
-        return float(value <= levels.tolerance)
-    return float(ndtr((levels.tolerance + factor * new_error - value) / math.hypot(error, new_error)))

@@ -75,7 +75,7 @@ def certify_path(
     levels = ErrorLevels.of(confidence, len(calibration), tolerance)
     ranges = row_ranges(problem, calibration)
     limits = certifiability(problem, calibration, tolerance, confidence)
-    tested = [i for i, bound in enumerate(limits.bounds) if not bound > tolerance and limits.rows[i] > 0]
+    tested = [i for i, is_certifiable in enumerate(limits.is_certifiable) if is_certifiable]
 
     def intervals_of(index: int) -> list[list[Interval]]:
         return compute_intervals(models[index], problem, calibration, levels, ranges, kinds)

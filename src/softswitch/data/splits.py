@@ -166,19 +166,3 @@ def split_masks(
     validation_mask = np.zeros_like(calibration_mask)
     validation_mask[rest] = hold_out(owner[rest], *remaining, share=validation / (1 - calibration), seed=seed)
     return ~(calibration_mask | validation_mask), validation_mask, calibration_mask
-
-
-def subsample(data: ClientData, max_rows: int, seed: int = 0) -> ClientData:
-    """Return client data with at most ``max_rows`` random rows of each client; ``data`` if no client has more."""
-    from softswitch.data.client_data import ClientData
-
-    if int(data.sizes.max()) <= max_rows:
-        return data
-    generator = np.random.default_rng(seed)
-    picks = [
-        first + np.sort(generator.choice(size, min(size, max_rows), replace=False))
-        for first, size in zip(np.cumsum(data.sizes) - data.sizes, data.sizes, strict=True)
-    ]
-    rows, owner = np.concatenate(picks), np.repeat(np.arange(len(picks)), [len(pick) for pick in picks])
-    columns = {key: np.asarray(column)[rows] for key, column in data.rows.columns.items()}
-    return ClientData(columns, owner, None, data.names)

@@ -1,39 +1,51 @@
-"""Certified training: train on one split of the rows, select a model on a second, and certify it on a third."""
+"""Certified training: train on one split of the rows, order models by a second, and certify one on a third."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from softswitch.certification.certifiability import Certifiability, certifiability
-from softswitch.certification.certify import certify, row_ranges
-from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.paths import fixed_sequence_test
-from softswitch.certification.row_values import Kind, RowValues
-from softswitch.data.splits import DataSplit, subsample
-from softswitch.engine.candidates import Candidate, CandidateGenerator, Move, Variant, best_of, further_variants
+from softswitch.certification.certify import row_ranges
+from softswitch.certification.margins import ClientMargins, is_rate
+from softswitch.certification.paths import certify_path
+from softswitch.certification.row_values import RowValues
+from softswitch.data.splits import DataSplit
 from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.engine.solve import solve_problem
-from softswitch.methods.automatic import Automatic
+from softswitch.methods.automatic import Automatic, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
-from softswitch.oracles.evaluation import Evaluator, make_evaluator
+from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import make_evaluator
+from softswitch.oracles.margins import with_margins
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
+from softswitch.problem.parameters import Move, Params
 from softswitch.problem.problem import Problem
-from softswitch.results.certificate import Certificate, describe_certification, is_certified
+from softswitch.results.certificate import Certificate, Outcome, describe_certification, judge_certificate
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.diagnostics import diagnose_model
 from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
+from softswitch.support.arrays import fingerprint
 
-SHORTER = 4  # later runs have the rounds of the first run divided by this number
-FEWEST_ROUNDS = 200  # smallest number of rounds of later runs, unless the first run has fewer
-SAFER = (2 / 3, 1 / 3)  # F of candidates tested before the best, as a position between the best (0) and the safest (1)
-RISKIER = (0.75, 0.5, 0.25)  # smallest pass probabilities of those tested after it, relative to the best candidate
-MAX_SAMPLE = 1000  # largest number of rows of each client and split by which candidates are compared
-INCOMPLETE = (StatusCode.DIVERGED, StatusCode.STOPPED)  # of a first run without candidates
+MARGINS = (0.4, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0)  # multiples c of the clients' margins in training
+LIKELY = math.log(0.9)  # log probability of passing at all clients from which c is not increased
+NO_GAIN = 0.02  # increase of that log probability below which a c above 1 is not increased
+SHORTER = 4  # first-order runs with margins have the rounds of the first run divided by this number
+FEWEST_ROUNDS = 200  # smallest number of rounds of these runs, unless the first run has fewer
+OFFSETS = (0.0, *(sign * 0.05 * 2.0**k for k in range(9) for sign in (-1, 1)))  # first grid of offsets of scores
+MAX_OFFSETS = 50  # number of offsets after refinement
+FLAT = 0.1  # weight of the distance between two offsets without a change of the constraint, in refinement
+CONSTANTS = tuple(sign * size for size in (0.01, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0) for sign in (-1, 1))
+INCOMPLETE = (StatusCode.DIVERGED, StatusCode.STOPPED)  # a first run with this status is not certified
 RECOMPUTED = (DiagnosticCode.STILL_IMPROVING, DiagnosticCode.TRIMMED_VIOLATION, DiagnosticCode.OUTLIER_VALUES)
 
 
@@ -42,33 +54,37 @@ class Certified:
     """Result of ``solve_certified``.
 
     Attributes:
-        result: The run that the selected model comes from, with the model as its answer.
-        certificate: Certificate of the model; None if training was stopped or diverged.
-        tested: The models that were tested, in order, up to the selected one; empty without a certificate.
-        models_compared: Number of models that were compared on the validation split.
+        result: The run for the bound itself, with the selected model as its answer.
+        certificate: Certificate of the selected model; None if training was stopped or diverged.
         certifiability: The bounds that the calibration split can certify by its size.
+        models: Number of models whose order of tests was fixed. Default: 0.
+        passed: Number of models that passed. Default: 0, not certified.
+        description: What distinguishes the selected model, such as "margin 1.5" or "offset −0.31".
+        first: The model that was trained for the bound itself; the parameters of ``result`` by default.
     """
 
     result: Result
     certificate: Certificate | None
-    tested: tuple[Candidate, ...]
-    models_compared: int
     certifiability: Certifiability
+    models: int = 0
+    passed: int = 0
+    description: str = ""
+    first: Params | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of certification."""
+        return judge_certificate(self.certificate)
 
     @property
     def is_certified(self) -> bool:
-        """Whether the certificate shows that every client meets the tolerance; False without a certificate."""
-        return is_certified(self.certificate)
-
-    @property
-    def model(self) -> Candidate | None:
-        """The selected model and its origin; None if training was stopped or diverged."""
-        return self.tested[-1] if self.tested else None
+        """Whether the model is certified at every client with enough rows; False without a certificate."""
+        return self.outcome.is_certified
 
     def __str__(self) -> str:
         if self.certificate is None:
             return f"{describe_certification(None)} {self.result.status}."
-        selected = f"Selected from {self.models_compared} models: {self.model}." if self.tested else ""
+        selected = f"Selected from {self.models} models: {self.description}."
         return "\n".join([describe_certification(self.certificate), selected, f"{self.result.status}."])
 
 
@@ -91,13 +107,19 @@ def solve_certified(
 ) -> Certified:
     """Train a model, and certify that every client's constraint holds on new data.
 
-    Models are trained on the training split and compared on the validation split: iterates, decision thresholds, sizes
-    of parameters, margins below the tolerance. Those that are likely to pass are tested on the calibration split one
-    after another, from the safest on, until one fails: the last that passed is the answer. If none passes, the model
-    is not certified.
+    A first model is trained on the training split for the bound ε itself. If no client has enough calibration rows to
+    certify any model, it is the answer. Otherwise, further models follow from it:
 
-    The probability that a certified model violates the tolerance at any client is at most 1 − confidence (a
-    fixed-sequence test: the first false hypothesis would have to pass).
+    - For a rate with ``move``, the model with its scores shifted by offsets, from the safest offset on the validation
+      split towards offsets with a smaller F.
+    - For other constraints, models trained with the tolerance ε − c·s_i at client i, for increasing c until all clients
+      are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's
+      number of calibration rows (``ClientMargins``). The order of tests is from the largest c to 0.
+
+    They are tested on the calibration split in this order, until a client fails (``certify_path``). The last model that
+    passed is the answer, and the probability that it violates ε at any client with enough rows is at most
+    1 − confidence. If none passes, the answer is the safest model that is feasible on the training split and has a
+    smaller F on the validation split than the best constant prediction.
 
     Args:
         problem: Objective, constraint and start; with ``constraint_range`` the certificate is exact, else approximate.
@@ -105,145 +127,182 @@ def solve_certified(
         method: Method with its settings; its tolerance is certified. Default: ``Automatic(tolerance)``.
         tolerance: Bound ε on the constraint to certify, if ``method`` is not given.
         confidence: Confidence of the certificate, in (0, 1). Default: 0.95.
-        move: Function ``(params, scale, offset) -> params`` that scales and shifts the scores of a model, so that
-            decision thresholds are selected too. Default: none.
-        rounds: Maximum number of rounds of the first run, as for ``solve``; later runs have a quarter of them.
+        move: Function ``(params, scale, offset) -> params`` that scales and shifts the scores of a model. If the
+            constraint is a rate, offsets are tested in place of margins. Constant predictions, which have scale 0, are
+            the standard that an answer without a certificate should beat. Default: none.
+        rounds: Maximum number of rounds of the first run, as for ``solve``; first-order runs with margins have a
+            quarter of them.
         seconds: Time limit of all runs together, in seconds. Default: no limit.
         seed: Seed of all random choices. Default: 0.
         sampling: Client sampling, local steps and batch sizes, as for ``solve``.
         output: The iterate that is the answer of a run, as for ``solve``.
         compute: Where and how clients compute, as for ``solve``.
         logging: Values to record, callbacks and progress bar, as for ``solve``.
-        checkpoints: Folder in which the first run is saved and from which it resumes; later runs use folders next to
-            it. Default: none.
+        checkpoints: Folder in which the first run is saved and from which it resumes; runs with margins use folders
+            next to it. Default: none.
     """
     active, seed = resolve_method(method, tolerance), checks.check_seed("seed", seed)
-    groups: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
-    options = RunOptions(rounds=rounds, seconds=seconds, seed=seed, **groups)
-    prepared = prepare(problem, split, active, options, confidence, move, checkpoints)
-    compared, limits = prepared.models_compared, prepared.certifiability
-    if not prepared.path:
-        return Certified(prepared.first, None, (), compared, limits)
-    certificates: list[Certificate] = []
-
-    def passes(candidate: Candidate) -> bool:
-        model, bound = replace(prepared.first, params=candidate.params), prepared.tolerance
-        certificate = certify(model, problem, split.calibration, confidence, tolerance=bound, kinds=prepared.kinds)
-        certificates.append(certificate)
-        return is_certified(certificate)
-
-    last = max(sum(fixed_sequence_test(prepared.path, passes)), 1)
-    result, certificate = prepared.result_of(prepared.path[last - 1]), certificates[last - 1].after_tests(last)
-    return Certified(result, certificate, prepared.path[:last], compared, limits)
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Models that are trained and compared, before any calibration row is read."""
-
-    first: Result  # the first run
-    path: tuple[Candidate, ...]  # candidates to test, the safest first; empty if training was stopped or diverged
-    best: Candidate | None  # the best candidate; None if training was stopped or diverged
-    models_compared: int  # number of candidates
-    certifiability: Certifiability
-    evaluate: Evaluator  # evaluates parameters on the training split
-    kinds: tuple[Kind, ...] = ()  # of f and then each g
-    tolerance: float = 0.0  # bound to certify
-
-    def result_of(self, model: Candidate) -> Result:
-        """Return the run that a model comes from, with the model as its answer and the tolerance to certify.
-
-        The diagnostics are those of the first run, because a later one may have a smaller tolerance. Byzantine clients
-        are diagnosed for the model, and progress for its run.
-        """
-        method = replace(model.result.method, tolerance=model.tolerance)
-        evaluation = self.evaluate(model.params)
-        diagnostics = diagnose_model(self.first.names, method, evaluation)
-        diagnostics += [one for one in self.first.diagnostics if one.code not in RECOMPUTED]
-        diagnostics += [one for one in model.result.diagnostics if one.code == DiagnosticCode.STILL_IMPROVING]
-        run = replace(model.result, method=method, diagnostics=tuple(diagnostics))
-        selected = f"model selected for new data ({model})"
-        return replace(run.with_model(model.params, selected, evaluation), baselines=self.first.baselines)
-
-
-def prepare(
-    problem: Problem,
-    split: DataSplit,
-    method: Method,
-    options: RunOptions,
-    confidence: float = 0.95,
-    move: Move | None = None,
-    checkpoints: Path | None = None,
-) -> Prepared:
-    """Train models on the training split and compare them on the validation split; arguments as ``solve_certified``."""
     checks.check_instance("split", split, DataSplit)
-    tolerance, seconds = method.tolerance, options.seconds
-    limits = certifiability(problem, split.calibration, tolerance, confidence)
-    evaluate = make_evaluator(problem, split.train)
-
-    def train(variant: Variant, problem: Problem, options: RunOptions) -> Result:
-        if checkpoints is not None:
-            other = checkpoints.with_name(f"{checkpoints.name}-{variant.name}")
-            options = replace(options, checkpoints=Checkpoints(checkpoints if variant == Variant() else other))
-        return solve_problem(problem, split.train, variant.method(method), options)
-
-    first = train(Variant(), problem, options)
+    groups: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
+    saved = None if checkpoints is None else Checkpoints(checkpoints)
+    options = RunOptions(rounds=rounds, seconds=seconds, seed=seed, checkpoints=saved, **groups)
+    limits = certifiability(problem, split.calibration, active.tolerance, confidence)
+    first = solve_problem(problem, split.train, active, options)
     if first.status.code in INCOMPLETE:
-        return Prepared(first, (), None, 0, limits, evaluate, tolerance=tolerance)
-    calibration = split.calibration
-    generator = CandidateGenerator(
-        problem=problem,
-        training=subsample(split.train, MAX_SAMPLE),
-        validation=subsample(split.validation, MAX_SAMPLE),
-        calibration_sizes={str(name): int(n) for name, n in zip(calibration.names, calibration.sizes, strict=True)},
-        levels=ErrorLevels.of(confidence, len(calibration), tolerance),
-        ranges=tuple(row_ranges(problem, calibration)),
-        kinds=RowValues(problem, split.validation, first.params).kinds,
-        move=move,
-    )
-    candidates = list(generator.candidates(first, Variant()))
-    shorter = None  # second-order runs are short
-    if not isinstance(first.method, SQP):
-        shorter = max(min(FEWEST_ROUNDS, len(first.history)), len(first.history) // SHORTER)
-    options = replace(options, rounds=shorter, output=replace(options.output, lower_bound=False))
-    left = None if seconds is None else seconds - first.seconds
-    for variant in further_variants(first, problem, candidates, int(split.train.sizes.sum())):
-        if left is not None and left <= 0:
-            break
-        further = train(variant, variant.problem(problem, first), replace(options, seconds=left))
-        left = None if left is None else left - further.seconds
-        if further.status.code is StatusCode.STOPPED:
-            return Prepared(first, (), None, len(candidates), limits, evaluate, tolerance=tolerance)
-        if further.status.code is not StatusCode.DIVERGED:
-            candidates += generator.candidates(further, variant)
-    path, best = _test_order(candidates, generator.constant_objective(first.params))
-    feasible = [one for one in path if evaluate(one.params).constraint.max() <= tolerance] or path
-    return Prepared(first, tuple(feasible), best, len(candidates), limits, evaluate, generator.kinds, tolerance)
+        return Certified(first, None, limits, first=first.params)
+    path = _Path(problem, split, active, options, first, limits, move)
+    models = path.build()
+    if models is None:
+        return Certified(first, None, limits, first=first.params)
+    params, calibration = [model.params for model in models], split.calibration
+    preferred = _preferred(models, active.tolerance, path.constant_objective())
+    selection: dict[str, Any] = {"tolerance": active.tolerance, "preferred": preferred, "kinds": path.kinds}
+    test = certify_path(params, problem, calibration, confidence, names=split.train.names, **selection)
+    model = models[test.answer]
+    result = path.result_of(model)
+    return Certified(result, test.certificate, limits, len(models), test.passed, model.description, first.params)
 
 
-def _test_order(candidates: list[Candidate], constant: float) -> tuple[list[Candidate], Candidate]:
-    """Return the candidates to test, the safest first, and the best one; ``constant`` is F of a constant prediction."""
-    feasible = [one for one in candidates if one.is_feasible] or candidates
-    useful = [one for one in feasible if one.forecast.objective < constant] or feasible
-    best = best_of(useful)
-    low, probability = best.forecast.objective, best.forecast.pass_probability
-    alike = [one for one in useful if (one.variant, one.scale) == (best.variant, best.scale) and _objective(one) > low]
-    alike = [one for one in alike if one.forecast.constraint <= best.forecast.constraint]
-    safer = sorted((one for one in alike if one.forecast.pass_probability >= probability), key=_objective)
-    targets = [low + position * (_objective(safer[-1]) - low) for position in SAFER] if safer else []
-    path = [_nearest(safer, target) for target in targets]
-    path.append(best)
-    for share in RISKIER:
-        likely = [one for one in useful if one.forecast.pass_probability >= share * probability]
-        riskier = [one for one in likely if _objective(one) < _objective(path[-1])]
-        if riskier:
-            path.append(min(riskier, key=_objective))
-    return list(dict.fromkeys(path)), best
+class _Model(NamedTuple):
+    """A model that may be tested."""
+
+    params: Params
+    description: str
+    training: Evaluation
+    validation: Evaluation
+    run: Result  # the run that trained it
+
+    @property
+    def objective(self) -> float:
+        """F on the validation split."""
+        return float(self.validation.objective.max())
 
 
-def _nearest(candidates: list[Candidate], objective: float) -> Candidate:
-    return min(candidates, key=lambda one: abs(_objective(one) - objective))
+def _preferred(models: Sequence[_Model], tolerance: float, constant: float) -> int:
+    """Return the index of the answer if no model passes: the safest feasible one better than a constant's F."""
+    feasible = [i for i, model in enumerate(models) if model.training.constraint.max() <= tolerance]
+    useful = [i for i in feasible if models[i].objective < constant]
+    return (useful or feasible[-1:] or [0])[0]
 
 
-def _objective(candidate: Candidate) -> float:
-    return candidate.forecast.objective
+class _Path:
+    """The models to test and their order, from the training and validation rows and the first run only."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        split: DataSplit,
+        method: Method,
+        options: RunOptions,
+        first: Result,
+        limits: Certifiability,
+        move: Move | None,
+    ) -> None:
+        self._problem, self._split, self._method, self._options = problem, split, method, options
+        self._first, self._move, self._limits = first, move, limits
+        self.seconds = first.seconds
+        self._train, self._validate = (make_evaluator(problem, data) for data in (split.train, split.validation))
+        self.kinds = RowValues(problem, split.validation, first.params).kinds
+
+    def build(self) -> list[_Model] | None:
+        """Return the models in the order of their tests; None if training was stopped."""
+        first = self._model(self._first.params, "margin 0", self._first)
+        if not any(self._limits.is_certifiable) or self._method.switches_on == "pooled":
+            return [first]
+        margins = ClientMargins.estimate(self._problem, self._split, first.params, self._limits, self.kinds)
+        ranges = row_ranges(self._problem, self._split.calibration)
+        if self._move is not None and all(map(is_rate, ranges[1:], self.kinds[1:])):
+            return self._shift(first, self._move, margins)
+        return self._train_with_margins(first, margins)
+
+    def constant_objective(self) -> float:
+        """Return the smallest F on the validation rows of a constant prediction within the bound; ∞ if none is."""
+        if self._move is None:
+            return math.inf
+        found = [self._validate(self._move(self._first.params, 0.0, offset)) for offset in CONSTANTS]
+        feasible = [one for one in found if one.constraint.max() <= self._method.tolerance]
+        return min((float(one.objective.max()) for one in feasible), default=math.inf)
+
+    def result_of(self, model: _Model) -> Result:
+        """Return the first run with another model as its answer, and with the diagnostics that concern the model."""
+        first = self._first
+        diagnostics = diagnose_model(first.names, first.method, model.training)
+        diagnostics += [one for one in first.diagnostics if one.code not in RECOMPUTED]
+        diagnostics += [one for one in model.run.diagnostics if one.code == DiagnosticCode.STILL_IMPROVING]
+        run = replace(first, diagnostics=tuple(diagnostics), seconds=self.seconds)
+        return run.with_model(model.params, f"model selected for new data ({model.description})", model.training)
+
+    def _model(self, params: Params, description: str, run: Result) -> _Model:
+        return _Model(params, description, self._train(params), self._validate(params), run)
+
+    def _train_with_margins(self, first: _Model, margins: ClientMargins) -> list[_Model] | None:
+        """Train models with larger and larger margins, and return them from the largest to 0; None if stopped."""
+        models, options, (train, validation, _) = [first], self._options, self._split
+        method, rounds, chance = self._method, None, -math.inf  # second-order runs are short
+        if not isinstance(self._first.method, SQP):
+            done = len(self._first.history)
+            method, rounds = to_first_order(method), max(min(FEWEST_ROUNDS, done), done // SHORTER)
+        logging = replace(options.logging, held_out=None, record_clients=False)
+        options = replace(options, rounds=rounds, output=replace(options.output, lower_bound=False), logging=logging)
+        for factor in MARGINS:
+            left = None if options.seconds is None else options.seconds - self.seconds
+            values = models[-1].training.constraint, train.names, models[-1].validation.constraint, validation.names
+            previous, chance = chance, margins.log_pass_probability(*values)
+            has_stalled = factor > 1 and chance < previous + NO_GAIN
+            if chance >= LIKELY or has_stalled or (left is not None and left <= 0):
+                break
+            problem = replace(self._problem, start=project(self._problem, models[-1].params))
+            task = with_margins(problem, train, margins.of(factor, train.names))
+            saved = options.checkpoints
+            if saved is not None:  # named by its start too: it differs if the first run was extended
+                name = f"{Path(saved.folder).name}-margin-{factor:g}-{fingerprint(problem.start)[:8]}"
+                saved = replace(saved, folder=Path(saved.folder).with_name(name))
+            run = solve_problem(*task, method, replace(options, seconds=left, checkpoints=saved))
+            self.seconds += run.seconds
+            if run.status.code is StatusCode.STOPPED:
+                return None
+            if not run.status.ok:
+                break
+            models.append(self._model(run.params, f"margin {factor:g}", run))
+        return models[::-1]
+
+    def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
+        """Return the model with its scores shifted, from the safest offset towards smaller F, without dominated ones.
+
+        Offsets are added between those that are far apart or differ in the constraint on the training rows.
+        """
+        bound, models = self._method.tolerance, dict[float, _Model]()
+
+        def add(offset: float) -> None:
+            text = f"offset {offset:+.3g}".replace("-", "−")
+            models[offset] = self._model(move(first.params, 1.0, offset), text, first.run)
+
+        def weight(pair: tuple[float, float]) -> float:
+            excess = [float(models[offset].training.constraint.max()) - bound for offset in pair]
+            if min(excess) > spread:
+                return 0.0  # neither is near the bound
+            return (FLAT + abs(min(excess[1], spread) - min(excess[0], spread)) / spread) * (pair[1] - pair[0])
+
+        for offset in OFFSETS:
+            add(offset)
+        spread = max(float(margins.unit.max()), np.finfo(float).tiny)
+        while len(models) < MAX_OFFSETS:
+            pairs: list[tuple[float, float]] = list(itertools.pairwise(sorted(models)))
+            add(sum(max(pairs, key=weight)) / 2)
+        levels = {
+            offset: margins.worst(model.validation.constraint, self._split.validation.names)
+            for offset, model in models.items()
+        }
+        ordered = sorted(models, key=lambda offset: (levels[offset], -models[offset].objective))
+        target = min(models, key=lambda offset: models[offset].objective)
+        low, high = sorted((ordered[0], target))
+        path: list[_Model] = []
+        for offset in ordered:
+            if low <= offset <= high and (not path or models[offset].objective < path[-1].objective):
+                path.append(models[offset])
+        return path
+
+
+def project(problem: Problem, params: Params) -> Params:
+    """Return the parameters projected onto the problem's domain."""
+    return params if problem.domain is None else problem.domain.project(params)

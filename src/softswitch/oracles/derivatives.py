@@ -25,7 +25,7 @@ from softswitch.methods.sqp import Derivatives, Query
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import SLICE_BYTES, Losses, few_widths, functions_ignoring_weights, make_evaluator
 from softswitch.problem.domains import Domain
-from softswitch.problem.fairness import difference_from_sums
+from softswitch.problem.fairness import gap_pieces
 from softswitch.problem.parameters import WEIGHT, Batch, Params, count_parameters
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support.arrays import fingerprint
@@ -163,10 +163,7 @@ class _Functions:
 
     def pieces(self, statistics: Any) -> Array:
         """Return the constraints from the statistics; for gaps, all differences followed by their negatives."""
-        if not self.has_gaps:
-            return self.losses.pool(statistics)
-        gap = jax.vmap(difference_from_sums)(statistics.reshape(-1, 4))
-        return jnp.concatenate([gap, jnp.where(jnp.isneginf(gap), gap, -gap)])
+        return gap_pieces(statistics) if self.has_gaps else self.losses.pool(statistics)
 
 
 class Program(NamedTuple):

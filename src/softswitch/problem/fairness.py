@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -106,6 +107,12 @@ def difference_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:
     """Return the protected group's mean minus the other rows' mean from ``group_sums``; −∞ if a group has no rows."""
     means, known = _group_means(statistics)
     return jnp.where(known.all(), means[0] - means[1], -jnp.inf)
+
+
+def gap_pieces(statistics: Float[Array, " fours"]) -> Float[Array, " pieces"]:
+    """Return the smooth pieces of all gaps from their ``group_sums``: all differences, then their negatives."""
+    difference = jax.vmap(difference_from_sums)(statistics.reshape(-1, 4))
+    return jnp.concatenate([difference, jnp.where(jnp.isneginf(difference), difference, -difference)])
 
 
 def gap_from_sums(statistics: Float[Array, " four"]) -> Float[Array, ""]:

@@ -13,6 +13,8 @@ import numpy as np
 
 Params = Any
 """Model parameters: a pytree of floating arrays, such as an array, or nested dicts and lists of arrays."""
+Move = Callable[[Params, float, float], Params]
+"""Function ``(params, scale, offset) -> params`` that returns a model with scores ``scale`` · score + ``offset``."""
 Batch = dict[str, Any]
 """Rows of a client: the data columns by name, and the row weights under ``"weight"``."""
 

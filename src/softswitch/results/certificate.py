@@ -18,7 +18,6 @@ from softswitch.support.text import format_number, join_first, render_text
 MAX_TABLE_ROWS, SHORT_TABLE_ROWS = 50, 20  # with more than the first number of clients, the table has only the worst 20
 MAX_UNWRAPPED_NAME = 24  # clients' names up to this length are not wrapped
 SUSPECT = 0.2  # largest p-value of "within the tolerance" with which a client's rows suggest a violation
-NOT_CERTIFIED = "not certified"  # outcome of a model that failed certification
 
 
 class Verdict(StrEnum):

@@ -6,12 +6,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from softswitch.results.certificate import Certificate
+from softswitch.results.certificate import Certificate, Outcome
 from softswitch.results.json_numbers import JsonRecord, nan_if_none
 from softswitch.results.result import Result
 from softswitch.support.text import join_first, render_text
@@ -24,44 +23,26 @@ WIDTH, HEIGHT = 5.6, 2.9  # of a panel, in inches
 SMALL = 1e-4  # smaller positive numbers are written "<0.0001"
 
 
-class BoundOutcome(StrEnum):
-    """Whether a model is certified for a bound, or why not.
-
-    Attributes:
-        CERTIFIED: The model meets the bound at every client on new data, jointly with all other certified models.
-        FAILED: The model was tested and did not pass.
-        LATER: The model was not tested, because testing ended with an earlier model that did not pass.
-        TOO_FEW: There are too few calibration rows to certify any model for this bound.
-        NOT_REACHED: No model meets the bound on the training rows.
-    """
-
-    CERTIFIED = "certified"
-    FAILED = "not certified"
-    LATER = "not tested"
-    TOO_FEW = "too few rows"
-    NOT_REACHED = "not reached"
-
-
 @dataclass(frozen=True, eq=False)
 class FrontierPoint(JsonRecord):
     """One bound of a trade-off curve: the smallest F within it, and the model selected to be certified for it.
 
     Attributes:
         bound: Upper bound on the constraint.
-        outcome: Whether the selected model is certified for the bound, or why not.
+        outcome: Outcome of certification of the selected model.
         objective: The smallest F, the worst client's objective, within the bound on the training rows.
         constraint: G, the largest constraint of any client, of the model with that F.
         other_objective: F of the selected model on the validation rows.
         constant: F of the best constant prediction within the bound on the training rows. Default: NaN, none.
         measures: Further metrics of the selected model on the validation rows, by name.
         model: Description of the selected model.
-        failing_clients: Labels of the clients that failed the test; empty if the model passed or was not tested.
+        failing_clients: Labels of the clients with enough rows that failed the test; empty if the model is certified.
         result: The run with the selected model as its answer; None if the point was read from a file.
-        certificate: Certificate of the selected model; None if it was not tested or the point was read from a file.
+        certificate: Certificate of the selected model; None if the point was read from a file.
     """
 
     bound: float
-    outcome: BoundOutcome
+    outcome: Outcome
     objective: float
     constraint: float
     other_objective: float
@@ -81,7 +62,7 @@ class FrontierPoint(JsonRecord):
     def from_dict(cls, values: Mapping[str, Any]) -> FrontierPoint:
         """Restore a point, without its result and certificate, from ``to_dict``, with NaN for None."""
         measures = {name: nan_if_none(value) for name, value in values["measures"].items()}
-        outcome, failing = BoundOutcome(values["outcome"]), tuple(values["failing_clients"])
+        outcome, failing = Outcome(values["outcome"]), tuple(values["failing_clients"])
         return super().from_dict({**values, "measures": measures, "outcome": outcome, "failing_clients": failing})
 
 
@@ -100,7 +81,6 @@ class Frontier:
         approximate: Whether the certificates are approximate, because the range of the constraint is unknown.
         certifiability: Text of the ``Certifiability`` of the calibration rows at the tightest bound.
         requested: The bound in the settings; None if they have none.
-        tested: The tests in order, each a bound and whether its model passed.
     """
 
     points: tuple[FrontierPoint, ...]
@@ -110,12 +90,11 @@ class Frontier:
     approximate: bool = False
     certifiability: str = ""
     requested: float | None = None
-    tested: tuple[tuple[float, bool], ...] = ()
 
     @property
     def certified(self) -> tuple[FrontierPoint, ...]:
         """The points whose models are certified."""
-        return tuple(point for point in self.points if point.outcome is BoundOutcome.CERTIFIED)
+        return tuple(point for point in self.points if point.outcome.is_certified)
 
     @property
     def smallest_certified(self) -> float | None:
@@ -153,16 +132,13 @@ class Frontier:
             looser = "one" if count == 2 else str(count - 1)
             bound = f"{self.format_bound(smallest)}{f', jointly with the {looser} looser before it' * (count > 1)}"
             where = f"at all {self.clients} clients" if self.clients > 1 else "at the client"
+            if self.certified[-1].outcome is Outcome.PARTLY:
+                where = "at every client with enough rows"
             sentences = [f"The smallest certified bound is {bound}, {confidence}, {where}."]
-        if self.tested:
-            last, passed = self.tested[-1]
-            ended = f"the last, for {self.format_bound(last)}, did not pass, which ended the tests"
-            outcome = "all passed" if passed else ended
-            sentences.append(f"Models tested, the most promising first: {len(self.tested)}; {outcome}.")
         for point in self.points:
-            if point.outcome is BoundOutcome.FAILED:
-                failing = f" Failing clients: {join_first(point.failing_clients)}." if point.failing_clients else ""
-                sentences.append(f"{self.format_bound(point.bound)} is not certified.{failing}")
+            if point.failing_clients:
+                failing = join_first(point.failing_clients)
+                sentences.append(f"{self.format_bound(point.bound)} is not certified. Failing clients: {failing}.")
         return sentences
 
     @property
@@ -214,7 +190,7 @@ class Frontier:
         """Restore a frontier from ``to_dict``; its points have no result and no certificate."""
         known = {entry.name: values[entry.name] for entry in fields(cls)}
         points = tuple(map(FrontierPoint.from_dict, values["points"]))
-        return cls(**known | {"points": points, "tested": tuple((bound, passed) for bound, passed in values["tested"])})
+        return cls(**known | {"points": points})
 
     def figure(self) -> Figure:
         """Plot F, and in a second panel the metrics, against the bound. Filled markers are certified models."""

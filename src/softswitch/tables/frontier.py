@@ -23,9 +23,9 @@ from softswitch.methods.automatic import as_method
 from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.ranges import endpoints
 from softswitch.results import folder as run_folder
-from softswitch.results.certificate import NOT_CERTIFIED, describe_certification
+from softswitch.results.certificate import describe_certification
 from softswitch.results.folder import CONFIG, write_result
-from softswitch.results.frontier import BoundOutcome, Frontier, FrontierPoint
+from softswitch.results.frontier import Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
 from softswitch.tables.labels import Label, NumberLabel
 from softswitch.tables.metrics import client_metrics
@@ -99,12 +99,8 @@ def train_frontier(
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
-        reason = f"({curve.confidence:.4g}) for the bound {point.bound:g}: {point.outcome}."
-        if point.certificate is not None:
-            message = describe_certification(point.certificate)
-        else:
-            message = f"{NOT_CERTIFIED.capitalize()} {reason}"
-        verdict = {"certified": point.outcome is BoundOutcome.CERTIFIED, "message": message}
+        message = describe_certification(point.certificate)
+        verdict = {"certified": point.outcome.is_certified, "message": message}
         _write_model(folder / bound_folder(point.bound), point, config, table, about | {"certification": verdict | aim})
     details = {
         "settings": str(path.resolve()),

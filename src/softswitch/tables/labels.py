@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from softswitch.engine.candidates import Move
 from softswitch.problem import networks
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import LabelScale, Network, predict_class, rescale_network
+from softswitch.problem.parameters import Move
 from softswitch.problem.rates import is_positive
 from softswitch.tables.cells import same_value
 

@@ -285,8 +285,8 @@ def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Meth
         options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
         certified = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
         result, certificate = certified.result, certified.certificate
-        if certified.model is not None:
-            tested = {"models": certified.models_compared, "model": str(certified.model)}
+        if certified.models:
+            tested = {"models": certified.models, "model": certified.description}
     if result.status.code is not StatusCode.DIVERGED:
         constants = partial(table.label.constant, table.problem.start)
         further: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}

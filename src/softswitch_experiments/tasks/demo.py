@@ -207,7 +207,7 @@ def describe_certification(rounds: int = 1000) -> str:
     ]
     for bound in BOUNDS:
         certified = solve_hospitals(bound, parts, rounds)
-        selected = f"Selected from {certified.models_compared} models: {certified.model}. " if certified.model else ""
+        selected = f"Selected from {certified.models} models: {certified.description}. " if certified.models else ""
         lines += [
             "",
             f"Bound: at most {bound:.0%} of the malignant cases are missed, at every hospital.",
