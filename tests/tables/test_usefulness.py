@@ -30,8 +30,9 @@ def test_rate_is_judged_at_the_worst_client_with_enough_rows():
     assert judged.constant == 1
     sentence = judged.describe("hospital")
     assert sentence == (
-        "At the worst hospital (north), 31% of the rows with disease = 0 are called positive (45 of 145; at most 38% "
-        "with 95% confidence); always predicting disease = 1 calls all of them positive."
+        "At the worst hospital with enough rows (north), 31% of the rows with disease = 0 are called positive (45 of "
+        "145; at most 38% with 95% confidence); always predicting disease = 1 calls all of them positive. Too few rows to judge "
+        "tiny (2 of 2)."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softswitch.results.json_numbers import JsonRecord
-from softswitch.support.text import format_number, format_percent
+from softswitch.support.text import format_number, format_percent, join_first
 
 FALSE_ALARMS, MISSES = "false_alarm_rate", "miss_rate"
 _WORDS = {  # by metric: what happens to the rows at the model, and what the constant prediction does to all of them
@@ -35,6 +35,7 @@ class Usefulness(JsonRecord):
         rows: Number of rows at the worst client.
         condition: The rows that a rate refers to, such as "disease = 0"; empty if all.
         prediction: The constant prediction, such as "disease = 1"; empty if it is a probability or a number.
+        not_judged: Clients with too few rows to be judged, with their errors and rows, such as "va (9 of 12)".
         constant_is_feasible: Whether the constant prediction meets the bound. Default: True.
         is_held_out: Whether the rows were held out; training rows favour the model. Default: True.
     """
@@ -51,6 +52,7 @@ class Usefulness(JsonRecord):
     rows: int
     condition: str = ""
     prediction: str = ""
+    not_judged: tuple[str, ...] = ()
     constant_is_feasible: bool = True
     is_held_out: bool = True
 
@@ -67,12 +69,14 @@ class Usefulness(JsonRecord):
         return text if self.is_held_out else f"On training rows: {text[0].lower()}{text[1:]}"
 
     def _describe_rate(self, noun: str) -> str:
-        where = f"At the worst {noun} ({self.worst_client})" if self.worst_client else "Over all rows"
+        worst = f"At the worst {noun}{' with enough rows' if self.not_judged else ''}"
+        where = f"{worst} ({self.worst_client})" if self.worst_client else "Over all rows"
         happens, does = _WORDS[self.metric]
         level = f"with {format_percent(self.confidence)} confidence"
         count = f"{self.errors:,} of {self.rows:,}; at most {format_percent(self.upper)} {level}"
         rate = f"{format_percent(self.worst)} of the rows with {self.condition} {happens} ({count})"
-        return f"{where}, {rate}; {self.constant_prediction} {does}."
+        others = f" Too few rows to judge {join_first(list(self.not_judged), 3)}." if self.not_judged else ""
+        return f"{where}, {rate}; {self.constant_prediction} {does}.{others}"
 
     def _describe_mean(self, noun: str) -> str:
         write = format_percent if self.metric.endswith("_rate") else format_number

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
@@ -74,7 +74,7 @@ METRICS: dict[str, dict[str, Metric]] = {  # by label type and name
 BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}  # by the prefix of their metrics' columns
 
 
-def client_metrics(table: PreparedTable, result: Result, threshold: float = 0.5) -> dict[str, list[float]]:
+def client_metrics(table: PreparedTable, result: Result, threshold: float | None = None) -> dict[str, list[float]]:
     """Return columns of clients.csv by name, one value per client: numbers of rows, and metrics on held-out rows.
 
     There is a column ``{model}_{metric}`` for every model and metric; a client without held-out rows has NaN.
@@ -82,7 +82,7 @@ def client_metrics(table: PreparedTable, result: Result, threshold: float = 0.5)
     Args:
         table: The prepared table.
         result: The result, whose baselines are evaluated too.
-        threshold: Probability above which the output of a model of two classes is positive. Default: 0.5.
+        threshold: Log odds above which a score is positive, if the model is one. Default: None.
     """
     names, held_out, label = table.train.names, table.held_out, table.label
     columns: dict[str, list[float]] = {"rows": table.train.sizes.tolist()}
@@ -97,7 +97,7 @@ def client_metrics(table: PreparedTable, result: Result, threshold: float = 0.5)
     y, parts = np.asarray(held_out.rows.columns["y"]), client_rows(held_out)
     if isinstance(label, BinaryLabel):
         columns["positives_held_out"] = [int(np.sum(y[parts.get(name, slice(0))] == 1)) for name in names]
-        log_odds = predict_outputs(result.params, held_out)[:, 0].astype(float) + logit(threshold)
+        log_odds = predict_log_odds(result.params, held_out, threshold)
         columns |= calibration_columns(y, log_odds, parts, names)
     y = label.mean + label.scale * y if isinstance(label, NumberLabel) else y
     for model, params in models.items():
@@ -120,6 +120,17 @@ def client_rows(data: ClientData) -> Rows:
 def predict_outputs(params: Network, data: ClientData) -> np.ndarray:
     """Return the outputs of a network for all rows, rows × outputs."""
     return np.asarray(apply_network(params, jnp.asarray(data.rows.columns["x"])))
+
+
+def predict_log_odds(params: Network, data: ClientData, threshold: float | None = None) -> np.ndarray:
+    """Return the log odds of the positive class for all rows.
+
+    ``threshold`` is that of a score, which is the first feature; thresholds of single clients do not change log odds.
+    """
+    if threshold is None:
+        return predict_outputs(params, data)[:, 0].astype(float)
+    (layer,), score = params, np.asarray(data.rows.columns["x"], dtype=float)[:, 0]
+    return np.asarray(score * float(layer["w"][0, 0]) + float(layer["b"][0]) + threshold)
 
 
 def calibration_columns(y: np.ndarray, log_odds: np.ndarray, parts: Rows, names: Any) -> dict[str, list[float]]:
@@ -153,7 +164,7 @@ class Assessment:
         return None if self.usefulness is None else self.usefulness.is_useful
 
 
-def assess_model(config: Config, table: PreparedTable, result: Result, *, threshold: float = 0.5) -> Assessment:
+def assess_model(config: Config, table: PreparedTable, result: Result, *, threshold: float | None = None) -> Assessment:
     """Compute metrics, usefulness and calibration of a model on held-out rows, and diagnose overfitting.
 
     Without held-out rows the model is compared with the constant on its training rows, and nothing else is computed.
@@ -162,7 +173,7 @@ def assess_model(config: Config, table: PreparedTable, result: Result, *, thresh
         config: The settings.
         table: The prepared table.
         result: The result, with its baselines.
-        threshold: Probability above which the output of a model of two classes is positive. Default: 0.5.
+        threshold: Log odds above which a score is positive, if the model is one. Default: None.
     """
     task, label, held_out = config.task, table.label, table.held_out
     rows = table.train if held_out is None else held_out
@@ -184,10 +195,10 @@ def assess_model(config: Config, table: PreparedTable, result: Result, *, thresh
     return Assessment(result, client_metrics(table, result, threshold), usefulness, about)
 
 
-def reliability_curves(data: ClientData, params: Network, threshold: float = 0.5) -> dict[str, Any]:
+def reliability_curves(data: ClientData, params: Network, threshold: float | None) -> dict[str, Any]:
     """Return the reliability curve of all rows ("all") and of each client ("clients"), if there are not too many."""
     y, parts = np.asarray(data.rows.columns["y"]), client_rows(data)
-    probability = expit(predict_outputs(params, data)[:, 0].astype(float) + logit(threshold))
+    probability = expit(predict_log_odds(params, data, threshold))
     shown = parts if len(parts) <= MAX_CURVES else {}
     curves = {str(name): reliability_curve(y[part], probability[part]) for name, part in shown.items()}
     return {"all": reliability_curve(y, probability), "clients": curves}

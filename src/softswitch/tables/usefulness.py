@@ -34,6 +34,9 @@ def judge_rate(
     if not known:
         return None
     judged = {str(client): rows for client, rows in known.items() if len(rows) >= MIN_ROWS}
+    small = {client: rows for client, rows in known.items() if judged and str(client) not in judged}
+    ordered = sorted(small, key=lambda client: -small[client].mean())
+    not_judged = tuple(f"{client} ({small[client].sum():,} of {len(small[client]):,})" for client in ordered)
     judged = judged or {"": np.concatenate(list(known.values()))}
     limits = {name: clopper_pearson_upper(rows.sum(), len(rows), 1 - CONFIDENCE) for name, rows in judged.items()}
     worst = max(judged, key=lambda name: (judged[name].mean(), limits[name]))
@@ -49,6 +52,7 @@ def judge_rate(
         worst_client=worst,
         errors=int(judged[worst].sum()),
         rows=len(judged[worst]),
+        not_judged=not_judged,
         **details,
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from softswitch.results.folder import Run
 
-MIN_ROWS = 20  # the worst client is chosen among those with at least this many rows, if there are any
+MIN_ROWS = 10  # the worst client is chosen among those with at least this many rows, if there are any
 TOTAL = 1000  # number of rows that the frequencies refer to
 
 
@@ -22,6 +22,7 @@ class Frequencies(NamedTuple):
     missed: int  # positive rows that are classified as negative
     negatives: int
     false_alarms: int  # negative rows that are classified as positive
+    basis: str  # numbers of held-out rows; empty for the average
 
 
 def natural_frequencies(run: Run) -> list[Frequencies]:
@@ -34,34 +35,31 @@ def natural_frequencies(run: Run) -> list[Frequencies]:
     if not set(needed) <= set(table):
         return []
     rows, positives, missed, alarms = (np.array(table[name], dtype=float) for name in needed)
+    share = np.divide(positives, rows, out=np.full(len(rows), math.nan), where=rows > 0)
     worst: dict[int, list[str]] = {}
     for rates, counts, text in ((missed, positives, "most missed"), (alarms, rows - positives, "most false alarms")):
-        known = np.flatnonzero(np.isfinite(rates))
+        known = np.flatnonzero(np.isfinite(rates) & np.isfinite(share)).tolist()
         enough = [i for i in known if counts[i] >= MIN_ROWS]
-        if len(known):
+        if known:
             i = max(enough or known, key=lambda j: (rates[j], counts[j]))
-            worst.setdefault(int(i), []).append(text)
-    share = np.divide(positives, rows, out=np.full(len(rows), math.nan), where=rows > 0)
-    if not worst or not np.isfinite(share).any():
-        return []
-    entries = [
-        _count(f"{table['client'][i]}: {' and '.join(reasons)}", share[i], missed[i], alarms[i])
-        for i, reasons in worst.items()
-    ]
-    if len(rows) > 1:
-        means = [
-            float(np.mean(values[np.isfinite(values)])) if np.isfinite(values).any() else math.nan
-            for values in (share, missed, alarms)
-        ]
-        entries.append(_count(f"Average {run.client_noun}", *means))
+            worst.setdefault(i, []).append(text)
+    entries = []
+    for i, reasons in worst.items():
+        basis = f"estimated from {positives[i]:,.0f} and {rows[i] - positives[i]:,.0f} held-out rows"
+        where = f"{table['client'][i]}: {' and '.join(reasons)}"
+        entries.append(_count(where, share[i], missed[i], alarms[i], basis))
+    if entries and len(rows) > 1:
+        entries.append(_count(f"Average {run.client_noun}", _mean(share), _mean(missed), _mean(alarms)))
     return entries
 
 
-def _count(where: str, share: float, missed: float, alarms: float) -> Frequencies:
+def _mean(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else math.nan
+
+
+def _count(where: str, share: float, missed: float, alarms: float, basis: str = "") -> Frequencies:
     positives = round(TOTAL * share)
-    negatives = TOTAL - positives
-    counts = [
-        round(number * rate) if math.isfinite(rate) else 0
-        for number, rate in ((positives, missed), (negatives, alarms))
-    ]
-    return Frequencies(where, positives, counts[0], negatives, counts[1])
+    sides = ((positives, missed), (TOTAL - positives, alarms))
+    errors = [round(number * rate) if math.isfinite(rate) else 0 for number, rate in sides]
+    return Frequencies(where, positives, errors[0], TOTAL - positives, errors[1], basis)

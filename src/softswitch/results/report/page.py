@@ -109,6 +109,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
     columns, bound = build_columns(run, clients, kind), kind.write(about["tolerance"])
     shown = sort_worst_first(clients)[: WORST_CLIENTS if len(clients) > MAX_CLIENTS else None]
+    titles = f"F: {regret.objective}", f"G: {kind.constraint}"
     calibration, curves = build_calibration(run), about.get("reliability")
     return {
         "name": run.name,
@@ -131,7 +132,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "is_wider": any(c.verdict is Verdict.MEETS and c.upper > about["tolerance"] for c in clients),
         "method": shorten_numbers(about["method"]),
         "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
-        "curves": charts.plot_curves(run, f"curves-{i}", (f"F: {regret.objective}", f"G: {kind.constraint}")),
+        "curves": charts.plot_curves(run, f"curves-{i}", titles) if about["rounds"] > 1 else "",
         "bars": charts.plot_clients(run, [clients[k] for k in shown], f"clients-{i}"),
     }
 
@@ -146,6 +147,8 @@ def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
         with wrap_read_errors(run.folder / run_folder.ABOUT):
             usefulness = Usefulness.from_dict(compared)
         sentence = usefulness.describe(noun)
+        if not (about.get("certification") or {}).get("certified", True):
+            return sentence
         return f"{'Useful' if usefulness.is_useful else 'Not useful'}: {sentence[0].lower()}{sentence[1:]}"
     value, models = about["worst_objective"], about.get("models", ())
     baseline = next((model for model in models if model["name"] == CONSTANT), {"objective": None})
