@@ -11,6 +11,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.results.baseline import CONSTANT, START, Baseline, compare_with_trivial, tabulate_baselines
+from softswitch.tables.usefulness import judge_rate
 
 
 def two_clients():
@@ -69,6 +70,15 @@ def test_no_better_than_a_constant(objective, count):
     assert compare_with_trivial(answer, [make_baseline(CONSTANT, 0.1, feasible=False)]) == []
     assert compare_with_trivial(make_baseline("", -5.003), [make_baseline(CONSTANT, -5.0)]) != []
     assert compare_with_trivial(make_baseline("", -5.007), [make_baseline(CONSTANT, -5.0)]) == []
+
+
+@pytest.mark.parametrize(("errors", "count"), [(99, 1), (80, 0)])
+def test_usefulness_decides_about_the_constant(errors, count):
+    """F does not matter then, and one row of 100 does not make a model useful."""
+    usefulness = judge_rate("false_alarm_rate", {"a": np.arange(100) < errors}, condition="y = 0", prediction="y = 1")
+    diagnostics = compare_with_trivial(make_baseline("", 0.1), [make_baseline(CONSTANT, 0.93)], usefulness)
+    assert [diagnostic.code for diagnostic in diagnostics] == ["no-better-than-constant"] * count
+    assert all(f"({errors} of 100; at most" in diagnostic.evidence for diagnostic in diagnostics)
 
 
 def test_table_as_text():

@@ -18,6 +18,7 @@ from fuzzing import broken_bytes, broken_json, cases, only_clear_errors
 from small_run import small_run, table
 from softswitch.cli import app
 from softswitch.cli.runs import _line
+from softswitch.cli.train import certification_warnings
 from softswitch.results.checkpoints import Checkpoints, _digest
 from softswitch.results.descriptions import read_description
 from softswitch.results.folder import (
@@ -29,7 +30,8 @@ from softswitch.results.folder import (
     resolve_run,
 )
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import build_columns, judge_run, summarise_clients
+from softswitch.results.report.clients import build_calibration, build_columns, judge_run, summarise_clients
+from softswitch.results.report.frequencies import natural_frequencies
 from softswitch.results.report.page import describe_usefulness
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model
@@ -168,6 +170,9 @@ def use_folder(folder, part):
         description = read_description(run.about)
         build_columns(run, summary, description)
         describe_usefulness(run, description)
+        build_calibration(run)
+        natural_frequencies(run)
+        certification_warnings(run)
         compare_settings([run, run])
         [str(cycle) for cycle in run.restarts]
         _ = run.history, run.certificate

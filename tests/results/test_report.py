@@ -1,6 +1,7 @@
 """The report: texts, and the page in a browser."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -10,11 +11,15 @@ import pandas as pd
 import pytest
 from playwright.sync_api import sync_playwright
 
+from softswitch.cli.terminal import OUTCOME_CODES
+from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import judge_run, summarise_clients
+from softswitch.results.report.clients import HEADLINES, judge_run, summarise_clients
+from softswitch.results.report.frequencies import natural_frequencies
 from softswitch.support.text import format_number
 from softswitch.tables import training
+from softswitch.tables.usefulness import judge_rate
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -221,66 +226,159 @@ def test_auto_settings_and_infeasible_constants(folders, tmp_path):
     assert "Comparison with other models" not in write_report([run_folder]).read_text(encoding="utf-8")
 
 
-def make_verdict(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None):
-    """Return the verdict on a run with clients a, b, c, …, and ``verdicts`` of its certificate, if any."""
+def judge(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None, **entries):
+    """Return the verdict on a run with clients a, b, c, …; ``verdicts`` are the certificate's, None without one."""
     names = "abcdefghi"[: len(verdicts or "abc")]
-    run_json = {
+    about = {
         "status": {"code": code, "message": "in round 7 something happened"},
         "violating": list(violating),
         "clients": len(names),
         "tolerance": 0.1,
         "rounds": 1000,
         "certification": aim,
+        **entries,
     }
-    run = Run(folder=None, about=run_json)
     levels = [0.2 if name in violating else 0.05 for name in names]
-    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3}
+    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3, "rows": 6}
     clients = [
-        {"client": name, "verdict": verdict, "constraints": [interval], "rows_needed": (needed or {}).get(name)}
-        for name, verdict in zip(names, verdicts or (), strict=False)
+        {"client": name, "verdict": word, "constraints": [interval], "rows_needed": (needed or {}).get(name)}
+        for name, word in zip(names, verdicts or (), strict=False)
     ]
     certificate = {"confidence": 0.95, "approximate": approximate, "clients": clients}
-    run.__dict__.update(
-        {
-            "certificate": None if verdicts is None else certificate,
-            "clients": {"client": list(names), "constraint": levels},
-        }
-    )
+    run = make_run(about, {"client": list(names), "constraint": levels}, None if verdicts is None else certificate)
     return judge_run(run, summarise_clients(run))
 
 
-def test_verdict_texts():
-    verdict = make_verdict(verdicts=["meets"] * 3)
-    assert verdict == (
+def make_run(about, clients, certificate=None):
+    """Return a run without a folder."""
+    run = Run(folder=None, about=about)
+    run.__dict__.update({"certificate": certificate, "clients": clients, "settings": {"data.client": "ward"}})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level", "headline"),
+    [
+        ("certified", "good", "Certified and useful"),
+        ("partly certified", "unsure", "Partly certified"),
+        ("no better than a constant", "unsure", "Certified, but no better than a constant"),
+        ("too few rows", "unsure", "Not certified: too few rows"),
+        ("likely violates", "bad", "Not certified: likely violates the bound"),
+        ("incomplete", "unsure", "Stopped early"),
+    ],
+)
+def test_headline_follows_outcome(outcome, level, headline):
+    aim = {"outcome": outcome, "certified": False, "message": "Reason and advice."}
+    verdict = judge(verdicts=["meets"] * 3, aim=aim, usefulness={"is_useful": True})
+    assert verdict[:2] == (level, headline)
+    if level == "bad":
+        assert verdict.new_data == "Reason and advice."
+
+
+def test_every_outcome_has_headline_and_exit_code():
+    assert set(HEADLINES) == set(Outcome)
+    assert set(OUTCOME_CODES) == set(map(str, Outcome))
+
+
+def test_verdict_without_outcome_in_run_folder():
+    assert judge(verdicts=["meets"] * 3) == (
         "good",
         "Certified",
         "All 3 meet",
-        "Based on held-out rows, with 95% confidence. On their training rows all 3 meet.",
+        "On new data, with 95% confidence: this holds at every ward.",
+        "On their training rows all 3 meet.",
     )
-    assert make_verdict(verdicts=["meets"] * 3, aim={"certified": True}).headline == "Certified"
-    assert make_verdict(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified")
-    assert make_verdict(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
-    verdict = make_verdict(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
-    assert verdict[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 more rows)")
-    verdict = make_verdict(verdicts=["meets", "undecided", "violates"])
-    assert verdict[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
-    verdict_of_many = make_verdict(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
-    assert verdict_of_many.counts.startswith(
-        "0 of 6 meet, 6 undecided (a: about 9 more rows, b: about 1,200 more rows, "
-    )
-    assert (
-        make_verdict(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b: no relevant held-out rows)"
-    )
-    verdict = make_verdict("answer-violates", ["a"], ["meets"] * 3)
+    assert judge(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified: too few rows")
+    assert judge(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
+    verdict = judge(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
+    assert verdict[:2] == ("unsure", "Not certified: too few rows")
+    assert verdict.counts == "3 of 4 meet, 1 undecided (b: about 120 more rows)"
+    verdict = judge(verdicts=["meets", "undecided", "violates"])
+    assert (verdict.level, verdict.counts) == ("bad", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
+    many = judge(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
+    assert many.counts.startswith("0 of 6 meet, 6 undecided (a: about 9 more rows, b: about 1,200 more rows, ")
+    assert judge(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b: no relevant held-out rows)"
+    verdict = judge("answer-violates", ["a"], ["meets"] * 3)
     assert verdict[:2] == ("bad", "Certified, but violated on training rows")
-    assert verdict.details.endswith("On their training rows 1 of 3 is above the bound: a.")
-    assert make_verdict()[:3] == ("unsure", "Not certified", "All 3 meet")
-    assert "There is no certificate" in make_verdict().details
-    assert make_verdict(violating=["a"])[:2] == ("bad", "Violated on training rows")
-    assert make_verdict("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped early")
-    assert "stopped after 1,000 rounds" in make_verdict("stopped").details
-    assert make_verdict("diverged")[:2] == ("bad", "The run diverged")
-    assert make_verdict("no-feasible-round")[:2] == ("bad", "No round was feasible")
+    assert verdict.details == "On their training rows 1 of 3 is above the bound: a."
+
+
+def test_clients_with_too_few_rows_are_named():
+    verdict = judge(verdicts=["meets", "too few rows", "meets"])
+    assert verdict[:2] == ("unsure", "Partly certified")
+    assert verdict.counts == "2 of 3 meet, 1 with too few rows (b: 6 rows, not enough for any model)"
+    assert verdict.new_data.endswith("at every ward, except b: too few held-out rows.")
+
+
+def test_verdict_without_certificate_or_after_a_stop():
+    assert judge()[:3] == ("unsure", "Not certified", "All 3 meet")
+    assert "There is no certificate" in judge().new_data
+    assert judge(violating=["a"])[:2] == ("bad", "Violated on training rows")
+    assert judge("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped early")
+    assert "stopped after 1,000 rounds" in judge("stopped").details
+    assert judge("diverged")[:2] == ("bad", "The run diverged")
+    assert judge("no-feasible-round")[:2] == ("bad", "No round was feasible")
+
+
+def test_natural_frequencies_of_worst_clients_and_average():
+    """North misses 10 of 100 and calls 30 of 300 positive; south misses 1 of 20 and calls 40 of 80 positive."""
+    columns = {"client": ["north", "south"], "rows_held_out": [400, 100], "positives_held_out": [100, 20]}
+    columns |= {"held_out_miss_rate": [0.1, 0.05], "held_out_false_alarm_rate": [0.1, 0.5]}
+    north, south, average = natural_frequencies(make_run({}, columns))
+    assert north[:5] == ("north: most missed", 250, 25, 750, 75)
+    assert north.basis == "estimated from 100 and 300 held-out rows"
+    assert south[:5] == ("south: most false alarms", 200, 10, 800, 400)
+    assert average == ("Average ward", 225, 17, 775, 232, "")
+
+
+def test_natural_frequencies_of_small_and_single_clients():
+    """A client with two negative rows is not the worst for false alarms."""
+    columns = {"client": ["a", "b"], "rows_held_out": [40, 32], "positives_held_out": [20, 30]}
+    columns |= {"held_out_miss_rate": [0.2, 0.1], "held_out_false_alarm_rate": [0.5, 1.0]}
+    entries = natural_frequencies(make_run({}, columns))
+    assert [one.where for one in entries] == ["a: most missed and most false alarms", "Average ward"]
+    assert natural_frequencies(make_run({}, {"client": ["a"]})) == []
+    (single,) = natural_frequencies(make_run({}, {name: column[:1] for name, column in columns.items()}))
+    assert single.positives == 500
+    unknown = {name: [math.nan] * 2 for name in columns if name.startswith("held_out")}
+    assert natural_frequencies(make_run({}, columns | unknown)) == []
+
+
+def edit_run(folder, **entries):
+    """Change entries of run.json."""
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | entries))
+
+
+def test_first_screen_of_a_rate(folders, tmp_path, open_page):
+    folder = tmp_path / "run"
+    shutil.copytree(folders[0], folder)
+    errors = {"north": np.arange(145) < 45}
+    usefulness = judge_rate("false_alarm_rate", errors, condition="y = 0", prediction="y = 1").to_dict()
+    bins = [{"predicted": p, "observed": p, "lower": p / 2, "upper": p, "rows": 10} for p in (0.2, 0.8)]
+    classes = {"negative": "y = 0", "positive": "y = 1"}
+    reliability = {"all": bins, "clients": {"north": bins}}
+    edit_run(folder, usefulness=usefulness, classes=classes, reliability=reliability, certification=None)
+    page = open_page(write_report([folder]))
+    assert page.inner_text(".verdict .use").startswith("Useful: at the worst ward (north), 31% of the rows with y = 0")
+    assert page.locator(".card").count() >= 2
+    assert "have y = 1" in page.locator(".card").first.inner_text()
+    assert chart_image(page, "reliability-0").count() == 1
+    assert "Slope and intercept" in page.inner_text("main")
+    edit_run(folder, usefulness=usefulness | {"rows": "many"})
+    with pytest.raises(ValueError, match=r"usefulness.rows"):
+        write_report([folder])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"), [("certified", "No problems detected."), ("likely violates", "See the verdict at the top")]
+)
+def test_no_problems_are_reported_only_with_a_good_verdict(folders, tmp_path, outcome, sentence):
+    folder = tmp_path / "run"
+    shutil.copytree(folders[0], folder)
+    certification = {"outcome": outcome, "certified": outcome == "certified", "message": "Reason."}
+    edit_run(folder, diagnostics=[], certification=certification, violating=[])
+    assert sentence in write_report([folder]).read_text(encoding="utf-8")
 
 
 def test_limit_above_bound_is_explained(folders, tmp_path):

@@ -61,7 +61,8 @@ def uncertified(home, certified):
 def test_certified_model_predicts(certified, home):
     run, printed = certified
     assert "There are enough rows." in printed
-    assert "Certified: with 95% confidence, the constraint is at most 20% at each of the 4" in printed
+    assert "✔ Certified" in printed
+    assert "On new data, with 95% confidence: this holds at every hospital." in printed
     assert run.about["certification"]["certified"]
     assert run.certificate["verdict"] == "meets"
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
@@ -97,10 +98,10 @@ def test_predict_requires_uncertified_flag(uncertified, home, tmp_path):
 def test_report_shows_certification(certified, uncertified):
     from softswitch.results.report.clients import judge_run, summarise_clients
 
-    assert judge_run(certified[0], summarise_clients(certified[0]))[:2] == ("good", "Certified")
+    assert judge_run(certified[0], summarise_clients(certified[0])).level == "good"
     judgement = judge_run(uncertified[0], summarise_clients(uncertified[0]))
-    assert judgement[:2] == ("unsure", "Not certified")
-    assert "more rows" in judgement.counts
+    assert judgement[:2] == ("unsure", "Not certified: too few rows")
+    assert "rows" in judgement.counts
 
 
 def test_resume_reproduces_certified_model(certified, home):

@@ -163,14 +163,19 @@ def _multiclass(kind: str, label: Label, **options: Any) -> ProblemFunctions:
     return ProblemFunctions(networks.class_cross_entropy, *rate, ZERO_ONE, networks.class_error_rate().constraint)
 
 
+def number_loss(kind: str, loss: str | None, quantile: float | None, bound: float | None) -> tuple[str, float]:
+    """Return the loss of a numeric label and its quantile, with defaults for None."""
+    is_coverage = kind == "coverage"
+    default = 1 - bound if is_coverage and bound else 0.5
+    return loss or ("quantile" if is_coverage else "squared"), quantile or default
+
+
 def _number(
     kind: str, label: Any, loss: str | None, quantile: float | None, bound: float | None, **options: Any
 ) -> ProblemFunctions:
     from softswitch.problem import networks
 
-    unit, is_coverage = label.unit, kind == "coverage"
-    loss = loss or ("quantile" if is_coverage else "squared")
-    quantile = quantile or (1 - bound if is_coverage and bound else 0.5)
+    unit, (loss, quantile) = label.unit, number_loss(kind, loss, quantile, bound)
     constraint, surrogate, row_range = networks.regression_constraint(kind, unit)
     is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
     objective = networks.make_loss(loss, unit, quantile)
