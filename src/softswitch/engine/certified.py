@@ -288,7 +288,8 @@ class _Path:
         spread = max(float(margins.unit.max()), np.finfo(float).tiny)
         while len(models) < MAX_OFFSETS:
             pairs: list[tuple[float, float]] = list(itertools.pairwise(sorted(models)))
-            add(sum(max(pairs, key=weight)) / 2)
+            widest = max(pairs, key=weight)
+            add(sum(widest) / 2)
         levels = {
             offset: margins.worst(model.validation.constraint, self._split.validation.names)
             for offset, model in models.items()

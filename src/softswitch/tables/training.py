@@ -36,7 +36,7 @@ from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.labels import Label
-from softswitch.tables.metrics import client_metrics, group_metrics
+from softswitch.tables.metrics import assess_model, group_metrics
 from softswitch.tables.model import ModelFile, write_model
 from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha, uses_score
 from softswitch.tables.preparation import prepare_table as prepare_table
@@ -203,9 +203,11 @@ def _run(
     else:
         solve_table = _solve_score if uses_score(config) else partial(_solve, folder / CHECKPOINTS)
         outcome = solve_table(config, table, method, **logging)
-        columns = client_metrics(outcome.table, outcome.result)
+        assessed = assess_model(config, outcome.table, outcome.result, threshold=outcome.threshold)
+        outcome, columns = outcome._replace(result=assessed.result), assessed.columns
+        about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            about["certification"] = _describe_certification(folder, config, outcome, about)
+            about["certification"] = _describe_certification(folder, config, outcome, about, assessed.is_useful)
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(outcome.result.params, table.held_out)
@@ -231,15 +233,23 @@ class _Outcome(NamedTuple):
     scored: ScoredModel | None = None  # the score and its threshold; None if the model was trained in rounds
     tested: dict[str, Any] = {}  # noqa: RUF012  the number of models on the path and the chosen one, for run.json
 
+    @property
+    def threshold(self) -> float | None:
+        """Log odds above which a score is positive; None if the model is no score of two classes."""
+        return None if self.scored is None else self.scored.threshold
 
-def _describe_certification(folder: Path, config: Config, outcome: _Outcome, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of run.json on certification."""
+
+def _describe_certification(
+    folder: Path, config: Config, outcome: _Outcome, about: dict[str, Any], is_useful: bool | None
+) -> dict[str, Any]:
+    """Return the entry of run.json on certification; ``is_useful`` is whether the model beats a constant."""
     certificate, write = outcome.certificate, KINDS[config.task.kind].description.write
-    judged, clients = judge_certificate(certificate), () if certificate is None else certificate.clients
+    judged = judge_certificate(certificate, is_useful=is_useful)
+    clients = () if certificate is None else certificate.clients
     return {
         "outcome": str(judged),
         "certified": judged.is_certified,
-        "message": describe_certification(certificate, write=write),
+        "message": describe_certification(certificate, is_useful=is_useful, write=write),
         "certified_clients": sum(client.verdict is Verdict.MEETS for client in clients),
         "clients": len(clients),
         "earlier_certificates": count_earlier_certificates(folder, config, about),
