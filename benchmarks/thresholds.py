@@ -24,6 +24,7 @@ from rich.table import Table
 from scipy.stats import binom, t
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 import softswitch as ss
 from benchmarks.strangers import rdata
@@ -121,7 +122,8 @@ def compare(frame: pd.DataFrame, seed: int, rows: int) -> list[dict[str, Any]]:
         "logistic": LogisticRegression(class_weight="balanced", max_iter=1000),
         "boosting": HistGradientBoostingClassifier(class_weight="balanced", random_state=0),
     }
-    values = {name: one.fit(x[learn], y[learn]).decision_function(x) for name, one in plain.items()}
+    with threadpool_limits(1):
+        values = {name: one.fit(x[learn], y[learn]).decision_function(x) for name, one in plain.items()}
     scores = {
         name: fit_score("miss-rate", BinaryLabel(0, 1), learning, bound=0.1, score=name) for name in ("auto", "linear")
     }

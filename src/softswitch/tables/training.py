@@ -212,16 +212,21 @@ def _run(
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(outcome.result.params, table.held_out)
             about["groups"] = {names[row.pop("group")]: row for row in groups}
-    result, certificate, scored = outcome.result, outcome.certificate, outcome.scored
+    result, certificate = outcome.result, outcome.certificate
+    write_encoding(folder, config, table, outcome.scored)
+    if privacy is not None and result.status.code is not StatusCode.STOPPED:
+        (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
+    write_result(folder, result, about=about, clients=columns, certificate=certificate)
+    return TrainedRun(folder, result, certificate, about.get("certification"))
+
+
+def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: ScoredModel | None) -> None:
+    """Write to a run folder how its model reads a table, and the score if the model has one."""
     file = ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding)
     if scored is not None:
         clients = tuple(map(str, scored.clients))
         file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold)
     write_model(folder, file, None if scored is None else scored.score)
-    if privacy is not None and result.status.code is not StatusCode.STOPPED:
-        (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
-    write_result(folder, result, about=about, clients=columns, certificate=certificate)
-    return TrainedRun(folder, result, certificate, about.get("certification"))
 
 
 class _Outcome(NamedTuple):
@@ -273,9 +278,15 @@ def _solve_score(config: Config, table: PreparedTable, method: Method, **logging
         loss=replace_auto(config.task.loss),
         quantile=replace_auto(config.task.quantile),
     )
-    table = replace(table, problem=scored.problem, train=scored.learning, validation=None, held_out=scored.calibration)
+    table = with_score(table, scored)
     tested = {"models": scored.models, "model": scored.result.selected}
     return _Outcome(table, scored.result, scored.certificate, scored, tested)
+
+
+def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
+    """Return the table with the outputs of a score as features, and the validation rows as training rows."""
+    parts: dict[str, Any] = {"train": scored.learning, "validation": None, "held_out": scored.calibration}
+    return replace(table, problem=scored.problem, **parts)
 
 
 def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> _Outcome:
