@@ -128,8 +128,8 @@ def test_predict_a_table_in_another_format(folder):
         assert "Predicted 400 rows" in invoke("predict", run, name)
     first = pd.read_csv("shipments-predicted.csv")
     second = pd.read_csv("point-predicted.csv")
-    np.testing.assert_array_equal(first["delivery_probability"], second["delivery_probability"])
-    assert first["delivery_probability"].std() > 0.01
+    np.testing.assert_array_equal(first["delivery_probability_of_late"], second["delivery_probability_of_late"])
+    assert first["delivery_probability_of_late"].std() > 0.01
     written = pd.read_csv("shipments-predicted.csv", dtype=str, keep_default_na=False)
     before = pd.read_csv("shipments.csv", sep=";", encoding="cp1252", dtype=str, keep_default_na=False)
     assert written[before.columns].equals(before)

@@ -164,7 +164,7 @@ def test_predictions_in_python_and_cli(trained, home):
     table.drop(columns=["hospital", "diagnosis"]).to_csv(new, index=False)
     assert "Predicted 569 rows" in invoke("predict", run.folder, new)
     predicted = pd.read_csv(home / "new-predicted.csv")
-    np.testing.assert_allclose(predicted["diagnosis_probability"], probability, rtol=1e-5)
+    np.testing.assert_allclose(predicted["diagnosis_probability_of_malignant"], probability, rtol=1e-5)
     np.testing.assert_array_equal(predicted["diagnosis_predicted"], model.predict(table))
     assert set(predicted["diagnosis_predicted"]) == {"malignant", "benign"}
     assert "already exists" in invoke("predict", run.folder, new, code=2)

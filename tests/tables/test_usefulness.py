@@ -31,8 +31,8 @@ def test_rate_is_judged_at_the_worst_client_with_enough_rows():
     sentence = judged.describe("hospital")
     assert sentence == (
         "At the worst hospital with enough rows (north), 31% of the rows with disease = 0 are called positive (45 of "
-        "145; at most 38% with 95% confidence); always predicting disease = 1 calls all of them positive. Too few rows to judge "
-        "tiny (2 of 2)."
+        "145; at most 38% with 95% confidence); always predicting disease = 1 calls all of them positive. Too few rows "
+        "to judge tiny (2 of 2)."
     )
 
 

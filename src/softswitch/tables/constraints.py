@@ -53,9 +53,8 @@ class ConstraintKind:
     uses_groups: bool = False  # whether the constraint compares a protected group with all other rows
     default_bound: float | Callable[[pd.Series], float] = 0.1  # proposed by ``softswitch init``, from the label column
     constraint_names: Callable[[Any, Any], list[str]] | None = None  # from label and protected group, if several
-    path: str | None = (
-        None  # key of ``thresholds.PATHS``, the models from which a linear one is certified; None: margins
-    )
+    path: str | None = None  # key of ``thresholds.PATHS``; None: models are trained with the constraint
+    objective: str = ""  # what a model with a ``path`` minimises, such as "false-alarm rate"
 
     def describe_bound(self, bound: float, *, client: str, label: str, positive: Any, group: str) -> str:
         """Return the requirement as a sentence; ``client`` and ``label`` are the names of the columns."""
@@ -222,9 +221,23 @@ def _add(
 
 
 _miss, _false_alarm = _share("miss rate", _NEGATIVE_LOSS), _share("false-alarm rate", _POSITIVE_LOSS)
-_add("miss-rate", _binary, replace(_miss, cost="false_alarm_rate"), path="miss", **_ONE_CLASS)
-_add("false-alarm-rate", _binary, replace(_false_alarm, cost="miss_rate"), path="false-alarm", **_ONE_CLASS)
-_either = {"label_types": (BINARY, MULTICLASS), "path": "error"}
+_add(
+    "miss-rate",
+    _binary,
+    replace(_miss, cost="false_alarm_rate"),
+    path="miss",
+    objective="false-alarm rate",
+    **_ONE_CLASS,
+)
+_add(
+    "false-alarm-rate",
+    _binary,
+    replace(_false_alarm, cost="miss_rate"),
+    path="false-alarm",
+    objective="miss rate",
+    **_ONE_CLASS,
+)
+_either = {"label_types": (BINARY, MULTICLASS), "path": "error", "objective": "error rate"}
 _add("error-rate", _multiclass, _share("error rate", _LOSS), **_either, **_ONE_CLASS)
 _missed = _share("worst class's miss rate", _LOSS)
 _add(
@@ -233,6 +246,7 @@ _add(
     _missed,
     lambda label, group: [f"{c} missed" for c in label.classes],
     path="class-miss",
+    objective="error rate",
     **_CLASSES,
 )
 _add("decision-parity", _binary, _share("gap of decisions", _LOSS), default_bound=0.05, **_GROUP)

@@ -71,8 +71,8 @@ class BinaryLabel(Label):
         return self.negative, self.positive
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return the probability of the positive value of each row, as "probability"."""
-        return {"probability": np.asarray(jax.nn.sigmoid(outputs[:, 0]))}
+        """Return the probability of the positive value of each row, as "probability_of_VALUE"."""
+        return {f"probability_of_{self.positive}": np.asarray(jax.nn.sigmoid(outputs[:, 0]))}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from softswitch.problem.choices import BINARY, NUMBER
 from softswitch.support.files import MAX_ARCHIVE_BYTES, check_archive, write_atomically
 
 FOLDS = 4  # of the cross-validation
+MIN_SCALE = 1e-3  # scale of outputs that do not increase with the probability of the positive class
 SCORE_FILE = "score.skops"  # in a run folder
 TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.", "sklearn._loss.", "_loss.")  # types that a score consists of
 
@@ -171,6 +172,7 @@ def calibrate(outputs: np.ndarray, y: np.ndarray, label_type: str, *, is_balance
 
         model = LogisticRegression(C=1e6).fit(outputs, y)
         scale = float(model.coef_[0, 0])
-        return (scale, model.intercept_) if scale > 0 else (1.0, np.zeros(1))
+        share = np.mean(y == 1)
+        return (scale, model.intercept_) if scale > 0 else (MIN_SCALE, np.log([share / (1 - share)]))
     shares = np.bincount(y.astype(int), minlength=outputs.shape[1]) + 0.5
     return 1.0, np.log(shares / shares.sum())

@@ -203,11 +203,13 @@ def _run(
     else:
         solve_table = _solve_score if uses_score(config) else partial(_solve, folder / CHECKPOINTS)
         outcome = solve_table(config, table, method, **logging)
-        assessed = assess_model(config, outcome.table, outcome.result, threshold=outcome.threshold)
-        outcome, columns = outcome._replace(result=assessed.result), assessed.columns
-        about |= assessed.about
+        is_useful = None
+        if outcome.result.status.code is not StatusCode.DIVERGED:
+            assessed = assess_model(config, outcome.table, outcome.result, threshold=outcome.threshold)
+            outcome, columns = outcome._replace(result=assessed.result), assessed.columns
+            about, is_useful = about | assessed.about, assessed.is_useful
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            about["certification"] = _describe_certification(folder, config, outcome, about, assessed.is_useful)
+            about["certification"] = _describe_certification(folder, config, outcome, about, is_useful)
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(outcome.result.params, table.held_out)
@@ -336,9 +338,12 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
     kind, task, data = KINDS[config.task.kind], config.task, config.data
     positive = getattr(label, "positive", None) if data.positive is None else data.positive
     names = {"client": data.client, "label": data.label, "group": f"{task.sensitive} = {task.protected}"}
+    description = kind.description
+    if uses_score(config) and kind.objective:
+        description = replace(description, objective=kind.objective)
     sentence = kind.describe_bound(task.bound, positive=positive, **names)
     constraints = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
-    return {"requirement": sentence, "constraints": constraints, "description": asdict(kind.description)}
+    return {"requirement": sentence, "constraints": constraints, "description": asdict(description)}
 
 
 def _monitored(table: PreparedTable) -> ClientData | None:
