@@ -45,8 +45,8 @@ def module_name(file):
 MODULES = {module_name(file): file for file in sorted(SOURCE.rglob("*.py"))}
 
 
-def imports(tree):
-    """All modules of both packages that a file imports: at its top, in a function or for types only."""
+def find_imports(tree):
+    """Return all modules of both packages that a file imports, anywhere in the file."""
     modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -58,7 +58,7 @@ def imports(tree):
     return {name for name in modules if name.split(".")[0] in ("softswitch", EXPERIMENTS)}
 
 
-GRAPH = {name: imports(ast.parse(file.read_text(encoding="utf-8"))) for name, file in MODULES.items()}
+GRAPH = {name: find_imports(ast.parse(file.read_text(encoding="utf-8"))) for name, file in MODULES.items()}
 
 
 def layer(name):
@@ -102,29 +102,29 @@ def test_there_are_no_import_cycles():
         walk(name)
 
 
-def test_hidden_imports_are_found():
-    hidden = "def f():\n    from softswitch.flower import messages\nif True:\n    import softswitch.cli.main\n"
-    assert imports(ast.parse(hidden)) == {"softswitch.flower.messages", "softswitch.cli.main"}
+def test_nested_imports_are_detected():
+    source = "def f():\n    from softswitch.flower import messages\nif True:\n    import softswitch.cli.main\n"
+    assert find_imports(ast.parse(source)) == {"softswitch.flower.messages", "softswitch.cli.main"}
     assert layer("softswitch.results.history") < layer("softswitch.engine.compiled") < layer(f"{EXPERIMENTS}.paper")
     assert layer(f"{EXPERIMENTS}.paper") < layer("softswitch.cli.main")
 
 
-def test_only_the_command_line_imports_the_experiments():
+def test_only_command_line_imports_experiments():
     importers = {name for name, others in GRAPH.items() if any(other.startswith(EXPERIMENTS) for other in others)}
     assert {name for name in importers if not name.startswith((EXPERIMENTS, "softswitch.cli."))} == set()
 
 
-def test_the_map_lists_every_folder_in_order():
+def test_architecture_page_lists_every_folder_in_order():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^  (\w+)/ ", page, flags=re.M)) == FOLDERS
     files = {file.relative_to(SOURCE).as_posix() for file in MODULES.values()}
-    mentioned = re.findall(r"`((?:\w+/)+\w+\.py)`", page)
-    assert [path for path in mentioned if f"softswitch/{path}" not in files and not (ROOT / path).exists()] == []
+    listed = re.findall(r"`((?:\w+/)+\w+\.py)`", page)
+    assert [path for path in listed if f"softswitch/{path}" not in files and not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_public_names_are_listed_once(name):
-    """The names that static tools read are those that are imported on first use."""
+    """The names in the stubs for static tools equal the lazily imported names."""
     module = import_module(name)
     with open(module.__file__, encoding="utf-8") as source:
         typed = {line.split(" as ")[1].strip() for line in source if " as " in line and "import" in line}

@@ -2,13 +2,17 @@
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from softswitch.cli import app
-from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Verdict
+from softswitch.cli.train import certification_warnings
+from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Outcome, Verdict
+from softswitch.results.folder import open_run
+from softswitch.results.usefulness import Usefulness
 from softswitch.tables.constraints import KINDS
 
 
@@ -148,3 +152,82 @@ def test_of_many_clients_the_worst_are_shown():
     told = "The worst 20 of 10,000 clients."
     assert told in " ".join(text.split())
     assert str(certificate(50)).count("hospital number") == 50
+
+
+USEFULNESS = Usefulness(False, "false_alarm_rate", 1.0, 1.0, 1.0, 1.0, 0.95, "a", 9, 9, "y = 0", "y = 1").to_dict()
+
+
+def write_certified_run(folder, outcome, verdicts, **entries):
+    """Write a run folder with an outcome of certification and a client per verdict."""
+    write_run(folder, "2026-11-15T12:00:00")
+    about = json.loads((folder / "run.json").read_text())
+    is_certified = Outcome(outcome).is_certified
+    certification = {"outcome": outcome, "certified": is_certified, "message": "Reason. Advice.", "model": "the score"}
+    certification |= {"certified_clients": 1, "clients": len(verdicts), "models": 7, "earlier_certificates": 2}
+    about |= {"certification": certification, "requirement": "At most 5% may be missed.", **entries}
+    (folder / "run.json").write_text(json.dumps(about))
+    interval = {"estimate": 0.1, "lower": 0.0, "upper": 0.2, "rows": 4}
+    clients = [{"client": name, "verdict": v, "constraints": [interval]} for name, v in verdicts.items()]
+    content = {"verdict": "meets", "confidence": 0.95, "approximate": False, "clients": clients}
+    (folder / "certificate.json").write_text(json.dumps(content))
+    lines = ["client,objective,constraint", *(f"{name},0.5,0.01" for name in verdicts)]
+    (folder / "clients.csv").write_text("\n".join(lines))
+    return folder
+
+
+OUTCOMES = {
+    "certified": (0, "✔ Certified"),
+    "partly certified": (5, "? Partly certified"),
+    "no better than a constant": (4, "? Certified, but no better than a constant"),
+    "too few rows": (3, "? Not certified: too few rows"),
+    "likely violates": (6, "✘ Not certified: likely violates the bound"),
+    "incomplete": (1, "? Stopped early"),
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_train_prints_the_verdict_first_and_exits_with_its_code(outcome, tmp_path, monkeypatch):
+    folder = write_certified_run(tmp_path / "run", outcome, {"a": "meets", "b": "too few rows"}, usefulness=USEFULNESS)
+    code, headline = OUTCOMES[outcome]
+    aim = json.loads((folder / "run.json").read_text())["certification"]
+    status = SimpleNamespace(code="feasible", ok=True)
+    result = SimpleNamespace(status=status, explain=lambda: "EXPLANATION", privacy=None)
+    trained = SimpleNamespace(
+        folder=folder, result=result, certificate=None, aim=aim, is_usable=Outcome(outcome).is_certified
+    )
+    monkeypatch.setattr("softswitch.tables.training.train", lambda *args, **options: trained)
+    printed = " ".join(invoke("train", "x.toml", code=code).split())
+    assert printed.startswith(headline)
+    assert printed.index("At most 5% may be missed.") < printed.index("always predicting y = 1")
+    assert printed.index("The same rows have certified 2 models") < printed.index("EXPLANATION")
+    assert "Reason. Advice." in printed or code in (0, 4, 5)
+    assert ("softswitch predict" in printed) == (code in (0, 4, 5))
+
+
+def test_exit_code_without_certification(tmp_path, monkeypatch):
+    folder = write_certified_run(tmp_path / "run", "certified", {"a": "meets"}, certification=None)
+    for ok, code in ((True, 0), (False, 1)):
+        result = SimpleNamespace(status=SimpleNamespace(code="feasible", ok=ok), explain=str, privacy=None)
+        trained = SimpleNamespace(folder=folder, result=result, certificate=None, aim=None, is_usable=True)
+        monkeypatch.setattr("softswitch.tables.training.train", lambda *args, trained=trained, **options: trained)
+        invoke("train", "x.toml", code=code)
+
+
+def test_predict_warns_about_constants_and_uncertified_clients(tmp_path):
+    both = {"a": "meets", "north ward": "too few rows"}
+    run = open_run(write_certified_run(tmp_path / "1", "no better than a constant", both, usefulness=USEFULNESS))
+    warnings = certification_warnings(run)
+    assert warnings[0] == "The model is no better than always predicting y = 1."
+    assert warnings[1] == "The model is not certified at client north ward: too few rows."
+    assert certification_warnings(open_run(write_certified_run(tmp_path / "2", "certified", {"a": "meets"}))) == []
+    run = open_run(write_certified_run(tmp_path / "3", "partly certified", both))
+    assert len(certification_warnings(run)) == 1
+
+
+def test_outcomes_are_listed(tmp_path):
+    for outcome in OUTCOMES:
+        write_certified_run(tmp_path / "runs" / outcome.replace(" ", "-"), outcome, {"a": "meets"})
+    printed = invoke("runs", tmp_path / "runs")
+    assert max(map(len, printed.splitlines())) <= 80
+    for words in ("partly certified", "likely violates", "too few rows"):
+        assert words in printed

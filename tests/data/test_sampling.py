@@ -1,4 +1,4 @@
-"""Draws: uniform, without replacement where asked, by strata with weights that keep means unbiased."""
+"""Sampling: uniform draws, sampling without replacement, and unbiased stratified batches."""
 
 import jax
 import jax.numpy as jnp
@@ -25,88 +25,90 @@ def bits(seed, shape):
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 22, 65_535, 65_536, 1_000_003, 2**31 - 1])
-def test_below_is_the_exact_product(count):
-    words = np.concatenate([np.asarray(bits(0, (1000,))), [0, 1, 2**32 - 1]]).astype(np.uint32)
-    expected = [int(word) * count >> 32 for word in words]
-    np.testing.assert_array_equal(scale_bits(jnp.asarray(words), jnp.int32(count)), expected)
+def test_below_equals_exact_product(count):
+    random_words = np.concatenate([np.asarray(bits(0, (1000,))), [0, 1, 2**32 - 1]]).astype(np.uint32)
+    expected = [int(random_word) * count >> 32 for random_word in random_words]
+    np.testing.assert_array_equal(scale_bits(jnp.asarray(random_words), jnp.int32(count)), expected)
 
 
 def test_subsets_are_uniform():
     """All C(6, 3) = 20 subsets equally often, by a chi-square test."""
-    drawn = np.sort(jax.vmap(lambda words: sample_subset(words, jnp.int32(6)))(bits(1, (20_000, 3))), axis=1)
-    assert (np.diff(drawn, axis=1) > 0).all()
-    _, counts = np.unique(drawn, axis=0, return_counts=True)
+    subsets = np.sort(
+        jax.vmap(lambda random_words: sample_subset(random_words, jnp.int32(6)))(bits(1, (20_000, 3))), axis=1
+    )
+    assert (np.diff(subsets, axis=1) > 0).all()
+    _, counts = np.unique(subsets, axis=0, return_counts=True)
     assert len(counts) == 20
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_first_distinct_draws_are_uniform_too():
-    words = bits(2, (20_000, draws_needed(3, 6)))
-    drawn = np.sort(jax.vmap(lambda some: take_first_distinct(some, jnp.int32(6), 3))(words), axis=1)
-    assert (np.diff(drawn, axis=1) > 0).all()
-    _, counts = np.unique(drawn, axis=0, return_counts=True)
+def test_first_distinct_draws_are_uniform():
+    random_words = bits(2, (20_000, draws_needed(3, 6)))
+    subsets = np.sort(jax.vmap(lambda draws: take_first_distinct(draws, jnp.int32(6), 3))(random_words), axis=1)
+    assert (np.diff(subsets, axis=1) > 0).all()
+    _, counts = np.unique(subsets, axis=0, return_counts=True)
     assert len(counts) == 20
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_first_distinct_are_the_first_in_the_order_drawn():
-    wanted = np.array([5, 2, 5, 5, 0, 2, 7, 1], np.uint64)
-    words = jnp.asarray(((wanted * 2**32) // 8 + 1).astype(np.uint32))
-    np.testing.assert_array_equal(scale_bits(words, jnp.int32(8)), wanted)
-    np.testing.assert_array_equal(take_first_distinct(words, jnp.int32(8), 4), [5, 2, 0, 7])
+def test_first_distinct_keep_draw_order():
+    targets = np.array([5, 2, 5, 5, 0, 2, 7, 1], np.uint64)
+    random_words = jnp.asarray(((targets * 2**32) // 8 + 1).astype(np.uint32))
+    np.testing.assert_array_equal(scale_bits(random_words, jnp.int32(8)), targets)
+    np.testing.assert_array_equal(take_first_distinct(random_words, jnp.int32(8), 4), [5, 2, 0, 7])
 
 
 @pytest.mark.parametrize(("size", "count"), [(5_000, 10_000), (10_000, 100_000), (20_000, 20_000_000)])
-def test_so_many_draws_are_enough_and_few_too_many(size, count):
-    """How many it takes is a sum of geometric numbers: mean and variance summed one by one."""
-    left = count - np.arange(size, dtype=float)
-    mean, variance = (count / left).sum(), (count * (count - left) / left**2).sum()
+def test_number_of_draws_is_sufficient(size, count):
+    """The required number of draws is a sum of geometric variables, with known mean and variance."""
+    remaining = count - np.arange(size, dtype=float)
+    mean, variance = (count / remaining).sum(), (count * (count - remaining) / remaining**2).sum()
     assert mean + 10 * np.sqrt(variance) < draws_needed(size, count) < mean + 13 * np.sqrt(variance) + 30
 
 
 @pytest.mark.parametrize(("n", "m"), [(20, 20), (20, 10), (20, 1), (9000, 5000), (20_000, 5000), (3_000_000, 4097)])
-def test_clients_are_drawn_without_replacement(n, m):
-    chosen = np.asarray(sample_clients(bits(0, (client_bit_count(n, m),)), n, m))
-    assert len(set(chosen.tolist())) == m
-    assert chosen.min() >= 0
-    assert chosen.max() < n
+def test_clients_are_sampled_without_replacement(n, m):
+    sampled = np.asarray(sample_clients(bits(0, (client_bit_count(n, m),)), n, m))
+    assert len(set(sampled.tolist())) == m
+    assert sampled.min() >= 0
+    assert sampled.max() < n
 
 
-def test_every_client_is_drawn_equally_often():
-    chosen = jax.vmap(lambda words: sample_clients(words, 20, 5))(bits(3, (4000, 5)))
-    counts = np.bincount(np.asarray(chosen).ravel(), minlength=20)
+def test_clients_are_sampled_uniformly():
+    sampled = jax.vmap(lambda random_words: sample_clients(random_words, 20, 5))(bits(3, (4000, 5)))
+    counts = np.bincount(np.asarray(sampled).ravel(), minlength=20)
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def data(strata=None):
+def make_clients(strata=None):
     owner = np.repeat([0, 1, 2], [3, 8, 5])
     label = np.array([0, 0, 1] + [0] * 6 + [1] * 2 + [0] * 5)
     return ss.ClientData.from_arrays({"x": np.arange(16.0)}, client=owner, strata=None if strata is None else label)
 
 
-def drawn(clients, how, times):
-    """Row indices, times × clients × width, and their weights, clients × width."""
-    everyone = jnp.arange(len(clients))
-    words = bits(5, (how.bit_count(len(clients), times),))
-    draws = how.draw(words, clients.rows, everyone, times)
-    each = jax.vmap(lambda i, rows: how.batch(clients.rows, i, rows, jnp.float32))
-    indices, weights = jax.vmap(each, in_axes=(None, 0))(everyone, draws)
+def draw_batches(clients, batching, times):
+    """Return row indices, times × clients × width, and their weights, clients × width."""
+    all_clients = jnp.arange(len(clients))
+    random_words = bits(5, (batching.bit_count(len(clients), times),))
+    draws = batching.draw(random_words, clients.rows, all_clients, times)
+    draw_for_clients = jax.vmap(lambda i, rows: batching.batch(clients.rows, i, rows, jnp.float32))
+    indices, weights = jax.vmap(draw_for_clients, in_axes=(None, 0))(all_clients, draws)
     return np.asarray(indices), np.asarray(weights)[0]
 
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("strata", [None, "y"])
-def test_rows_are_the_clients_own_and_uniform(replace, strata):
-    clients = data(strata)
-    how = make_batching(2, replace, clients.stratum_sizes)
-    rows, _ = drawn(clients, how, 6000)
+def test_rows_are_sampled_uniformly_from_client(replace, strata):
+    clients = make_clients(strata)
+    batching = make_batching(2, replace, clients.stratum_sizes)
+    rows, _ = draw_batches(clients, batching, 6000)
     ends = np.cumsum(clients.sizes)
     for i in range(3):
-        mine = rows[:, i]
-        assert mine.min() >= ends[i] - clients.sizes[i]
-        assert mine.max() < ends[i]
+        client_rows = rows[:, i]
+        assert client_rows.min() >= ends[i] - clients.sizes[i]
+        assert client_rows.max() < ends[i]
         if not replace and strata is None:
-            assert (mine[:, 0] != mine[:, 1]).all()
+            assert (client_rows[:, 0] != client_rows[:, 1]).all()
     counts = np.bincount(rows[:, 1].ravel(), minlength=16)[3:11]
     shares = np.full(8, 1 / 8) if strata is None else np.r_[np.full(6, 1 / 12), np.full(2, 1 / 4)]
     assert stats.chisquare(counts, shares * counts.sum()).pvalue > 1e-3
@@ -115,11 +117,11 @@ def test_rows_are_the_clients_own_and_uniform(replace, strata):
 @pytest.mark.parametrize("batch_size", [2, 5, None])
 @pytest.mark.parametrize("strata", [None, "y"])
 def test_weighted_means_are_unbiased(batch_size, strata):
-    """Σ weight·x over many draws is the client's own mean, also where a stratum is missing."""
-    clients = data(strata)
-    how = make_batching(batch_size, True, clients.stratum_sizes)
+    """Σ weight·x over many draws is the client's mean, even if a stratum is missing."""
+    clients = make_clients(strata)
+    batching = make_batching(batch_size, True, clients.stratum_sizes)
     times = 1 if batch_size is None else 20_000
-    rows, weights = drawn(clients, how, times)
+    rows, weights = draw_batches(clients, batching, times)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
     estimates = (np.asarray(clients.rows.columns["x"])[rows] * weights).sum(axis=2)
     error = estimates.std(axis=0) / np.sqrt(times)
@@ -127,11 +129,11 @@ def test_weighted_means_are_unbiased(batch_size, strata):
     np.testing.assert_array_less(np.abs(estimates.mean(axis=0) - expected), 4 * error + 1e-5)
 
 
-def test_every_batch_has_every_stratum_its_client_has():
-    clients = data("y")
-    how = make_batching(5, True, clients.stratum_sizes)
-    assert how.draws == (3, 2)
-    rows, weights = drawn(clients, how, 500)
+def test_batches_have_all_strata_of_client():
+    clients = make_clients("y")
+    batching = make_batching(5, True, clients.stratum_sizes)
+    assert batching.draws == (3, 2)
+    rows, weights = draw_batches(clients, batching, 500)
     label = np.array([0, 0, 1] + [0] * 6 + [1] * 2 + [0] * 5)
     assert (label[rows[:, 0]] == [0, 0, 0, 1, 1]).all()
     assert (label[rows[:, 1]] == [0, 0, 0, 1, 1]).all()
@@ -139,25 +141,25 @@ def test_every_batch_has_every_stratum_its_client_has():
     np.testing.assert_allclose(weights[2], [1 / 3] * 3 + [0] * 2, rtol=1e-6, err_msg="client 2 has no class 1")
 
 
-def test_a_round_draws_the_same_whatever_the_chunk():
-    clients = data()
+def test_draws_are_independent_of_chunk():
+    clients = make_clients()
     problem = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: -1.0 + 0 * w, 0.0)
-    how = Sampling(local_steps=3, participation=0.6, batch_size=2, value_batch_size=4)
-    oracle = make_gradient_oracle(problem, clients, how)
+    sampling = Sampling(local_steps=3, participation=0.6, batch_size=2, value_batch_size=4)
+    oracle = make_gradient_oracle(problem, clients, sampling)
     key = jax.random.key(0)
-    together = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(9))
-    alone = oracle.draw(jax.random.fold_in(key, 7))
-    for bulk, single in zip(together[:3], alone[:3], strict=True):
+    chunk_draws = jax.vmap(lambda k: oracle.draw(jax.random.fold_in(key, k)))(jnp.arange(9))
+    single_draw = oracle.draw(jax.random.fold_in(key, 7))
+    for bulk, single in zip(chunk_draws[:3], single_draw[:3], strict=True):
         np.testing.assert_array_equal(bulk[7], single)
-    assert alone.report_rows.shape == (2, 4)
-    assert alone.update_rows.shape == (3, 2, 2)
+    assert single_draw.report_rows.shape == (2, 4)
+    assert single_draw.update_rows.shape == (3, 2, 2)
 
 
 SIZES = (1, 3, 5, 8, 40)
-"""Rows of five clients; of the last stratum the first two and the fourth have none."""
+"""Rows of five clients. Clients 0, 1 and 3 have no row of the last stratum."""
 
 
-def many_sizes(stratified):
+def make_unequal_clients(stratified):
     owner = np.repeat(np.arange(len(SIZES)), SIZES)
     first = np.concatenate([np.arange(size) for size in SIZES])
     label = np.where((first < 2) & np.isin(owner, [2, 4]), "late", "early")
@@ -166,94 +168,106 @@ def many_sizes(stratified):
     return clients, x, owner, label
 
 
-def test_a_batch_larger_than_a_client_takes_each_row_once():
-    """Left to itself, a client with no more rows than a batch takes each once, at equal weight; others draw."""
-    clients, _, owner, _ = many_sizes(False)
-    how = make_batching(5, None, clients.stratum_sizes)
-    assert how.draws == (5,)
-    rows, weights = drawn(clients, how, 300)
+def test_batch_larger_than_client_uses_each_row_once():
+    """By default a client with at most as many rows as a batch uses each once with equal weight; others sample."""
+    clients, _, owner, _ = make_unequal_clients(False)
+    batching = make_batching(5, None, clients.stratum_sizes)
+    assert batching.draws == (5,)
+    rows, weights = draw_batches(clients, batching, 300)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
-    assert (owner[rows] == np.arange(5)[:, None]).all(), "each client's rows are its own"
+    assert (owner[rows] == np.arange(5)[:, None]).all(), "rows must belong to their client"
     begins = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
     for i, size in enumerate(SIZES[:3]):
-        counted = weights[i] > 0
-        assert counted.sum() == size
-        np.testing.assert_allclose(weights[i][counted], 1 / size, rtol=1e-6)
+        has_weight = weights[i] > 0
+        assert has_weight.sum() == size
+        np.testing.assert_allclose(weights[i][has_weight], 1 / size, rtol=1e-6)
         expected = np.broadcast_to(begins[i] + np.arange(size), (300, size))
-        np.testing.assert_array_equal(np.sort(rows[:, i][:, counted], axis=1), expected)
+        np.testing.assert_array_equal(np.sort(rows[:, i][:, has_weight], axis=1), expected)
     for i, size in ((3, 8), (4, 40)):
         np.testing.assert_allclose(weights[i], 1 / 5, rtol=1e-6)
-        assert len(np.unique(rows[:, i])) == size, "every row is drawn now and then"
+        assert len(np.unique(rows[:, i])) == size, "every row must be drawn sometimes"
         assert stats.chisquare(np.bincount(rows[:, i].ravel() - begins[i], minlength=size)).pvalue > 1e-3
-        assert (np.sort(rows[:, i], axis=1)[:, 1:] == np.sort(rows[:, i], axis=1)[:, :-1]).any(), "with replacement"
+        assert (np.sort(rows[:, i], axis=1)[:, 1:] == np.sort(rows[:, i], axis=1)[:, :-1]).any(), (
+            "draws must be with replacement"
+        )
 
 
-def test_a_batch_larger_than_a_stratum_takes_its_rows_once():
-    """The same stratum by stratum, and each stratum weighs its share of the client's rows."""
-    clients, _, owner, label = many_sizes(True)
+def test_batch_larger_than_stratum_uses_its_rows_once():
+    """This holds in each stratum, which has the weight of its share of the client's rows."""
+    clients, _, owner, label = make_unequal_clients(True)
     assert clients.stratum_sizes.tolist() == [[1, 0], [3, 0], [3, 2], [8, 0], [38, 2]]
-    how = make_batching(7, None, clients.stratum_sizes)
-    assert how.draws == (4, 3)
-    rows, weights = drawn(clients, how, 50)
-    data = np.asarray(clients.rows.columns["x"])
+    batching = make_batching(7, None, clients.stratum_sizes)
+    assert batching.draws == (4, 3)
+    rows, weights = draw_batches(clients, batching, 50)
+    make_clients = np.asarray(clients.rows.columns["x"])
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
 
-    def once(share, many, places):
-        return [share / many] * many + [0.0] * (places - many)
+    def check_distinct(share, count, places):
+        return [share / count] * count + [0.0] * (places - count)
 
-    np.testing.assert_allclose(weights[0], once(1, 1, 4) + [0.0] * 3, rtol=1e-6)
-    np.testing.assert_allclose(weights[1], once(1, 3, 4) + [0.0] * 3, rtol=1e-6)
-    np.testing.assert_allclose(weights[2], once(3 / 5, 3, 4) + once(2 / 5, 2, 3), rtol=1e-6)
+    np.testing.assert_allclose(weights[0], check_distinct(1, 1, 4) + [0.0] * 3, rtol=1e-6)
+    np.testing.assert_allclose(weights[1], check_distinct(1, 3, 4) + [0.0] * 3, rtol=1e-6)
+    np.testing.assert_allclose(weights[2], check_distinct(3 / 5, 3, 4) + check_distinct(2 / 5, 2, 3), rtol=1e-6)
     np.testing.assert_allclose(weights[3], [1 / 4] * 4 + [0.0] * 3, rtol=1e-6)
-    np.testing.assert_allclose(weights[4], [38 / 40 / 4] * 4 + once(2 / 40, 2, 3), rtol=1e-6)
-    _, x, _, _ = many_sizes(True)
-    means = (data[rows] * weights).sum(axis=2)
+    np.testing.assert_allclose(weights[4], [38 / 40 / 4] * 4 + check_distinct(2 / 40, 2, 3), rtol=1e-6)
+    _, x, _, _ = make_unequal_clients(True)
+    means = (make_clients[rows] * weights).sum(axis=2)
     for i in (0, 1, 2):
-        np.testing.assert_allclose(means[:, i], x[owner == i].mean(), rtol=1e-5, err_msg="exact: each row counts once")
-    late = x[(owner == 4) & (label == "late")]
-    part = (data[rows[:, 4, 4:]] * weights[4, 4:]).sum(axis=1)
-    np.testing.assert_allclose(part, late.sum() / 40, rtol=1e-5, err_msg="of the rare stratum each row, once")
+        np.testing.assert_allclose(
+            means[:, i], x[owner == i].mean(), rtol=1e-5, err_msg="exact, because each row is used once"
+        )
+    rare_rows = x[(owner == 4) & (label == "late")]
+    rare_sum = (make_clients[rows[:, 4, 4:]] * weights[4, 4:]).sum(axis=1)
+    np.testing.assert_allclose(
+        rare_sum, rare_rows.sum() / 40, rtol=1e-5, err_msg="each row of the rare stratum is used once"
+    )
 
 
 @pytest.mark.parametrize(("stratified", "batch_size"), [(False, 40), (False, 99), (True, 76), (True, 99)])
-def test_a_batch_as_large_as_every_client_is_all_of_its_rows(stratified, batch_size):
-    clients, x, owner, _ = many_sizes(stratified)
-    how = make_batching(batch_size, None, clients.stratum_sizes)
-    assert how == make_batching(None, None, clients.stratum_sizes)
-    assert how.bit_count(5, 10) == 0, "nothing is drawn"
-    rows, weights = drawn(clients, how, 1)
+def test_batch_larger_than_all_clients_uses_all_rows(stratified, batch_size):
+    clients, x, owner, _ = make_unequal_clients(stratified)
+    batching = make_batching(batch_size, None, clients.stratum_sizes)
+    assert batching == make_batching(None, None, clients.stratum_sizes)
+    assert batching.bit_count(5, 10) == 0, "nothing must be drawn"
+    rows, weights = draw_batches(clients, batching, 1)
     means = (np.asarray(clients.rows.columns["x"])[rows[0]] * weights).sum(axis=1)
     np.testing.assert_allclose(means, [x[owner == i].mean() for i in range(5)], rtol=1e-5)
 
 
-def test_asked_to_draw_with_replacement_it_does_so_also_from_few_rows():
-    clients, _, _, _ = many_sizes(False)
-    how = make_batching(5, True, clients.stratum_sizes)
-    rows, weights = drawn(clients, how, 200)
+def test_replacement_applies_to_small_clients():
+    clients, _, _, _ = make_unequal_clients(False)
+    batching = make_batching(5, True, clients.stratum_sizes)
+    rows, weights = draw_batches(clients, batching, 200)
     np.testing.assert_allclose(weights, 1 / 5, rtol=1e-6)
     missing = [len(np.unique(batch)) < 3 for batch in rows[:, 1]]
-    assert any(missing), "of three rows five draws leave one out now and then"
+    assert any(missing), "five draws from three rows must sometimes miss one"
     small = make_batching(1, None, clients.stratum_sizes[1:])
-    assert small == make_batching(1, True, clients.stratum_sizes[1:]), "where all have more rows, nothing is different"
+    assert small == make_batching(1, True, clients.stratum_sizes[1:]), (
+        "settings must be equal if all clients have more rows"
+    )
 
 
-def test_functions_that_ignore_weights_draw_with_replacement():
-    """Rows at weight 0 would count for them: they are given as many rows as a batch has, each at the same weight."""
-    clients, _, _, _ = many_sizes(False)
-    ignoring = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: w * b["x"].mean(), 0.0)
-    how = Sampling(batch_size=5)
-    assert make_gradient_oracle(ignoring, clients, how).update_batching == make_batching(5, True, clients.stratum_sizes)
-    heeding = ss.Problem(
+def test_functions_without_weights_use_replacement():
+    """Such functions would count rows of weight 0, so every batch has equally weighted rows."""
+    clients, _, _, _ = make_unequal_clients(False)
+    unweighted = ss.Problem(lambda w, b: w * b["x"].mean(), lambda w, b: w * b["x"].mean(), 0.0)
+    sampling = Sampling(batch_size=5)
+    assert make_gradient_oracle(unweighted, clients, sampling).update_batching == make_batching(
+        5, True, clients.stratum_sizes
+    )
+    weighted = ss.Problem(
         lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
         lambda w, b: w * jnp.average(b["x"], weights=b["weight"]),
         0.0,
     )
-    assert make_gradient_oracle(heeding, clients, how).update_batching == make_batching(5, None, clients.stratum_sizes)
+    assert make_gradient_oracle(weighted, clients, sampling).update_batching == make_batching(
+        5, None, clients.stratum_sizes
+    )
 
 
 @pytest.mark.parametrize("stratified", [False, True])
-def test_a_round_of_large_batches_by_hand(stratified):
-    """Reports and directions of clients whose batch is larger than their data: of all their rows, in NumPy."""
+def test_round_with_large_batches(stratified):
+    """If a batch is larger than a client's data, its report and direction use all rows, as in NumPy."""
     owner = np.repeat(np.arange(3), [1, 4, 30])
     label = np.array([0] * 4 + [1] + [0] * 20 + [1] * 10)
     x = np.random.default_rng(1).normal(size=35)
@@ -267,25 +281,25 @@ def test_a_round_of_large_batches_by_hand(stratified):
 
     problem = ss.Problem(square, level, jnp.float32(0.5))
     oracle = make_gradient_oracle(problem, clients, Sampling(batch_size=8, local_steps=2))
-    assert oracle.update_batching.draws is not None, "the third client draws"
+    assert oracle.update_batching.draws is not None, "the third client must sample"
     method = ss.SoftmaxSGM(alpha=2.0, step_size=0.1, tolerance=0.1)
 
     @jax.jit
     def one_round(key):
         draws = oracle.draw(key)
-        reports, kept = oracle.report(jnp.float32(0.5), draws)
+        reports, state = oracle.report(jnp.float32(0.5), draws)
         decision = method.decide((), reports)[0]._replace(weights=jnp.array([0.25, 0.75, 0.0]))
-        return reports, decision, oracle.direction(jnp.float32(0.5), draws, kept, decision, True, 0.1)
+        return reports, decision, oracle.direction(jnp.float32(0.5), draws, state, decision, True, 0.1)
 
     thirds = []
     for seed in range(3):
         reports, decision, direction = one_round(jax.random.key(seed))
-        own = [x[owner == i] for i in range(3)]
-        np.testing.assert_allclose(reports.objective[:2], [((0.5 - v) ** 2).mean() for v in own[:2]], rtol=1e-5)
-        np.testing.assert_allclose(reports.constraint[:2, 0], [0.5 * v.mean() - 1 for v in own[:2]], rtol=1e-5)
+        client_rows = [x[owner == i] for i in range(3)]
+        np.testing.assert_allclose(reports.objective[:2], [((0.5 - v) ** 2).mean() for v in client_rows[:2]], rtol=1e-5)
+        np.testing.assert_allclose(reports.constraint[:2, 0], [0.5 * v.mean() - 1 for v in client_rows[:2]], rtol=1e-5)
         thirds.append(float(reports.objective[2]))
         assert bool(decision.feasible)
         # Two steps of 0.1 on (w − x)²: gradients 2(w − x̄) and, after the first, 0.8 of that.
-        gradients = np.array([(1 + 0.8) / 2 * 2 * (0.5 - v.mean()) for v in own[:2]])
+        gradients = np.array([(1 + 0.8) / 2 * 2 * (0.5 - v.mean()) for v in client_rows[:2]])
         np.testing.assert_allclose(direction, [0.25, 0.75] @ gradients, rtol=1e-5)
-    assert len(set(thirds)) == 3, "the third client's batches differ"
+    assert len(set(thirds)) == 3, "the third client's batches must differ"

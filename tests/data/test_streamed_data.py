@@ -1,4 +1,4 @@
-"""Rows outside of memory: the same rows in the same order as in memory, wherever they come from; and clear errors."""
+"""Out-of-core rows from all sources match rows in memory, and invalid sources give clear errors."""
 
 import json
 
@@ -11,14 +11,14 @@ from softswitch.data import streamed_data
 from softswitch.data.streamed_data import DataOutline
 
 
-def shuffled(seed=0, many=500):
+def make_shuffled(seed=0, count=500):
     draws = np.random.default_rng(seed)
-    client = draws.choice(["north", "south", "west"], many, p=[0.6, 0.3, 0.1])
+    client = draws.choice(["north", "south", "west"], count, p=[0.6, 0.3, 0.1])
     data = {
-        "x": draws.normal(size=(many, 3)),
-        "y": draws.integers(0, 2, many),
-        "group": draws.integers(0, 3, many).astype(np.int8),
-        "row": np.arange(many, dtype=np.int32),
+        "x": draws.normal(size=(count, 3)),
+        "y": draws.integers(0, 2, count),
+        "group": draws.integers(0, 3, count).astype(np.int8),
+        "row": np.arange(count, dtype=np.int32),
     }
     return data, client
 
@@ -33,17 +33,17 @@ def same_rows(streamed, in_memory, columns=None):
     assert streamed.names == in_memory.names
     np.testing.assert_array_equal(streamed.stratum_sizes, in_memory.stratum_sizes)
     for key, column in all_rows(streamed).items():
-        kept = np.asarray(in_memory.rows.columns[key])
-        assert column.dtype == kept.dtype
-        np.testing.assert_array_equal(column, kept)
+        expected = np.asarray(in_memory.rows.columns[key])
+        assert column.dtype == expected.dtype
+        np.testing.assert_array_equal(column, expected)
     assert set(streamed.columns) == set(in_memory.rows.columns)
     np.testing.assert_array_equal(streamed.offsets, in_memory.rows.offsets)
 
 
 @pytest.mark.parametrize("strata", [None, "y", ("y", "group")])
-def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata):
+def test_blocks_match_rows_in_memory(monkeypatch, strata):
     monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
-    data, client = shuffled()
+    data, client = make_shuffled()
     streamed = ss.StreamedData.from_arrays(data, client, strata=strata)
     in_memory = ss.ClientData.from_arrays(data, client, strata=strata)
     same_rows(streamed, in_memory)
@@ -53,8 +53,8 @@ def test_rows_are_counted_as_in_memory_though_read_in_blocks(monkeypatch, strata
     assert outline.rows.batch_shapes(7, np.float32) == in_memory.rows.batch_shapes(7, np.float32)
 
 
-def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
-    data, client = shuffled()
+def test_memory_mapped_files_are_read_lazily(tmp_path):
+    data, client = make_shuffled()
     order = np.argsort(client, kind="stable")
     for name, column in {**data, "client": client}.items():
         np.save(tmp_path / f"{name}.npy", column[order])
@@ -62,7 +62,7 @@ def test_mapped_files_are_not_read_before_they_are_asked_for(tmp_path):
     in_memory = ss.ClientData.from_arrays(data, client)
     streamed = ss.StreamedData.from_arrays(paths, tmp_path / "client.npy")
     same_rows(streamed, in_memory)
-    assert isinstance(streamed.source(np.arange(5))["x"].base.base, np.memmap)  # a view: nothing is copied
+    assert isinstance(streamed.source(np.arange(5))["x"].base.base, np.memmap)  # a view without a copy
 
 
 def parquet_file(path, data, client, **options):
@@ -73,29 +73,29 @@ def parquet_file(path, data, client, **options):
     parquet.write_table(pyarrow.table(columns), path, row_group_size=70)
 
 
-def test_parquet_is_written_once_as_columns_sorted_by_client(tmp_path, monkeypatch):
+def test_parquet_is_converted_once(tmp_path, monkeypatch):
     from softswitch.data import parquet as parquet_rows
 
     monkeypatch.setattr(parquet_rows, "BATCH_ROWS", 64)
-    data, client = shuffled()
-    half = len(client) // 2
+    data, client = make_shuffled()
+    middle = len(client) // 2
     parts = tmp_path / "a.parquet", tmp_path / "b.parquet"
-    for path, some in zip(parts, (slice(0, half), slice(half, None)), strict=True):
-        parquet_file(path, {key: column[some] for key, column in data.items()}, client[some])
+    for path, file_rows in zip(parts, (slice(0, middle), slice(middle, None)), strict=True):
+        parquet_file(path, {key: column[file_rows] for key, column in data.items()}, client[file_rows])
     columns = {"x": ["x0", "x1", "x2"], "y": "y", "group": "group", "row": "row"}
-    asked = {"columns": columns, "strata": "y", "cache": tmp_path / "cache"}
+    options = {"columns": columns, "strata": "y", "cache": tmp_path / "cache"}
     in_memory = ss.ClientData.from_arrays(data, client, strata="y")
-    same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
-    monkeypatch.setattr(parquet_rows, "_write_columns", None)  # what is there is used again
-    same_rows(ss.StreamedData.from_parquet(parts, "client", **asked), in_memory)
+    same_rows(ss.StreamedData.from_parquet(parts, "client", **options), in_memory)
+    monkeypatch.setattr(parquet_rows, "_write_columns", None)  # existing files are reused
+    same_rows(ss.StreamedData.from_parquet(parts, "client", **options), in_memory)
     monkeypatch.undo()
-    plain = ss.StreamedData.from_parquet(parts[0], "client", cache=tmp_path / "other")
-    assert set(plain.columns) == {"x0", "x1", "x2", "y", "group", "row"}
+    unstratified = ss.StreamedData.from_parquet(parts[0], "client", cache=tmp_path / "other")
+    assert set(unstratified.columns) == {"x0", "x1", "x2", "y", "group", "row"}
     assert "words" not in json.loads((tmp_path / "other" / "about.json").read_text())["arrays"]
 
 
-def test_a_broken_conversion_is_not_taken_for_a_whole_one(tmp_path):
-    data, client = shuffled()
+def test_incomplete_conversion_is_not_reused(tmp_path):
+    data, client = make_shuffled()
     parquet_file(tmp_path / "a.parquet", data, client, y=[None, *data["y"][1:].tolist()])
     for _ in range(2):
         with pytest.raises(ValueError, match="column 'y' must have a number in every row, but 1 are missing"):
@@ -106,10 +106,10 @@ def test_a_broken_conversion_is_not_taken_for_a_whole_one(tmp_path):
         ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", columns={"x": "words"}, cache=tmp_path / "cache")
 
 
-def test_a_torch_data_set_a_client(monkeypatch):
+def test_torch_dataset_for_each_client(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
-    data, client = shuffled()
+    data, client = make_shuffled()
     names = ["north", "south", "west"]
     sets = [
         torch.utils.data.TensorDataset(*(torch.as_tensor(data[key][client == name]) for key in ("x", "y")))
@@ -131,13 +131,15 @@ def test_a_torch_data_set_a_client(monkeypatch):
             x, y = self.inner[i]
             return {"x": x, "y": int(y)}
 
-    same_rows(ss.StreamedData.from_datasets([AsDicts(one) for one in sets], names=names), in_memory)
-    broken = ss.StreamedData.from_datasets([AsDicts(one, 3 if one is sets[2] else None) for one in sets], names=names)
+    same_rows(ss.StreamedData.from_datasets([AsDicts(dataset) for dataset in sets], names=names), in_memory)
+    invalid = ss.StreamedData.from_datasets(
+        [AsDicts(dataset, 3 if dataset is sets[2] else None) for dataset in sets], names=names
+    )
     with pytest.raises(RuntimeError, match=r"client 'west'.*disk is gone"):
-        all_rows(broken)
-    uneven = [*sets[:2], [(np.zeros(4), 1)] * 3]
+        all_rows(invalid)
+    unequal = [*sets[:2], [(np.zeros(4), 1)] * 3]
     with pytest.raises(RuntimeError, match="must have the same shape"):
-        all_rows(ss.StreamedData.from_datasets(uneven, names=names))
+        all_rows(ss.StreamedData.from_datasets(unequal, names=names))
     with pytest.raises(RuntimeError, match=r"item 0 of client 'north' .* columns = \('x',\)"):
         ss.StreamedData.from_datasets(sets, names=names, columns=("x",))
     with pytest.raises(TypeError, match="a length and items"):
@@ -145,7 +147,7 @@ def test_a_torch_data_set_a_client(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("source", "error", "message"),
     [
         (lambda c, r: {"x": np.where(r == 3, np.nan, r)}, ValueError, r"data\['x'\] must be finite, .*client 'b'"),
         (lambda c, r: {"x": np.zeros((len(r), 1 + (c > 0).any()))}, ValueError, "'x' of client 'b' must have shape"),
@@ -157,18 +159,18 @@ def test_a_torch_data_set_a_client(monkeypatch):
         (lambda c, r: [r] if c[0] else {"x": r}, TypeError, "client 'b': rows must come as a dict"),
     ],
 )
-def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, words):
+def test_invalid_source_names_client_and_column(source, error, message):
     if jax.config.jax_enable_x64:
         pytest.skip("integers are wide")
-    streamed = ss.StreamedData.from_function(given, [3, 7], names=["a", "b"])
+    streamed = ss.StreamedData.from_function(source, [3, 7], names=["a", "b"])
     store = streamed.store(10)
     streamed.read(np.arange(3), store, 0)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         streamed.read(np.arange(3, 10), store, 3)
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "words"),
+    ("call", "error", "message"),
     [
         (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [3, 0]), ValueError, "client 1 has none"),
         (lambda: ss.StreamedData.from_function(lambda c, r: {"x": r}, [2**30, 2**30]), ValueError, "2\\*\\*31"),
@@ -190,46 +192,51 @@ def test_a_source_that_is_wrong_is_named_with_client_and_column(given, error, wo
         (lambda: ss.StreamedData.from_arrays({"x": np.zeros(4)}, [0] * 4, strata="z"), ValueError, "strata must name"),
     ],
 )
-def test_what_cannot_be_is_refused_beforehand(asked, error, words):
-    with pytest.raises(error, match=words):
-        asked()
+def test_invalid_arguments_are_rejected(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
-def test_rows_to_judge_by_are_spread_over_every_client_and_always_the_same():
+def test_evaluation_rows_are_spread_and_fixed():
     sizes = np.array([1000, 5, 40])
     streamed = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes, max_evaluation_rows=20)
     assert streamed.evaluation_sizes.tolist() == [20, 5, 20]
     rows = streamed.evaluation_rows(np.arange(3))
-    own = [rows[:20], rows[20:25] - 1000, rows[25:] - 1005]
-    np.testing.assert_array_equal(own[0] // 50, np.arange(20))  # one in every stretch of 50
-    assert len(set(own[0] % 50)) > 10
-    np.testing.assert_array_equal(own[1], np.arange(5))
-    np.testing.assert_array_equal(own[2] // 2, np.arange(20))
+    client_rows = [rows[:20], rows[20:25] - 1000, rows[25:] - 1005]
+    np.testing.assert_array_equal(client_rows[0] // 50, np.arange(20))  # one in every block of 50
+    assert len(set(client_rows[0] % 50)) > 10
+    np.testing.assert_array_equal(client_rows[1], np.arange(5))
+    np.testing.assert_array_equal(client_rows[2] // 2, np.arange(20))
     np.testing.assert_array_equal(rows, streamed.evaluation_rows(np.arange(3)))
-    whole = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes)
-    np.testing.assert_array_equal(whole.evaluation_rows(np.array([2, 1])), [*range(1005, 1045), *range(1000, 1005)])
+    all_evaluated = ss.StreamedData.from_function(lambda c, r: {"x": r * 1.0}, sizes)
+    np.testing.assert_array_equal(
+        all_evaluated.evaluation_rows(np.array([2, 1])), [*range(1005, 1045), *range(1000, 1005)]
+    )
 
 
-def test_other_data_have_another_fingerprint():
-    def of(shift, sizes=(30, 40), names="ab"):
+def test_fingerprint_depends_on_data():
+    def fingerprint_of(shift, sizes=(30, 40), names="ab"):
         return ss.StreamedData.from_function(lambda c, r: {"x": r + shift}, sizes, names=list(names)).fingerprint()
 
-    assert of(0.0) == of(0.0)
-    assert len({of(0.0), of(1.0), of(0.0, (40, 30)), of(0.0, names="ac")}) == 4
+    assert fingerprint_of(0.0) == fingerprint_of(0.0)
+    assert (
+        len({fingerprint_of(0.0), fingerprint_of(1.0), fingerprint_of(0.0, (40, 30)), fingerprint_of(0.0, names="ac")})
+        == 4
+    )
 
 
-def test_another_conversion_into_the_same_folder_leaves_the_rows_of_the_first(tmp_path):
-    data, client = shuffled()
+def test_second_conversion_keeps_first(tmp_path):
+    data, client = make_shuffled()
     parquet_file(tmp_path / "a.parquet", data, client)
     parquet_file(tmp_path / "b.parquet", {key: column[:50] * 2 for key, column in data.items()}, client[:50])
-    asked = {"columns": {"row": "row"}, "cache": tmp_path / "cache"}
-    first = ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", **asked)
-    ss.StreamedData.from_parquet(tmp_path / "b.parquet", "client", **asked)
+    options = {"columns": {"row": "row"}, "cache": tmp_path / "cache"}
+    first = ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", **options)
+    ss.StreamedData.from_parquet(tmp_path / "b.parquet", "client", **options)
     same_rows(first, ss.ClientData.from_arrays({"row": data["row"]}, client))
 
 
-def test_a_column_that_is_wider_in_a_later_file_is_refused(tmp_path):
-    data, client = shuffled()
+def test_column_with_other_width_is_rejected(tmp_path):
+    data, client = make_shuffled()
     parquet_file(tmp_path / "a.parquet", data, client, y=np.zeros(len(client), np.int32))
     parquet_file(tmp_path / "b.parquet", data, client, y=np.full(len(client), 0.7))
     with pytest.raises(ValueError, match="int32"):

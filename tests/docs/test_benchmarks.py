@@ -18,26 +18,26 @@ from softswitch_experiments.tasks.safe_rl.policy import init_policy, logit
 from softswitch_experiments.tasks.safe_rl.trpo import TrustRegion, improve
 
 
-def test_both_loops_compute_the_same():
+def test_both_loops_are_equal():
     clients = torch_clients(breast_cancer(20).train)
     for setting in (Setting(30, 1, 20, alpha=50.0), Setting(30, 3, 10, alpha=50.0)):
         np.testing.assert_allclose(lean(clients, setting), federated(clients, setting), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
-def test_the_loop_reaches_what_solve_reaches():
+def test_loop_matches_solve():
     """The full loop on breast cancer ends feasible at every client, as solve does."""
     task = breast_cancer(20)
-    found = lean(torch_clients(task.train), Setting(400, 1, 20))
-    objective, constraint = evaluate(task.problem, task.train, found.numpy())
+    result = lean(torch_clients(task.train), Setting(400, 1, 20))
+    objective, constraint = evaluate(task.problem, task.train, result.numpy())
     assert constraint.max() <= 0.1
     assert objective.max() < 0.6
-    assert torch.isfinite(found).all()
+    assert torch.isfinite(result).all()
 
 
 @pytest.mark.slow
-def test_the_sequential_trpo_step_is_ours(x64_isolated):
-    """PyTorch's step on Gymnasium's episodes against ours on the same: an independent check of both."""
+def test_sequential_trpo_step_matches(x64_isolated):
+    """Compare our step with PyTorch's on the same Gymnasium episodes."""
     torch.manual_seed(0)
     policy = init_policy(jax.random.key(0), (32, 32))
     player, network = gymnasium_loop.network(), gymnasium_loop.network().double()
@@ -49,31 +49,31 @@ def test_the_sequential_trpo_step_is_ours(x64_isolated):
     lengths = np.diff([0, *steps.ends])
     horizon = 200
     shape = (horizon, len(lengths))
-    alive = np.arange(horizon)[:, None] < lengths
+    mask = np.arange(horizon)[:, None] < lengths
     columns = {}
     for name in ("states", "actions", "costs"):
-        given = getattr(steps, name)
-        columns[name] = np.zeros((*shape, *given.shape[1:]))
+        reference = getattr(steps, name)
+        columns[name] = np.zeros((*shape, *reference.shape[1:]))
         for e, (end, length) in enumerate(zip(steps.ends, lengths, strict=True)):
-            columns[name][:length, e] = given[end - length : end]
+            columns[name][:length, e] = reference[end - length : end]
     states = jnp.asarray(columns["states"], jnp.float64)
     episodes = Episodes(
-        states, jnp.asarray(columns["actions"], bool), jnp.asarray(alive), columns["costs"], logit(policy, states)
+        states, jnp.asarray(columns["actions"], bool), jnp.asarray(mask), columns["costs"], logit(policy, states)
     )
-    for theirs, ours in ((steps.rewards, episodes.rewards), (-steps.costs, -episodes.costs)):
-        expected = gymnasium_loop.trpo(network, steps, gymnasium_loop.advantages(steps, theirs))
-        found = improve(policy, episodes, advantages(episodes, ours, 0.99, 0.97), TrustRegion())
-        layers = [part for layer in found for part in (layer.weights.T, layer.bias)]
-        np.testing.assert_allclose(np.concatenate([np.ravel(part) for part in layers]), expected.numpy(), rtol=1e-5)
+    for sequential, batched in ((steps.rewards, episodes.rewards), (-steps.costs, -episodes.costs)):
+        expected = gymnasium_loop.trpo(network, steps, gymnasium_loop.advantages(steps, sequential))
+        improved = improve(policy, episodes, advantages(episodes, batched, 0.99, 0.97), TrustRegion())
+        layers = [array for layer in improved for array in (layer.weights.T, layer.bias)]
+        np.testing.assert_allclose(np.concatenate([np.ravel(array) for array in layers]), expected.numpy(), rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_compressed_rounds_send_fewer_bytes():
+def test_compression_reduces_bytes():
     """Compression reduces the bytes of whole messages."""
     pytest.importorskip("flwr")
     from benchmarks import compression
 
-    plain = compression.course(0, None, 5, rows=60)
-    small = compression.course(0, compression.WAYS["5 % in 4 bits up, 10 % down"], 5, rows=60)
-    assert 2 * 5 * 10 * 6529 * 4 < plain[-1].up + plain[-1].down < 2.1 * 5 * 10 * 6529 * 4
-    assert plain[-1].up > 20 * small[-1].up
+    uncompressed = compression.course(0, None, 5, rows=60)
+    compressed = compression.course(0, compression.WAYS["5 % in 4 bits up, 10 % down"], 5, rows=60)
+    assert 2 * 5 * 10 * 6529 * 4 < uncompressed[-1].up + uncompressed[-1].down < 2.1 * 5 * 10 * 6529 * 4
+    assert uncompressed[-1].up > 20 * compressed[-1].up

@@ -19,7 +19,7 @@ from softswitch.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")))
-RUN_ELSEWHERE = {
+TESTED_ELSEWHERE = {
     "README.md": "test_readme.py",
     "docs/choosing.md": "test_readme.py",
     "docs/coming-from/cooper.md": "test_coming_from.py",
@@ -57,42 +57,48 @@ NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
 def blocks(page):
     """Return the fenced blocks of a page as (language, text), in order."""
     return [
-        (found["language"], textwrap.dedent(found["text"]))
-        for found in FENCED.finditer((ROOT / page).read_text(encoding="utf-8"))
+        (match["language"], textwrap.dedent(match["text"]))
+        for match in FENCED.finditer((ROOT / page).read_text(encoding="utf-8"))
     ]
 
 
 def programs(page):
     """Return the programs of a page, each with the output that the page shows, or None."""
-    found = blocks(page)
-    below = [*found, ("", "")][1:]
+    fenced_blocks = blocks(page)
+    following_blocks = [*fenced_blocks, ("", "")][1:]
     return [
-        (text, told if kind == "text" else None)
-        for (language, text), (kind, told) in zip(found, below, strict=True)
+        (text, shown if kind == "text" else None)
+        for (language, text), (kind, shown) in zip(fenced_blocks, following_blocks, strict=True)
         if language == "python"
     ]
 
 
-def same(printed, told):
+def outputs_match(printed, shown):
     """Return whether the text is equal, and numbers differ by at most 5% or 0.01."""
-    if NUMBER.sub("#", " ".join(printed.split())) != NUMBER.sub("#", " ".join(told.split())):
+    if NUMBER.sub("#", " ".join(printed.split())) != NUMBER.sub("#", " ".join(shown.split())):
         return False
-    pairs = zip(NUMBER.findall(printed), NUMBER.findall(told), strict=True)
-    numbers = ((float(one.replace(",", "")), float(other.replace(",", ""))) for one, other in pairs)
-    return all(math.isclose(one, other, rel_tol=0.05, abs_tol=0.0101) for one, other in numbers)
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
+    numbers = (
+        (float(printed_number.replace(",", "")), float(shown_number.replace(",", "")))
+        for printed_number, shown_number in pairs
+    )
+    return all(
+        math.isclose(printed_number, shown_number, rel_tol=0.05, abs_tol=0.0101)
+        for printed_number, shown_number in numbers
+    )
 
 
-def test_words_and_numbers_are_compared():
-    assert same("a 1.00 b", "a   1.01\nb")
-    assert not same("a 1.00 b", "a 1.06 b")
-    assert not same("a 1 b", "a 1 c")
+def test_text_and_numbers_are_compared():
+    assert outputs_match("a 1.00 b", "a   1.01\nb")
+    assert not outputs_match("a 1.00 b", "a 1.06 b")
+    assert not outputs_match("a 1 b", "a 1 c")
 
 
 WITH_PROGRAMS = [page for page in PAGES if programs(page)]
-RUN_HERE = [
+TESTED_HERE = [
     pytest.param(page, marks=pytest.mark.slow if page in [f"docs/{name}.md" for name in SLOW] else ())
     for page in WITH_PROGRAMS
-    if page not in RUN_ELSEWHERE
+    if page not in TESTED_ELSEWHERE
 ]
 
 
@@ -101,9 +107,9 @@ def resolve(node, names):
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute) and (owner := resolve(node.value, names)) is not None:
-        found = getattr(owner, node.attr, None)
-        assert found is not None or not inspect.ismodule(owner), f"{owner.__name__} has no {node.attr}"
-        return found
+        target = getattr(owner, node.attr, None)
+        assert target is not None or not inspect.ismodule(owner), f"{owner.__name__} has no {node.attr}"
+        return target
     return None
 
 
@@ -113,21 +119,21 @@ def check_names(program, names):
     for node in nodes:
         if isinstance(node, ast.Import):
             modules = [name for name in node.names if name.name.split(".")[0] == "softswitch"]
-            names.update({one.asname or "softswitch": importlib.import_module(one.name) for one in modules})
+            names.update({item.asname or "softswitch": importlib.import_module(item.name) for item in modules})
         elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "softswitch":
             module = importlib.import_module(node.module)
-            names.update({one.asname or one.name: getattr(module, one.name) for one in node.names})
+            names.update({item.asname or item.name: getattr(module, item.name) for item in node.names})
     for node in nodes:
-        found = resolve(node.func if isinstance(node, ast.Call) else node, names)
-        if isinstance(node, ast.Call) and callable(found):
-            parameters = inspect.signature(found).parameters
+        target = resolve(node.func if isinstance(node, ast.Call) else node, names)
+        if isinstance(node, ast.Call) and callable(target):
+            parameters = inspect.signature(target).parameters
             unknown = {keyword.arg for keyword in node.keywords if keyword.arg} - set(parameters)
-            flexible = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-            assert flexible or not unknown, f"{found} has no parameters {unknown}"
+            flexible = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
+            assert flexible or not unknown, f"{target} has no parameters {unknown}"
 
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
-def test_programs_use_names_that_exist(page):
+def test_programs_use_existing_names(page):
     """Check all programs without running them, also those of slow pages."""
     names: dict = {}
     for program, _ in programs(page):
@@ -135,25 +141,25 @@ def test_programs_use_names_that_exist(page):
 
 
 @pytest.mark.parametrize("program", ["ss.solv(1)", "ss.solve(p, c, round=1)", "from softswitch import solv"])
-def test_names_that_do_not_exist_are_noticed(program):
+def test_unknown_names_are_detected(program):
     with pytest.raises((AssertionError, AttributeError)):
         check_names(f"import softswitch as ss\n{program}", {})
 
 
-@pytest.mark.parametrize("page", RUN_HERE)
-def test_programs_run_as_printed(page, capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("page", TESTED_HERE)
+def test_programs_print_shown_output(page, capsys, monkeypatch, tmp_path):
     """Run all programs of a page in order, with shared names."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": page}
-    for number, (program, told) in enumerate(programs(page)):
+    for number, (program, shown) in enumerate(programs(page)):
         exec(compile(program, f"{page}, program {number + 1}", "exec"), names)
-        printed = capsys.readouterr().out
-        assert told is None or same(printed, told), printed
+        output = capsys.readouterr().out
+        assert shown is None or outputs_match(output, shown), output
 
 
-@pytest.mark.parametrize("page", RUN_ELSEWHERE)
-def test_the_other_test_names_the_page(page):
-    text = (Path(__file__).parent / RUN_ELSEWHERE[page]).read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", TESTED_ELSEWHERE)
+def test_other_file_tests_page(page):
+    text = (Path(__file__).parent / TESTED_ELSEWHERE[page]).read_text(encoding="utf-8")
     assert page in text or f'"{page.removeprefix("docs/")}"' in text
 
 
@@ -173,30 +179,30 @@ def commands():
     version("click") >= "8.5",
     reason="typer 0.20 loses the help of arguments with click 8.5; constraints.txt has 8.4",
 )
-def test_every_argument_and_option_is_explained():
+def test_arguments_and_options_have_help():
     group = typer.main.get_command(app)
-    silent = [
+    without_help = [
         f"{name} {parameter.name}"
         for name, command in group.commands.items()
         for parameter in command.params
         if not parameter.help
     ]
-    assert not silent
+    assert not without_help
 
 
 COMMANDS = sorted(set(commands()))
 
 
-def test_there_are_commands():
+def test_commands_are_found():
     assert len(COMMANDS) > 30
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
-def test_a_command_line_exists(page, line):
+def test_command_line_is_valid(page, line):
     """Parse the command, its options and arguments without running it."""
-    words = shlex.split(line, comments=True)[1:]
+    arguments = shlex.split(line, comments=True)[1:]
     group = typer.main.get_command(app)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        name, command, rest = group.resolve_command(click.Context(group), words)
+        name, command, rest = group.resolve_command(click.Context(group), arguments)
         command.make_context(name, [word for word in rest if word != "…"], resilient_parsing=False)

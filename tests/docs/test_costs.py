@@ -1,9 +1,9 @@
-"""The benchmark of costs runs, and varies one number at a time."""
+"""The cost benchmark varies one number at a time."""
 
 from benchmarks import costs
 
 
-def test_each_number_is_varied_by_itself():
+def test_numbers_are_varied_separately():
     varied = costs.sizes((1, 10))
     assert varied["m"] == (costs.BASE, costs.Size(200, 5, 32))
     assert varied["E"] == (costs.BASE, costs.Size(20, 50, 32))
@@ -11,6 +11,6 @@ def test_each_number_is_varied_by_itself():
     assert [size.rows for size in varied["B"]] == [3200, 32000]
 
 
-def test_the_history_is_a_few_bytes_a_round(capsys):
+def test_history_size_per_round(capsys):
     costs.print_memory_of(30)
     assert "37 bytes a round" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from test_code_blocks import check_names, same
+from test_code_blocks import check_names, outputs_match
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -15,7 +15,7 @@ import notebook_pages  # noqa: E402
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
-def told(notebook):
+def output_texts(notebook):
     """Yield the outputs of a notebook's cells as text, with a placeholder for pictures."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
@@ -25,27 +25,27 @@ def told(notebook):
                 yield text
 
 
-def test_there_are_some():
+def test_notebooks_are_found():
     assert len(NOTEBOOKS) >= 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
+def test_notebook_reproduces_stored_output(path, monkeypatch):
     for setting in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
         monkeypatch.delenv(setting)  # the kernel compiles with the default optimization
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    stored = list(told(json.loads(path.read_text(encoding="utf-8"))))
+    stored = list(output_texts(json.loads(path.read_text(encoding="utf-8"))))
     assert stored
     outputs = [output for cell in json.loads(path.read_text("utf-8"))["cells"] for output in cell.get("outputs", ())]
     assert not [output for output in outputs if output.get("name") == "stderr"]  # a warning is a mistake
-    for printed, kept in zip(told(notebook_pages.run(path)), stored, strict=True):
-        assert same(printed, kept), printed
+    for printed, stored_text in zip(output_texts(notebook_pages.run(path)), stored, strict=True):
+        assert outputs_match(printed, stored_text), printed
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_uses_names_that_exist(path):
+def test_notebook_uses_existing_names(path):
     names: dict = {}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
@@ -53,19 +53,19 @@ def test_a_notebook_uses_names_that_exist(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_its_page_has_programs_outputs_and_pictures(path):
+def test_page_has_programs_outputs_and_figures(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     page, pictures = notebook_pages.as_page(notebook, path.stem)
     assert page.startswith("# ")
     programs = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert page.count("```python\n") == len(programs)
-    assert page.count("```text\n") + len(pictures) == len(list(told(notebook)))
+    assert page.count("```text\n") + len(pictures) == len(list(output_texts(notebook)))
     for file, picture in pictures.items():
         assert f"]({file})" in page
         assert picture.startswith(b"\x89PNG")
 
 
-def test_links_to_a_notebook_lead_to_its_page():
+def test_notebook_links_point_to_pages():
     class Page:
         class file:  # noqa: N801
             src_uri = "index.md"

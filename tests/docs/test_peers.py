@@ -20,14 +20,14 @@ LEAN = Candidate("PyTorch, lean loop", "torch", "with_torch.py", word="lean")
 
 
 @pytest.fixture
-def rounds(monkeypatch):
+def load_round_script(monkeypatch):
     """The scripts of the rounds, as modules."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers" / "rounds"))
     return importlib.import_module
 
 
 @pytest.fixture
-def elsewhere(monkeypatch, tmp_path):
+def temporary_folder(monkeypatch, tmp_path):
     """Run in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -42,35 +42,39 @@ def no_images(folder):
 @pytest.mark.parametrize(
     "model", ["logistic", *(pytest.param(model, marks=pytest.mark.slow) for model in ("mlp", "cnn"))]
 )
-def test_our_round_and_plain_pytorch_are_the_same_work(model, rounds, elsewhere, monkeypatch):
+def test_softswitch_and_pytorch_rounds_are_equal(model, load_round_script, temporary_folder, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.workloads.mnist", no_images)
-    workload = next(one for one in WORKLOADS if one.model == model and one.steps > 1)
-    path = workload.small.write(elsewhere / "work.npz", elsewhere)
-    work = rounds("serve").Work(str(path))
-    ours, _ = rounds("with_softswitch").Softswitch(work, "averaging").train(1, True, 0, None, 1)
-    assert updates.difference(ours, work.start) > 1e-3
-    for word in ("usual", "lean", "vmap"):
-        theirs, seconds = rounds("with_torch").Torch(work, word).train(1, True, 0, None, 1)
-        assert updates.difference(ours, theirs) < 1e-5
+    workload = next(
+        candidate_workload
+        for candidate_workload in WORKLOADS
+        if candidate_workload.model == model and candidate_workload.steps > 1
+    )
+    path = workload.small.write(temporary_folder / "work.npz", temporary_folder)
+    work = load_round_script("serve").Work(str(path))
+    softswitch_params, _ = load_round_script("with_softswitch").Softswitch(work, "averaging").train(1, True, 0, None, 1)
+    assert updates.difference(softswitch_params, work.start) > 1e-3
+    for variant in ("usual", "lean", "vmap"):
+        torch_params, seconds = load_round_script("with_torch").Torch(work, variant).train(1, True, 0, None, 1)
+        assert updates.difference(softswitch_params, torch_params) < 1e-5
         assert seconds > 0
 
 
-def test_a_script_answers_as_it_is_asked(elsewhere):
+def test_worker_replies(temporary_folder):
     workload = WORKLOADS[0].small
-    path = workload.write(elsewhere / "work.npz", elsewhere)
+    path = workload.write(temporary_folder / "work.npz", temporary_folder)
     with workers.Worker(LEAN, path, 1) as worker:
         assert np.shape(worker.ask("check")["params"]["w"]) == (workload.features,)
-        told = worker.ask("time", rounds=3, seed=1)
-        assert told["updates"] == 3 * workload.participants
-        assert told["seconds"] > 0
-        race = worker.ask("race", accuracy=0.6, rounds=40, every=2, seed=0)
-        assert race["accuracy"] >= 0.6
-        assert race["rounds"] == 2 * len(race["seen"]) < 40
+        timing = worker.ask("time", rounds=3, seed=1)
+        assert timing["updates"] == 3 * workload.participants
+        assert timing["seconds"] > 0
+        race_result = worker.ask("race", accuracy=0.6, rounds=40, every=2, seed=0)
+        assert race_result["accuracy"] >= 0.6
+        assert race_result["rounds"] == 2 * len(race_result["seen"]) < 40
         assert "torch" in worker.ask("versions")["versions"]
 
 
-def test_a_script_that_fails_says_why(elsewhere):
-    path = WORKLOADS[0].small.write(elsewhere / "work.npz", elsewhere)
+def test_worker_failure_is_reported(temporary_folder):
+    path = WORKLOADS[0].small.write(temporary_folder / "work.npz", temporary_folder)
     with (
         workers.Worker(replace(LEAN, word="nonsense"), path, 1) as worker,
         pytest.raises(RuntimeError, match="KeyError: 'nonsense'"),
@@ -78,8 +82,8 @@ def test_a_script_that_fails_says_why(elsewhere):
         worker.ask("versions")
 
 
-def test_other_work_is_refused(elsewhere, monkeypatch):
-    class Stand:
+def test_other_workload_is_rejected(temporary_folder, monkeypatch):
+    class StubWorker:
         def __init__(self, candidate, work, threads):
             self.off = 0.0 if candidate is OURS else 1e-3
 
@@ -92,13 +96,13 @@ def test_other_work_is_refused(elsewhere, monkeypatch):
         def ask(self, do):
             return {"params": {"w": [1.0 + self.off]}}
 
-    monkeypatch.setattr(updates, "Worker", Stand)
+    monkeypatch.setattr(updates, "Worker", StubWorker)
     assert updates.disagreement(WORKLOADS[0], [OURS]) == {OURS.name: 0.0}
     with pytest.raises(RuntimeError, match=r"not the same work.*lean"):
         updates.disagreement(WORKLOADS[0], [OURS, LEAN])
 
 
-def test_ratios_are_by_the_same_rows():
+def test_ratios_use_equal_rows():
     def row(name, rate):
         return {"work": "some", "name": name, "rate": rate, "slowest": rate, "fastest": rate, "threads": None}
 
@@ -106,23 +110,23 @@ def test_ratios_are_by_the_same_rows():
     assert lines[-2] == "| FedJAX | 10.0 | 10.0 to 10.0 | 100× | 50× |"
 
 
-def test_a_solver_that_finds_the_optimum_is_seen_to(elsewhere):
+def test_solver_that_reaches_optimum(temporary_folder):
     case = next(case for case in CASES if case.table == "cancer")
     judge = Judge(case)
-    work = solutions.write(case, judge, elsewhere / "case.npz", 1.0)
-    (found,) = solutions.judged(solutions.SOLVERS["slsqp"], judge, work)
+    work = solutions.write(case, judge, temporary_folder / "case.npz", 1.0)
+    (evaluation,) = solutions.judged(solutions.SOLVERS["slsqp"], judge, work)
     optimum = solutions.known(case).optimum
-    assert found["best"] == pytest.approx(optimum, rel=1e-6)
-    assert found["constraint"] <= case.tolerance + solutions.SLACK
-    one_percent, tenth = found["first"]
-    assert 0 < one_percent <= tenth <= found["seconds"]
-    text = "\n".join(solutions.table(case, [{"name": "SLSQP (SciPy)", "case": case.name, **found}]))
+    assert evaluation["best"] == pytest.approx(optimum, rel=1e-6)
+    assert evaluation["constraint"] <= case.tolerance + solutions.SLACK
+    one_percent, tenth = evaluation["first"]
+    assert 0 < one_percent <= tenth <= evaluation["seconds"]
+    text = "\n".join(solutions.table(case, [{"name": "SLSQP (SciPy)", "case": case.name, **evaluation}]))
     assert "(+0.00%)" in text
-    never = found | {"first": [None, None], "processor": None, "best": np.inf, "name": "nobody"}
-    assert "| nobody | never | never | never | none |" in "\n".join(solutions.table(case, [never]))
+    unsolved = evaluation | {"first": [None, None], "processor": None, "best": np.inf, "name": "nobody"}
+    assert "| nobody | never | never | never | none |" in "\n".join(solutions.table(case, [unsolved]))
 
 
-def test_a_solver_without_an_answer_has_a_row_that_says_why(elsewhere, monkeypatch):
+def test_solver_without_result_has_row_with_reason(temporary_folder, monkeypatch):
     monkeypatch.setattr(solutions, "PATIENCE", 0.01)
     (case,) = solutions.cases(quick=True)
     rows = solutions.solved(case, ["slsqp"], quick=True)
@@ -130,30 +134,33 @@ def test_a_solver_without_an_answer_has_a_row_that_says_why(elsewhere, monkeypat
     assert "| SLSQP (SciPy) | no answer in 0 s |" in "\n".join(solutions.table(case, rows))
 
 
-def test_only_those_asked_for_take_part():
-    assert {one.peer for one in chosen(["flower"])} == {"softswitch", "flower"}
+def test_selected_peers():
+    assert {candidate.peer for candidate in chosen(["flower"])} == {"softswitch", "flower"}
     assert chosen([]) == CANDIDATES
 
 
-def test_an_environment_is_made_once(elsewhere, monkeypatch):
+def test_environment_is_created_once(temporary_folder, monkeypatch):
     calls = []
 
     def run(line, check):
         calls.append(line)
-        (elsewhere / "drjax").mkdir(exist_ok=True)
+        (temporary_folder / "drjax").mkdir(exist_ok=True)
 
     monkeypatch.setattr("benchmarks.peers.environments.subprocess.run", run)
-    (elsewhere / "drjax").mkdir()
-    (elsewhere / "drjax" / "left by an interrupted one").touch()
+    (temporary_folder / "drjax").mkdir()
+    (temporary_folder / "drjax" / "left by an interrupted one").touch()
     for _ in range(2):
-        assert python_of("drjax", elsewhere) == elsewhere / "drjax" / "bin" / "python"
+        assert python_of("drjax", temporary_folder) == temporary_folder / "drjax" / "bin" / "python"
     assert len(calls) == 2
     assert calls[1][-2:] == list(PACKAGES["drjax"])
-    assert [file.name for file in (elsewhere / "drjax").iterdir()] == ["whole"]
+    assert [file.name for file in (temporary_folder / "drjax").iterdir()] == ["whole"]
 
 
-def test_the_page_names_everybody_and_all_work():
-    for name in (*(one.name for one in CANDIDATES), *(one.name for one in solutions.SOLVERS.values())):
+def test_page_lists_all_peers_and_workloads():
+    for name in (
+        *(candidate.name for candidate in CANDIDATES),
+        *(candidate.name for candidate in solutions.SOLVERS.values()),
+    ):
         assert f"| {name}" in PAGE, name
     for workload in WORKLOADS:
         assert f"**{workload.name}**" in PAGE
@@ -165,7 +172,7 @@ def test_the_page_names_everybody_and_all_work():
         assert f"| {pair.label} | {pair.peer} | " in PAGE
 
 
-def test_methods_that_differ_are_told_or_refused(monkeypatch):
+def test_differing_methods_are_reported_or_rejected(monkeypatch):
     """Equal methods must agree; known differences are reported."""
     monkeypatch.setattr(same_steps, "ours", lambda method, columns: np.zeros(4))
     monkeypatch.setattr(same_steps, "theirs", lambda pair, columns: np.full(4, 0.0 if pair.within else 2e-3))

@@ -27,32 +27,32 @@ def follow(page, folder):
     """Run the shell blocks of a page in a folder, and return their output."""
     script = "set -euo pipefail\n" + shell_blocks(page)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-2000:]
+    return process.stdout
 
 
-def quoted(page):
+def shown_outputs(page):
     """Return the shown outputs of a page, split at "…", which marks omitted text."""
     blocks = re.findall(r"```text\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [plain(piece) for block in blocks for piece in block.split("…") if piece.strip()]
+    return [normalise(piece) for block in blocks for piece in block.split("…") if piece.strip()]
 
 
-def plain(text):
+def normalise(text):
     """Return the text without box characters and line breaks, which depend on the terminal."""
     return " ".join(re.sub(r"[│├└─]", " ", text).split())
 
 
-def test_the_tutorial_until_training(tmp_path, monkeypatch):
+def test_tutorial_until_training(tmp_path, monkeypatch):
     """Run the first two blocks in this process, and read the settings they write."""
     monkeypatch.chdir(tmp_path)
     steps = re.compile(r"^python - <<'END'\n(.*?)^END\n\n(softswitch init [^\n]*)$", re.DOTALL | re.MULTILINE)
     program, command = steps.search(shell_blocks("tutorial.md")).groups()
     exec(compile(program, "tutorial.md", "exec"), {})
-    done = CliRunner().invoke(app, shlex.split(command)[1:])
-    assert done.exit_code == 0, done.output
+    invocation = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert invocation.exit_code == 0, invocation.output
     config = read_config(tmp_path / "cases.toml")
     ready = prepare_table(config, tmp_path)
     assert config.task.bound == 0.05
@@ -60,10 +60,10 @@ def test_the_tutorial_until_training(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_tutorial(tmp_path):
+def test_tutorial(tmp_path):
     printed = follow("tutorial.md", tmp_path)
-    for piece in quoted("tutorial.md"):
-        assert piece in plain(printed)
+    for piece in shown_outputs("tutorial.md"):
+        assert piece in normalise(printed)
     assert printed.count("feasible: ") >= 2
     assert "needs 59 applicable rows per client" in printed
     assert "Constraint <= 0.05 with confidence 0.95" in printed
@@ -80,7 +80,7 @@ def test_the_tutorial(tmp_path):
     predicted = pd.read_csv(tmp_path / "predicted.csv")
     assert len(predicted) == 20
     assert set(predicted["diagnosis_predicted"]) <= {"malignant", "benign"}
-    malignant = [one["constraints"][0]["rows"] for one in first.certificate["clients"]]
+    malignant = [client["constraints"][0]["rows"] for client in first.certificate["clients"]]
     assert (min(malignant), max(malignant)) == (10, 17), "as the page says"
 
 

@@ -1,4 +1,4 @@
-"""Regrets in place of objectives: hand values, CVXPY's optimum, and every way to run."""
+"""Regrets as objectives: analytical values, the optimum by CVXPY, and all entry points."""
 
 import cvxpy as cp
 import jax.numpy as jnp
@@ -30,12 +30,12 @@ def level(w, b):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Three clients who agree, nearly, and one whose labels are mostly noise."""
+    """Three similar clients, and one whose labels are mostly noise."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(N, ROWS, 2))
-    true = np.array([[1.0, 0.2], [1.2, 0.4], [0.8, 0.3], [-1.0, 1.0]])
+    coefficients = np.array([[1.0, 0.2], [1.2, 0.4], [0.8, 0.3], [-1.0, 1.0]])
     noise = np.array([0.1, 0.1, 0.1, 3.0])[:, None]
-    return x, (x * true[:, None]).sum(axis=2) + noise * generator.normal(size=(N, ROWS))
+    return x, (x * coefficients[:, None]).sum(axis=2) + noise * generator.normal(size=(N, ROWS))
 
 
 @pytest.fixture
@@ -47,57 +47,57 @@ def case(x64, rows):
 
 
 @pytest.fixture(scope="module")
-def least(rows):
+def client_optima(rows):
     """f_i* by least squares."""
     return np.array([np.linalg.lstsq(x, y)[1][0] / ROWS for x, y in zip(*rows, strict=True)])
 
 
-def optimum(rows, less, tolerance):
+def solve_minimax(rows, optima, tolerance):
     x, y = rows
     w, t = cp.Variable(2), cp.Variable()
-    within = [cp.sum_squares(x[i] @ w - y[i]) / ROWS - less[i] <= t for i in range(N)]
-    within += [x[i].mean(axis=0) @ w + cp.sum(w) - 1.0 <= tolerance for i in range(N)]
-    cp.Problem(cp.Minimize(t), within).solve()
+    constraints = [cp.sum_squares(x[i] @ w - y[i]) / ROWS - optima[i] <= t for i in range(N)]
+    constraints += [x[i].mean(axis=0) @ w + cp.sum(w) - 1.0 <= tolerance for i in range(N)]
+    cp.Problem(cp.Minimize(t), constraints).solve()
     return w.value, t.value
 
 
-def test_client_optimum_is_least_squares(case, least):
-    np.testing.assert_allclose(client_optimum(*case), least, rtol=1e-9)
+def test_client_optimum_is_least_squares(case, client_optima):
+    np.testing.assert_allclose(client_optimum(*case), client_optima, rtol=1e-9)
 
 
-def test_client_optimum_within_a_domain_and_of_functions_that_read_no_weights(x64):
-    """Of ‖w − x‖² over the ball of radius 1 with x = (3, 4): the nearest point is x/5, at distance 4."""
-    near = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}, {"x": np.array([[0.3, 0.4]])}])
+def test_client_optimum_in_ball_without_weights(x64):
+    """The minimum of ‖w − x‖² over the unit ball with x = (3, 4) is at x/5, at distance 4."""
+    clients = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}, {"x": np.array([[0.3, 0.4]])}])
     problem = ss.Problem(
         lambda w, b: ((w - b["x"]) ** 2).sum(axis=1).mean(), lambda w, b: w[0] - 9.0, jnp.array([0.5, 0.1]), ss.Ball(1)
     )
-    np.testing.assert_allclose(client_optimum(problem, near), [16.0, 0.0], atol=1e-6)
-    regret = flat.solve(problem, near, RULE, rounds=3, batch_size=None, regret=True)
-    plain = flat.solve(problem, near, RULE, rounds=3, batch_size=None)
-    np.testing.assert_allclose(regret.history.objective[0], plain.history.objective[0] - 16.0, rtol=1e-6)
+    np.testing.assert_allclose(client_optimum(problem, clients), [16.0, 0.0], atol=1e-6)
+    regret = flat.solve(problem, clients, RULE, rounds=3, batch_size=None, regret=True)
+    reference = flat.solve(problem, clients, RULE, rounds=3, batch_size=None)
+    np.testing.assert_allclose(regret.history.objective[0], reference.history.objective[0] - 16.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "domain",
     [ss.Box(-0.5, 0.5), ss.Ball(0.7), *(pytest.param(one, marks=pytest.mark.slow) for one in (ss.Ball(50.0), None))],
 )
-def test_client_optimum_within_a_domain_is_a_solvers(domain):
-    """In single precision, from 0, where a projection has no slope, and of optima inside, outside and on an edge."""
+def test_client_optimum_in_domain_matches_solver(domain):
+    """Single precision, a start at 0, where projection has no gradient; optima inside, outside and on an edge."""
     generator = np.random.default_rng(3)
     x = generator.normal(size=(6, 20, 5)).astype(np.float32)
     y = ((x @ generator.normal(size=5)) * [[0.1], [0.3], [1.0], [3.0], [0.01], [10.0]]).astype(np.float32)
     y += generator.normal(size=y.shape).astype(np.float32)
     clients = ss.ClientData.from_list([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
-    found = client_optimum(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
-    for own, a, b in zip(found, x, y, strict=True):
+    optima = client_optimum(ss.Problem(squares, level, jnp.zeros(5), domain), clients)
+    for optimum_value, a, b in zip(optima, x, y, strict=True):
         w = cp.Variable(5)
-        within = [] if domain is None else [cp.norm(w) <= domain.radius] if isinstance(domain, ss.Ball) else []
-        within += [w >= -0.5, w <= 0.5] if isinstance(domain, ss.Box) else []
-        best = cp.Problem(cp.Minimize(cp.sum_squares(a @ w - b) / 20), within).solve()
-        assert own == pytest.approx(best, rel=1e-5, abs=1e-6)
+        constraints = [] if domain is None else [cp.norm(w) <= domain.radius] if isinstance(domain, ss.Ball) else []
+        constraints += [w >= -0.5, w <= 0.5] if isinstance(domain, ss.Box) else []
+        best = cp.Problem(cp.Minimize(cp.sum_squares(a @ w - b) / 20), constraints).solve()
+        assert optimum_value == pytest.approx(best, rel=1e-5, abs=1e-6)
 
 
-def test_client_optimum_where_only_the_domain_keeps_it_from_falling(x64):
+def test_client_optimum_of_unbounded_objective_in_domain(x64):
     falls = ss.Problem(lambda w, b: jnp.average(b["x"] @ w, weights=b["weight"]), level, jnp.zeros(2), ss.Ball(2.0))
     clients = ss.ClientData.from_list([{"x": np.array([[3.0, 4.0]])}])
     np.testing.assert_allclose(client_optimum(falls, clients), [-10.0], rtol=1e-6)
@@ -113,58 +113,67 @@ def test_client_optimum_where_only_the_domain_keeps_it_from_falling(x64):
         client_optimum(ss.Problem(squares, level, jnp.zeros(2), Half()), clients)
 
 
-def test_the_answer_is_the_minimax_regret_optimum(case, rows, least):
-    """Without regret the noisy client rules; with it the others are given up no longer."""
+def test_result_is_minimax_regret_optimum(case, rows, client_optima):
+    """Without regret the noisy client dominates. With regret the other clients improve."""
     problem, clients = case
-    plain, regret = (flat.solve(problem, clients, ss.Automatic(tolerance=0.05), regret=how) for how in (None, True))
-    for found, less in ((plain, 0 * least), (regret, least)):
-        w, best = optimum(rows, less, 0.05)
-        assert found.worst_objective == pytest.approx(best, rel=2e-3)
-        np.testing.assert_allclose(found.params, w, atol=0.02)
-        assert found.lower_bound.certified
-        assert found.lower_bound.value == pytest.approx(best, rel=2e-3)
-    np.testing.assert_allclose(regret.client_optimum, least, rtol=1e-9)
-    np.testing.assert_allclose(regret.client_loss, regret.client_objective + least)
-    assert regret.client_loss[:3].max() < 0.7 * plain.client_loss[:3].max(), "the others must gain"
+    standard, regret = (
+        flat.solve(problem, clients, ss.Automatic(tolerance=0.05), regret=setting) for setting in (None, True)
+    )
+    for result, optima in ((standard, 0 * client_optima), (regret, client_optima)):
+        w, best = solve_minimax(rows, optima, 0.05)
+        assert result.worst_objective == pytest.approx(best, rel=2e-3)
+        np.testing.assert_allclose(result.params, w, atol=0.02)
+        assert result.lower_bound.certified
+        assert result.lower_bound.value == pytest.approx(best, rel=2e-3)
+    np.testing.assert_allclose(regret.client_optimum, client_optima, rtol=1e-9)
+    np.testing.assert_allclose(regret.client_loss, regret.client_objective + client_optima)
+    assert regret.client_loss[:3].max() < 0.7 * standard.client_loss[:3].max(), "the other clients must improve"
     assert regret.worst_loss == pytest.approx(regret.client_loss.max())
     assert "f is largest at client 'd'" in regret.explain()
     assert "worst regret" in repr(regret)
-    beside = add_baselines(regret, problem, clients)
-    free = {one.name: one for one in beside.baselines}["no constraint, worst client"]
-    assert free.objective == pytest.approx(optimum(rows, least, 1e3)[1], rel=2e-2), "others are told by regrets too"
+    with_baselines = add_baselines(regret, problem, clients)
+    unconstrained = {baseline.name: baseline for baseline in with_baselines.baselines}["no constraint, worst client"]
+    assert unconstrained.objective == pytest.approx(solve_minimax(rows, client_optima, 1e3)[1], rel=2e-2), (
+        "baselines report regrets too"
+    )
 
 
-def test_numbers_that_are_given_shift_reports_and_nothing_else(case):
-    """One client's constant is taken off its f: by hand, in reports, in the judging and in what is held out."""
+def test_given_optima_shift_reports_only(case):
+    """Each client's constant is subtracted from f in reports, in evaluations and on held-out data."""
     problem, clients = case
-    how = {"rounds": 20, "batch_size": 8, "seed": 1, "held_out": clients, "eval_every": 5, "record_clients": True}
-    plain = flat.solve(problem, clients, RULE, **how)
-    same = flat.solve(problem, clients, RULE, regret=[0.7] * N, **how)
-    np.testing.assert_allclose(same.params, plain.params, rtol=1e-9, err_msg="a shift of all changes no weight")
-    for one, other in ((same.history.full, plain.history.full), (same.history.held_out, plain.history.held_out)):
-        np.testing.assert_allclose(one.objective, other.objective - 0.7, rtol=1e-9)
-    less = np.array([0.1, 0.0, -0.2, 5.0])
-    named = flat.solve(problem, clients, RULE, regret=dict(zip("abcd", less, strict=True)), **how)
-    first = named.history.per_client
-    expected = plain.history.per_client.objective[0] - less[first.clients[0]]
+    options = {"rounds": 20, "batch_size": 8, "seed": 1, "held_out": clients, "eval_every": 5, "record_clients": True}
+    reference = flat.solve(problem, clients, RULE, **options)
+    constant_shift = flat.solve(problem, clients, RULE, regret=[0.7] * N, **options)
+    np.testing.assert_allclose(
+        constant_shift.params, reference.params, rtol=1e-9, err_msg="an equal shift of all clients changes no weight"
+    )
+    for actual, unshifted in (
+        (constant_shift.history.full, reference.history.full),
+        (constant_shift.history.held_out, reference.history.held_out),
+    ):
+        np.testing.assert_allclose(actual.objective, unshifted.objective - 0.7, rtol=1e-9)
+    shifts = np.array([0.1, 0.0, -0.2, 5.0])
+    client_shifts = flat.solve(problem, clients, RULE, regret=dict(zip("abcd", shifts, strict=True)), **options)
+    first = client_shifts.history.per_client
+    expected = reference.history.per_client.objective[0] - shifts[first.clients[0]]
     np.testing.assert_allclose(first.objective[0], expected, rtol=1e-9)
-    assert not np.allclose(named.params, plain.params)
-    off = flat.solve(problem, clients, RULE, regret=False, **how)
-    np.testing.assert_array_equal(off.params, plain.params)
-    assert off.client_optimum is None
+    assert not np.allclose(client_shifts.params, reference.params)
+    disabled = flat.solve(problem, clients, RULE, regret=False, **options)
+    np.testing.assert_array_equal(disabled.params, reference.params)
+    assert disabled.client_optimum is None
 
 
-def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
-    """Client 0 has no row of the last stratum, client 2 none of the first: what stands there must be their own."""
+def test_batch_without_stratum_uses_client_optimum(x64):
+    """Client 0 has no row of the last stratum, client 2 none of the first: each must use its own optimum."""
     data = {"x": np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), "s": np.array([0, 0, 0, 1, 1, 1])}
     clients = ss.ClientData.from_arrays(data, client=[0, 0, 1, 1, 2, 2], strata="s")
     problem = ss.Problem(
         lambda w, b: jnp.average(w + 0 * b["x"], weights=b["weight"]), lambda w, b: w - 9.0, jnp.float64(1.0)
     )
-    how = {"rounds": 1, "batch_size": 4, "regret": [10.0, 20.0, 30.0], "record_clients": True}
+    options = {"rounds": 1, "batch_size": 4, "regret": [10.0, 20.0, 30.0], "record_clients": True}
     for replace in (True, None):
-        told = flat.solve(problem, clients, RULE, replace=replace, **how).history.per_client
-        np.testing.assert_allclose(told.objective[0][np.argsort(told.clients[0])], [-9.0, -19.0, -29.0])
+        per_client = flat.solve(problem, clients, RULE, replace=replace, **options).history.per_client
+        np.testing.assert_allclose(per_client.objective[0][np.argsort(per_client.clients[0])], [-9.0, -19.0, -29.0])
 
 
 @pytest.mark.parametrize(
@@ -175,53 +184,55 @@ def test_a_batch_without_a_stratum_has_the_clients_own_number(x64):
     ],
     ids=["a corrected memory", "devices"],
 )
-def test_other_ways_to_run(case, least, options):
+def test_regret_with_other_options(case, client_optima, options):
     problem, clients = case
-    found = flat.solve(problem, clients, RULE, rounds=60, regret=least, seed=2, **options)
-    judged, _ = ss.evaluate(problem, clients, found.params)
-    np.testing.assert_allclose(found.client_loss, judged, rtol=1e-9)
+    result = flat.solve(problem, clients, RULE, rounds=60, regret=client_optima, seed=2, **options)
+    objective, _ = ss.evaluate(problem, clients, result.params)
+    np.testing.assert_allclose(result.client_loss, objective, rtol=1e-9)
 
 
-def test_over_flower_and_in_sweeps_it_is_the_same_run(case, least):
+def test_flower_and_sweep_reproduce_run(case, client_optima):
     problem, clients = case
-    how = {"rounds": 25, "batch_size": None}
-    here = flat.solve(problem, clients, RULE, regret=True, **how)
-    there = flat.solve(problem, clients, RULE, regret=True, engine="grid", **how)
-    np.testing.assert_allclose(there.client_objective, here.client_objective, rtol=1e-8)
-    np.testing.assert_allclose(there.client_loss, here.client_loss, rtol=1e-8)
+    options = {"rounds": 25, "batch_size": None}
+    local = flat.solve(problem, clients, RULE, regret=True, **options)
+    flower = flat.solve(problem, clients, RULE, regret=True, engine="grid", **options)
+    np.testing.assert_allclose(flower.client_objective, local.client_objective, rtol=1e-8)
+    np.testing.assert_allclose(flower.client_loss, local.client_loss, rtol=1e-8)
     task = ss.with_regret(problem, clients)
-    swept = flat.sweep(task.problem, task.clients, [RULE], seeds=1, **how)
-    (result,) = next(iter(swept))[1]
-    np.testing.assert_array_equal(result.params, here.params)
-    np.testing.assert_allclose(result.client_optimum, least, rtol=1e-9)
+    runs = flat.sweep(task.problem, task.clients, [RULE], seeds=1, **options)
+    (result,) = next(iter(runs))[1]
+    np.testing.assert_array_equal(result.params, local.params)
+    np.testing.assert_allclose(result.client_optimum, client_optima, rtol=1e-9)
 
 
-def test_it_comes_back_from_a_folder_and_a_checkpoint(case, tmp_path):
+def test_regret_run_can_be_saved_and_resumed(case, tmp_path):
     problem, clients = case
-    how = {"batch_size": 8, "regret": True}
-    whole = flat.solve(problem, clients, RULE, rounds=40, **how)
-    write_result(tmp_path / "run", whole)
-    np.testing.assert_array_equal(open_run(tmp_path / "run").clients["objective"], whole.client_loss)
-    kept = ss.Checkpoints(tmp_path / "kept", every=0)
-    flat.solve(problem, clients, RULE, rounds=20, checkpoints=kept, **how)
+    options = {"batch_size": 8, "regret": True}
+    uninterrupted = flat.solve(problem, clients, RULE, rounds=40, **options)
+    write_result(tmp_path / "run", uninterrupted)
+    np.testing.assert_array_equal(open_run(tmp_path / "run").clients["objective"], uninterrupted.client_loss)
+    checkpoints = ss.Checkpoints(tmp_path / "kept", every=0)
+    flat.solve(problem, clients, RULE, rounds=20, checkpoints=checkpoints, **options)
     np.testing.assert_array_equal(
-        flat.solve(problem, clients, RULE, rounds=40, checkpoints=kept, **how).params, whole.params
+        flat.solve(problem, clients, RULE, rounds=40, checkpoints=checkpoints, **options).params, uninterrupted.params
     )
     with pytest.raises(ValueError, match="differs"):
-        flat.solve(problem, clients, RULE, rounds=40, checkpoints=kept, batch_size=8, regret=[0.0, 0.0, 0.0, 1.0])
+        flat.solve(
+            problem, clients, RULE, rounds=40, checkpoints=checkpoints, batch_size=8, regret=[0.0, 0.0, 0.0, 1.0]
+        )
 
 
-def test_certified_models_are_chosen_by_regrets(case, least):
+def test_certified_models_are_selected_by_regret(case, client_optima):
     problem, clients = case
-    found = flat.solve_certified(
+    run = flat.solve_certified(
         problem, DataSplit(clients, clients, clients), RULE, rounds=200, batch_size=None, regret=True
     )
-    np.testing.assert_allclose(found.result.client_optimum, least, rtol=1e-9)
-    judged, _ = ss.evaluate(problem, clients, found.result.params)
-    np.testing.assert_allclose(found.result.client_loss, judged, rtol=1e-9)
+    np.testing.assert_allclose(run.result.client_optimum, client_optima, rtol=1e-9)
+    objective, _ = ss.evaluate(problem, clients, run.result.params)
+    np.testing.assert_allclose(run.result.client_loss, objective, rtol=1e-9)
 
 
-def test_with_a_module_of_torch(x64, case, rows, least):
+def test_pytorch_module(x64, case, rows, client_optima):
     problem, clients = case
     module = torch.nn.Linear(2, 1, bias=False).double()
     torch.nn.init.zeros_(module.weight)
@@ -230,21 +241,21 @@ def test_with_a_module_of_torch(x64, case, rows, least):
         lambda module, b: ((module(b[0])[:, 0] - b[1]) ** 2).mean(),
         lambda module, b: module(b[0]).mean() + module.weight.sum() - 1.0,
     )
-    how = {"rounds": 25, "batch_size": None, "regret": True}
-    there = flat.solve_torch(module, *functions, sets, RULE, **how)
-    here = flat.solve(problem, clients, RULE, **how)
-    np.testing.assert_allclose(there.client_optimum, least, rtol=1e-9)
-    np.testing.assert_allclose(there.params["weight"][0], here.params, rtol=1e-8)
-    np.testing.assert_allclose(there.client_loss, here.client_loss, rtol=1e-8)
+    options = {"rounds": 25, "batch_size": None, "regret": True}
+    torch_result = flat.solve_torch(module, *functions, sets, RULE, **options)
+    jax_result = flat.solve(problem, clients, RULE, **options)
+    np.testing.assert_allclose(torch_result.client_optimum, client_optima, rtol=1e-9)
+    np.testing.assert_allclose(torch_result.params["weight"][0], jax_result.params, rtol=1e-8)
+    np.testing.assert_allclose(torch_result.client_loss, jax_result.client_loss, rtol=1e-8)
     torch.nn.init.zeros_(module.weight)
     task = ss.with_regret(ss.Problem(*functions, module), ss.TorchData(sets))
     sampling = ss.Sampling(batch_size=None)
-    ((_, (swept,)),) = ss.sweep(task.problem, task.clients, [RULE], seeds=1, rounds=25, sampling=sampling)
-    np.testing.assert_allclose(swept.client_optimum, least, rtol=1e-9)
-    np.testing.assert_allclose(swept.client_loss, here.client_loss, rtol=1e-8)
+    ((_, (sweep_result,)),) = ss.sweep(task.problem, task.clients, [RULE], seeds=1, rounds=25, sampling=sampling)
+    np.testing.assert_allclose(sweep_result.client_optimum, client_optima, rtol=1e-9)
+    np.testing.assert_allclose(sweep_result.client_loss, jax_result.client_loss, rtol=1e-8)
 
 
-def test_clients_without_an_objective_keep_none(x64):
+def test_clients_without_objective_have_no_regret(x64):
     clients = ss.ClientData.from_list([{"y": np.array([0.0, 1.0])}, {"y": np.array([0.0, 0.0])}])
     problem = ss.Problem(
         lambda w, b: ss.mean_over((w - b["y"]) ** 2 + 2, b["weight"] * (b["y"] == 1)),
@@ -252,32 +263,34 @@ def test_clients_without_an_objective_keep_none(x64):
         jnp.float64(0),
     )
     np.testing.assert_allclose(client_optimum(problem, clients), [2.0, -np.inf])
-    found = flat.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
-    assert found.client_objective[1] == found.client_loss[1] == -np.inf
-    again = flat.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=client_optimum(problem, clients))
-    np.testing.assert_array_equal(again.client_loss, found.client_loss)
-    assert found.client_loss[0] == pytest.approx(2.0 + found.client_objective[0])
+    result = flat.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=True)
+    assert result.client_objective[1] == result.client_loss[1] == -np.inf
+    repeated = flat.solve(problem, clients, RULE, rounds=5, batch_size=None, regret=client_optimum(problem, clients))
+    np.testing.assert_array_equal(repeated.client_loss, result.client_loss)
+    assert result.client_loss[0] == pytest.approx(2.0 + result.client_objective[0])
 
 
-def test_an_objective_with_a_key_is_still_given_one(case):
+def test_random_objective_receives_key(case):
     problem, clients = case
-    asked = []
+    keys = []
 
     def noisy(w, b, key=None):
-        asked.append(key is not None)
+        keys.append(key is not None)
         return squares(w, b)
 
     with_key = ss.Problem(noisy, level, problem.start)
-    found = flat.solve(with_key, clients, RULE, rounds=5, batch_size=None, regret=[1.0] * N)
-    plain = flat.solve(problem, clients, RULE, rounds=5, batch_size=None)
-    np.testing.assert_allclose(found.client_loss, plain.client_loss, rtol=1e-9)
-    assert any(asked)
+    result = flat.solve(with_key, clients, RULE, rounds=5, batch_size=None, regret=[1.0] * N)
+    reference = flat.solve(problem, clients, RULE, rounds=5, batch_size=None)
+    np.testing.assert_allclose(result.client_loss, reference.client_loss, rtol=1e-9)
+    assert any(keys)
     task = to_regret_task(problem, clients, np.ones(N))
-    assert to_regret_task(task.problem, task.clients, np.ones(N)).problem is task.problem, "nothing is taken off twice"
+    assert to_regret_task(task.problem, task.clients, np.ones(N)).problem is task.problem, (
+        "the optimum must not be subtracted twice"
+    )
 
 
 @pytest.mark.parametrize(
-    ("regret", "said"),
+    ("regret", "message"),
     [
         ([1.0], "one number for each of 4 clients"),
         ([1.0, 2.0, 3.0, np.nan], "one number"),
@@ -286,35 +299,35 @@ def test_an_objective_with_a_key_is_still_given_one(case):
         (dict.fromkeys("abcde", 1.0), "optimum must be one number .*'e': 1.0"),
     ],
 )
-def test_bad_numbers_are_refused(case, regret, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_optima_are_rejected(case, regret, message):
+    with pytest.raises(ValueError, match=message):
         flat.solve(*case, RULE, rounds=1, regret=regret)
 
 
-def test_where_it_cannot_be_it_is_refused(case):
+def test_unsupported_options_are_rejected(case):
     problem, clients = case
     with pytest.raises(ValueError, match="with privacy"):
         flat.solve(problem, clients, RULE, rounds=1, regret=True, privacy=ss.RecordPrivacy(epsilon=3.0))
     falls = ss.Problem(lambda w, b: squares(w, b) * 0 + w[0], level, problem.start)
     with pytest.raises(ValueError, match="with a minimum"):
         client_optimum(falls, clients)
-    taken = ss.ClientData.from_arrays(
+    reserved = ss.ClientData.from_arrays(
         {CLIENT_OPTIMUM: np.zeros(2), "x": np.zeros((2, 2)), "y": np.zeros(2)}, client=[0, 1]
     )
     with pytest.raises(ValueError, match="rename it"):
-        flat.solve(problem, taken, RULE, rounds=1, regret=[0.0, 0.0])
+        flat.solve(problem, reserved, RULE, rounds=1, regret=[0.0, 0.0])
 
 
-def test_held_out_clients_of_which_no_best_is_known_are_refused(case):
+def test_held_out_clients_without_optimum_are_rejected(case):
     problem, clients = case
-    others = ss.ClientData.from_list([{"x": np.ones((3, 2)), "y": np.ones(3)}])
+    unknown_clients = ss.ClientData.from_list([{"x": np.ones((3, 2)), "y": np.ones(3)}])
     with pytest.raises(ValueError, match="held_out must contain only training clients"):
-        flat.solve(problem, clients, RULE, rounds=2, held_out=others, regret=True)
+        flat.solve(problem, clients, RULE, rounds=2, held_out=unknown_clients, regret=True)
 
 
-def test_regrets_of_batches_below_zero_have_no_power(case):
-    """f of a batch is often below f*: a negative number to the power of 1.5 would be no number."""
+def test_negative_batch_regrets_with_power(case):
+    """f of a batch is often below f*: a negative number to the power of 1.5 would be NaN."""
     method = QFedAvg(power=1.5, step_size=0.05, tolerance=0.05)
-    found = flat.solve(*case, method, rounds=20, batch_size=4, regret=True, record_clients=True)
-    assert (found.history.per_client.objective < 0).any()
-    assert found.status.code != "diverged"
+    result = flat.solve(*case, method, rounds=20, batch_size=4, regret=True, record_clients=True)
+    assert (result.history.per_client.objective < 0).any()
+    assert result.status.code != "diverged"

@@ -26,7 +26,7 @@ from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
-def parity(rows=400, clients=5, dimension=4, seed=0):
+def make_parity_clients(rows=400, clients=5, dimension=4, seed=0):
     generator = np.random.default_rng(seed)
     x = np.c_[generator.normal(size=(rows, dimension - 1)), np.ones(rows)].astype(np.float32)
     owner = generator.choice(clients, rows, p=generator.dirichlet(np.full(clients, 5.0)))
@@ -47,35 +47,35 @@ def probability(w, batch):
 PARITY = ss.Problem(cross_entropy, demographic_parity(probability), jnp.zeros(4))
 
 
-def check_optimum(known, most):
-    problem, clients = as_clients(known)
+def check_optimum(example, max_rounds):
+    problem, clients = as_clients(example)
     result = ss.solve(problem, clients, ss.SQP(tolerance=TOLERANCE), output=ss.Output(lower_bound=False))
-    best = relaxed_optimum(known)
-    assert abs(result.worst_objective - best) <= 1e-6 * max(1, abs(best)), known.name
-    assert result.worst_constraint <= TOLERANCE, known.name
-    assert len(result.history) <= most, known.name
+    best = relaxed_optimum(example)
+    assert abs(result.worst_objective - best) <= 1e-6 * max(1, abs(best)), example.name
+    assert result.worst_constraint <= TOLERANCE, example.name
+    assert len(result.history) <= max_rounds, example.name
     return len(result.history)
 
 
 @pytest.mark.parametrize("name", ["CB2", "Polak 2", "Rosen-Suzuki", "HS 29", "Wong 2 linear", "Pentagon"])
 def test_published_optima(x64, name):
-    (known,) = (one for one in half("all") if one.name == name)
-    check_optimum(known, 25)
+    (example,) = (candidate for candidate in half("all") if candidate.name == name)
+    check_optimum(example, 25)
 
 
 @pytest.mark.slow
 def test_all_published_optima(x64):
-    exchanges = [check_optimum(known, 80) for known in half("all")]
+    exchanges = [check_optimum(example, 80) for example in half("all")]
     assert len(exchanges) == 54
     assert sum(count <= 25 for count in exchanges) >= 50
 
 
-def test_random_convex_problems_with_and_without_a_domain(x64):
+def test_random_convex_problems(x64):
     for seed in range(20, 32):
-        drawn = draw(seed)
-        _, (best, _) = drawn.optimum()
-        result = ss.solve(drawn.problem, drawn.clients, ss.SQP(tolerance=max(drawn.tolerance, 0.0)))
-        if drawn.tolerance < 0:
+        instance = draw(seed)
+        _, (best, _) = instance.optimum()
+        result = ss.solve(instance.problem, instance.clients, ss.SQP(tolerance=max(instance.tolerance, 0.0)))
+        if instance.tolerance < 0:
             continue
         assert result.status.ok, seed
         assert result.worst_objective == pytest.approx(best, rel=1e-6, abs=1e-8), seed
@@ -83,8 +83,8 @@ def test_random_convex_problems_with_and_without_a_domain(x64):
         assert -1e-9 <= result.gap <= 1e-6 * max(1, abs(best)), seed
 
 
-def test_float32_parameters_meet_the_tolerance_and_the_users_precision_stays():
-    clients = parity()
+def test_float32_parameters_and_precision_setting():
+    clients = make_parity_clients()
     result = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
     assert not jax.config.jax_enable_x64
     assert result.params.dtype == jnp.float32
@@ -96,66 +96,66 @@ def test_float32_parameters_meet_the_tolerance_and_the_users_precision_stays():
     assert (result.history.full_rounds == np.arange(len(result.history))).all()
 
 
-def derivatives_of(x, y, group, w):
+def derivatives_by_formula(x, y, group, w):
     """Cross-entropy and parity gap of some rows, with gradients and Hessians by their formulas."""
     p = 1 / (1 + np.exp(-x @ w))
     slope, bend = p * (1 - p), p * (1 - p) * (1 - 2 * p)
-    side = np.where(group == 1, 1 / (group == 1).sum(), -1 / (group != 1).sum())
-    values = np.mean(np.logaddexp(0, x @ w) - y * (x @ w)), side @ p
-    gradients = x.T @ (p - y) / len(y), x.T @ (side * slope)
-    return values, gradients, ((x.T * slope) @ x / len(y), (x.T * (side * bend)) @ x)
+    signs = np.where(group == 1, 1 / (group == 1).sum(), -1 / (group != 1).sum())
+    values = np.mean(np.logaddexp(0, x @ w) - y * (x @ w)), signs @ p
+    gradients = x.T @ (p - y) / len(y), x.T @ (signs * slope)
+    return values, gradients, ((x.T * slope) @ x / len(y), (x.T * (signs * bend)) @ x)
 
 
-def test_derivatives_are_those_of_the_formulas():
-    clients, generator = parity(), np.random.default_rng(1)
+def test_derivatives_match_formulas():
+    clients, generator = make_parity_clients(), np.random.default_rng(1)
     derivatives = RowDerivatives(PARITY, clients)
     assert derivatives.shape == (5, 2)
     assert derivatives.is_exact
     point, weights, multipliers = generator.normal(size=4), generator.uniform(size=5), generator.uniform(size=(5, 2))
-    found, total = derivatives.reply(Query(point, weights, multipliers)), np.zeros((4, 4))
+    reply, total = derivatives.reply(Query(point, weights, multipliers)), np.zeros((4, 4))
     for i, (begin, size) in enumerate(zip(np.asarray(clients.rows.offsets[:, 0]), clients.sizes, strict=True)):
         rows = (np.asarray(clients.rows.columns[name], float)[begin : begin + size] for name in ("x", "y", "group"))
-        values, gradients, hessians = derivatives_of(*rows, point)
-        np.testing.assert_allclose(np.r_[found.objective[i], found.constraint[i]], [*values, -values[1]], rtol=1e-12)
-        np.testing.assert_allclose(found.objective_gradient[i], gradients[0], rtol=1e-10, atol=1e-13)
-        np.testing.assert_allclose(found.constraint_gradient[i], [gradients[1], -gradients[1]], rtol=1e-10, atol=1e-13)
+        values, gradients, hessians = derivatives_by_formula(*rows, point)
+        np.testing.assert_allclose(np.r_[reply.objective[i], reply.constraint[i]], [*values, -values[1]], rtol=1e-12)
+        np.testing.assert_allclose(reply.objective_gradient[i], gradients[0], rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(reply.constraint_gradient[i], [gradients[1], -gradients[1]], rtol=1e-10, atol=1e-13)
         total += weights[i] * hessians[0] + (multipliers[i] @ [1, -1]) * hessians[1]
-    np.testing.assert_allclose(found.hessian, total, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(reply.hessian, total, rtol=1e-9, atol=1e-12)
 
 
-def test_a_pooled_constraint_is_differentiated_by_the_chain_rule():
-    clients, generator = parity(), np.random.default_rng(2)
+def test_pooled_constraint_derivatives_by_chain_rule():
+    clients, generator = make_parity_clients(), np.random.default_rng(2)
     derivatives = RowDerivatives(PARITY, clients, pooled=True)
     point, weights, multipliers = generator.normal(size=4), generator.uniform(size=5), np.array([[0.7, 0.2]])
-    found = derivatives.reply(Query(point, weights, multipliers))
+    reply = derivatives.reply(Query(point, weights, multipliers))
     columns = (np.asarray(clients.rows.columns[name], float) for name in ("x", "y", "group"))
-    (_, gap), (_, slope), (_, curvature) = derivatives_of(*columns, point)
-    np.testing.assert_allclose(found.constraint, [[gap, -gap]], rtol=1e-10)
-    np.testing.assert_allclose(found.constraint_gradient[0], [slope, -slope], rtol=1e-9, atol=1e-12)
-    without = derivatives.reply(Query(point, weights, 0 * multipliers)).hessian
-    np.testing.assert_allclose(found.hessian - without, 0.5 * curvature, rtol=1e-8, atol=1e-11)
+    (_, gap), (_, slope), (_, curvature) = derivatives_by_formula(*columns, point)
+    np.testing.assert_allclose(reply.constraint, [[gap, -gap]], rtol=1e-10)
+    np.testing.assert_allclose(reply.constraint_gradient[0], [slope, -slope], rtol=1e-9, atol=1e-12)
+    unweighted = derivatives.reply(Query(point, weights, 0 * multipliers)).hessian
+    np.testing.assert_allclose(reply.hessian - unweighted, 0.5 * curvature, rtol=1e-8, atol=1e-11)
     result = ss.solve(PARITY, clients, ss.SQP(tolerance=0.02, criterion="pooled"))
     assert 0.0199 < result.pooled_constraint.max() <= 0.02
 
 
-def test_a_pooled_constraint_that_is_curved_in_its_sums():
+def test_pooled_constraint_with_curved_statistic():
     """The square of the mean probability over all rows."""
 
     def sums(w, batch):
         return jnp.stack([(batch["weight"] * probability(w, batch)).sum(), batch["weight"].sum()])
 
-    clients, point = parity(), np.array([0.5, -0.3, 0.2, 0.1])
+    clients, point = make_parity_clients(), np.array([0.5, -0.3, 0.2, 0.1])
     squared = dataclasses.replace(PARITY, constraint=ss.PooledConstraint(sums, lambda s: (s[0] / s[1]) ** 2))
-    found = RowDerivatives(squared, clients, pooled=True).reply(Query(point, np.zeros(5), np.ones((1, 1))))
+    reply = RowDerivatives(squared, clients, pooled=True).reply(Query(point, np.zeros(5), np.ones((1, 1))))
     x = np.asarray(clients.rows.columns["x"], float)
     p = 1 / (1 + np.exp(-x @ point))
     slope = x.T @ (p * (1 - p)) / len(p)
     bend = (x.T * (p * (1 - p) * (1 - 2 * p))) @ x / len(p)
-    np.testing.assert_allclose(found.constraint, [[p.mean() ** 2]], rtol=1e-10)
-    np.testing.assert_allclose(found.hessian, 2 * np.outer(slope, slope) + 2 * p.mean() * bend, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(reply.constraint, [[p.mean() ** 2]], rtol=1e-10)
+    np.testing.assert_allclose(reply.hessian, 2 * np.outer(slope, slope) + 2 * p.mean() * bend, rtol=1e-8, atol=1e-12)
 
 
-def test_clients_without_a_value_are_left_out():
+def test_clients_without_value_are_excluded():
     task = breast_cancer(20, concentration=0.3)
     problem = dataclasses.replace(task.problem, domain=ss.Ball(3.0))
     result = ss.solve(problem, task.train, ss.SQP(tolerance=0.3))
@@ -166,8 +166,8 @@ def test_clients_without_a_value_are_left_out():
     assert result.history.absent[0] > 0
 
 
-def test_more_clients_than_a_program_holds(x64):
-    """Objectives (w − a_i)²/2 + b_i of 700 clients: the best w is found by bisection of two functions beside."""
+def test_more_clients_than_one_subproblem_holds(x64):
+    """The reference optimum for objectives (w − a_i)²/2 + b_i of 700 clients comes from a bisection."""
     generator = np.random.default_rng(3)
     a, b = generator.normal(size=700), 0.3 * generator.normal(size=700)
     problem = ss.Problem(
@@ -184,23 +184,23 @@ def test_more_clients_than_a_program_holds(x64):
     assert result.gap <= 1e-6
 
 
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
-    clients, method = parity(), ss.SQP(tolerance=0.05)
-    whole = ss.solve(PARITY, clients, method, logging=ss.Logging(record_clients=True))
+def test_resume_is_exact(tmp_path):
+    clients, method = make_parity_clients(), ss.SQP(tolerance=0.05)
+    uninterrupted = ss.solve(PARITY, clients, method, logging=ss.Logging(record_clients=True))
     logging = ss.Logging(record_clients=True, callbacks=[lambda chunk: chunk.round == 3])
-    stopped = ss.solve(PARITY, clients, method, logging=logging, checkpoints=ss.Checkpoints(tmp_path))
-    assert stopped.status.code is StatusCode.STOPPED
-    assert len(stopped.history) == 3
+    interrupted = ss.solve(PARITY, clients, method, logging=logging, checkpoints=ss.Checkpoints(tmp_path))
+    assert interrupted.status.code is StatusCode.STOPPED
+    assert len(interrupted.history) == 3
     logging = ss.Logging(record_clients=True)
     resumed = ss.solve(PARITY, clients, method, logging=logging, checkpoints=ss.Checkpoints(tmp_path))
-    np.testing.assert_array_equal(resumed.params, whole.params)
-    np.testing.assert_array_equal(resumed.history.objective, whole.history.objective)
-    np.testing.assert_array_equal(resumed.history.per_client.constraint, whole.history.per_client.constraint)
+    np.testing.assert_array_equal(resumed.params, uninterrupted.params)
+    np.testing.assert_array_equal(resumed.history.objective, uninterrupted.history.objective)
+    np.testing.assert_array_equal(resumed.history.per_client.constraint, uninterrupted.history.per_client.constraint)
     with pytest.raises(ValueError, match="method"):
         ss.solve(PARITY, clients, ss.SQP(tolerance=0.06), logging=logging, checkpoints=ss.Checkpoints(tmp_path))
 
 
-def test_an_infeasible_problem_gets_a_proof(x64):
+def test_infeasible_problem_is_proved_infeasible(x64):
     problem = ss.Problem(
         lambda w, batch: (batch["weight"] * (w[0] - batch["a"]) ** 2).sum(),
         lambda w, batch: (batch["weight"] * (w[0] - batch["a"]) ** 2).sum() + 0 * w[1],
@@ -211,28 +211,28 @@ def test_an_infeasible_problem_gets_a_proof(x64):
     clients = ss.ClientData.from_arrays({"a": np.array([-1.0, 1.0, 0.2])}, client=["left", "right", "middle"])
     result = ss.solve(problem, clients, ss.SQP(tolerance=0.5))  # w = 0 has the smallest largest constraint, 1
     assert result.status.code is StatusCode.VIOLATED
-    (never,) = (one for one in result.diagnostics if one.code is DiagnosticCode.NEVER_FEASIBLE)
-    assert "'left', 'right'" in never.evidence
-    assert "middle" not in never.evidence
+    (diagnostic,) = (item for item in result.diagnostics if item.code is DiagnosticCode.NEVER_FEASIBLE)
+    assert "'left', 'right'" in diagnostic.evidence
+    assert "middle" not in diagnostic.evidence
     assert result.worst_constraint == pytest.approx(1.0, abs=1e-6)
     feasible = ss.solve(problem, clients, ss.SQP(tolerance=1.01))
-    assert not [one for one in feasible.diagnostics if one.code is DiagnosticCode.NEVER_FEASIBLE]
+    assert not [item for item in feasible.diagnostics if item.code is DiagnosticCode.NEVER_FEASIBLE]
 
 
-def test_a_function_that_casts_to_float32_is_reported():
+def test_float32_cast_is_diagnosed():
     def rough(w, batch):
         return (batch["weight"] * (batch["x"].astype(jnp.float32) @ w.astype(jnp.float32)) ** 2).sum() + w @ w
 
-    clients = parity()
+    clients = make_parity_clients()
     result = ss.solve(dataclasses.replace(PARITY, objective=rough), clients, ss.SQP(tolerance=0.05))
-    assert DiagnosticCode.LIMITED_PRECISION in [one.code for one in result.diagnostics]
+    assert DiagnosticCode.LIMITED_PRECISION in [diagnostic.code for diagnostic in result.diagnostics]
 
 
-def test_values_that_are_not_finite_are_reported():
+def test_nonfinite_values_are_reported():
     def broken(w, batch):
         return (batch["weight"] * jnp.log(batch["x"][:, 0] + w[0])).sum()
 
-    result = ss.solve(dataclasses.replace(PARITY, objective=broken), parity(), ss.SQP(tolerance=0.05))
+    result = ss.solve(dataclasses.replace(PARITY, objective=broken), make_parity_clients(), ss.SQP(tolerance=0.05))
     assert result.status.code is StatusCode.DIVERGED
 
 
@@ -245,12 +245,12 @@ def test_values_that_are_not_finite_are_reported():
         ({"output": ss.Output(iterate="average")}, "iterate must keep its default for SQP"),
     ],
 )
-def test_what_cannot_be_combined_names_the_alternative(options, message):
+def test_incompatible_options_name_alternative(options, message):
     with pytest.raises(ValueError, match=f"{message}.*use solve"):
-        ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), **options)
+        ss.solve(PARITY, make_parity_clients(), ss.SQP(tolerance=0.05), **options)
 
 
-def test_clients_that_cannot_be_combined_name_the_alternative(monkeypatch):
+def test_incompatible_clients_name_alternative(monkeypatch):
     method = ss.SQP(tolerance=0.05)
     with pytest.raises(
         TypeError, match=r"clients must be ClientData or StreamedData for SQP, but is object.*use solve"
@@ -259,18 +259,18 @@ def test_clients_that_cannot_be_combined_name_the_alternative(monkeypatch):
     with pytest.raises(TypeError, match=r"problem must be a Problem with clients that hold rows for SQP.*use solve"):
         ss.solve(object.__new__(ss.Federation), None, method)
     with pytest.raises(ValueError, match=r"max_evaluation_rows must be None for SQP.*use SoftmaxSGM"):
-        ss.solve(PARITY, out_of_core(parity(), max_evaluation_rows=20), method)
+        ss.solve(PARITY, out_of_core(make_parity_clients(), max_evaluation_rows=20), method)
     with pytest.raises(ValueError, match=r"devices must keep its default for SQP.*use solve"):
-        ss.solve(PARITY, out_of_core(parity()), method, compute=ss.Compute(devices=1))
-    plain = dataclasses.replace(PARITY, constraint=cross_entropy)
+        ss.solve(PARITY, out_of_core(make_parity_clients()), method, compute=ss.Compute(devices=1))
+    without_pooling = dataclasses.replace(PARITY, constraint=cross_entropy)
     with pytest.raises(ValueError, match="constraint must be a PooledConstraint"):
-        ss.solve(plain, parity(), ss.SQP(tolerance=0.05, criterion="pooled"))
+        ss.solve(without_pooling, make_parity_clients(), ss.SQP(tolerance=0.05, criterion="pooled"))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="SQP must run in one process, but there are 2; use SoftmaxSGM"):
-        ss.solve(PARITY, parity(), method, compute=ss.Compute(devices=1))
+        ss.solve(PARITY, make_parity_clients(), method, compute=ss.Compute(devices=1))
 
 
-def test_bad_settings_are_refused():
+def test_bad_settings_are_rejected():
     with pytest.raises(ValueError, match="precision"):
         ss.SQP(tolerance=0.1, precision=0.0)
     with pytest.raises(ValueError, match="robust must be None for SQP"):
@@ -279,28 +279,28 @@ def test_bad_settings_are_refused():
         ss.SQP(tolerance=0.1, criterion="mean")
     large = dataclasses.replace(PARITY, start=jnp.zeros(501))
     with pytest.raises(ValueError, match="at most 500 parameters for SQP, but has 501"):
-        ss.solve(large, parity(), ss.SQP(tolerance=0.1))
+        ss.solve(large, make_parity_clients(), ss.SQP(tolerance=0.1))
     surrogate = dataclasses.replace(PARITY, constraint_surrogate=lambda w, batch: cross_entropy(w, batch))
     with pytest.raises(ValueError, match="constraint must be smooth for SQP"):
-        ss.solve(surrogate, parity(), ss.SQP(tolerance=0.1))
+        ss.solve(surrogate, make_parity_clients(), ss.SQP(tolerance=0.1))
 
 
 def test_widths_cover_all_clients_with_little_padding():
     sizes = np.array([10, 12, 15, 1000, 1100, 90_000])
-    (one,) = few_widths(sizes, 10**9, 3)
-    assert one == 90_000
+    (width,) = few_widths(sizes, 10**9, 3)
+    assert width == 90_000
     widths = few_widths(sizes, 1, 3)
     assert list(widths) == [15, 1100, 90_000]
     assert math.isclose(sum(widths[np.searchsorted(widths, sizes)]), 3 * 15 + 2 * 1100 + 90_000)
 
 
-def check_same_course(result, expected):
+def check_same_trajectory(result, expected):
     """The iterates, values and multipliers of two runs differ by rounding errors only."""
     assert len(result.history) == len(expected.history)
     for name in ("objective", "constraint"):
         np.testing.assert_allclose(getattr(result.history, name), getattr(expected.history, name), rtol=0, atol=1e-9)
-    for one, other in zip(jax.tree.leaves(result.params), jax.tree.leaves(expected.params), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+    for actual, reference in zip(jax.tree.leaves(result.params), jax.tree.leaves(expected.params), strict=True):
+        np.testing.assert_allclose(actual, reference, rtol=0, atol=1e-9)
     assert result.status == expected.status
     assert result.lower_bound.value == pytest.approx(expected.lower_bound.value, abs=1e-9)
     assert result.client_optimum is None
@@ -313,22 +313,22 @@ def out_of_core(clients, **options):
 
 
 @pytest.mark.parametrize("criterion", [None, "pooled"])
-def test_rows_out_of_core(criterion):
+def test_streamed_rows_match_rows_in_memory(criterion):
     """Two of five clients fit into half of the buffer."""
-    clients, method = parity(), ss.SQP(tolerance=0.03, criterion=criterion)
+    clients, method = make_parity_clients(), ss.SQP(tolerance=0.03, criterion=criterion)
     streamed, logging = out_of_core(clients), ss.Logging(held_out=clients)
-    check_same_course(
+    check_same_trajectory(
         ss.solve(PARITY, streamed, method, logging=logging), ss.solve(PARITY, clients, method, logging=logging)
     )
 
 
-def test_rows_out_of_core_resume_to_the_same_bits(tmp_path):
-    streamed = out_of_core(parity())
-    whole = ss.solve(PARITY, streamed, ss.SQP(tolerance=0.05))
+def test_resume_with_streamed_rows_is_exact(tmp_path):
+    streamed = out_of_core(make_parity_clients())
+    uninterrupted = ss.solve(PARITY, streamed, ss.SQP(tolerance=0.05))
     for rounds in (2, None):
         result = ss.solve(PARITY, streamed, ss.SQP(tolerance=0.05), rounds=rounds, checkpoints=ss.Checkpoints(tmp_path))
-    np.testing.assert_array_equal(result.history.objective, whole.history.objective)
-    np.testing.assert_array_equal(result.params, whole.params)
+    np.testing.assert_array_equal(result.history.objective, uninterrupted.history.objective)
+    np.testing.assert_array_equal(result.params, uninterrupted.params)
 
 
 def torch_data(clients):
@@ -341,12 +341,12 @@ def torch_data(clients):
 
 
 def torch_entropy(module, batch):
-    """Without the mode of these runs, PyTorch would compute it in float32, because of the labels."""
+    """Outside the float64 mode of these runs, PyTorch computes this in float32, because of the labels."""
     return functional.binary_cross_entropy_with_logits(module(batch[0])[:, 0], batch[1].bool().float())
 
 
 def torch_gap(module, batch):
-    """Both differences, with casts and a buffer of float32."""
+    """Both differences, with casts and a float32 buffer."""
     p, first, pieces = torch.sigmoid(module(batch[0])[:, 0].float()), batch[2] == 1, torch.full((2,), -torch.inf)
     if first.any() and not first.all():
         pieces[0] = p[first].mean() - p[~first].mean()
@@ -360,8 +360,8 @@ def linear(*layers):
     return module
 
 
-def test_pytorch_modules_take_the_same_course():
-    clients, method, module = parity(), ss.SQP(tolerance=0.05), linear()
+def test_pytorch_modules_match_jax():
+    clients, method, module = make_parity_clients(), ss.SQP(tolerance=0.05), linear()
     datasets = torch_data(clients)
     problem = ss.Problem(torch_entropy, torch_gap, module)
     logging = ss.Logging(held_out=datasets)
@@ -372,31 +372,33 @@ def test_pytorch_modules_take_the_same_course():
         demographic_parity(lambda w, batch: probability(w["0.weight"][0], batch)),
         start,
     )
-    check_same_course(result, ss.solve(twin, clients, method))
+    check_same_trajectory(result, ss.solve(twin, clients, method))
     assert not result.diagnostics
     np.testing.assert_array_equal(module[0].weight.detach(), result.params["0.weight"])
     np.testing.assert_allclose(result.history.held_out.objective, result.history.full.objective, rtol=1e-5)
 
 
 def test_pytorch_regrets_and_checkpoints(tmp_path):
-    task = ss.with_regret(ss.Problem(torch_entropy, torch_gap, linear()), ss.TorchData(torch_data(parity())))
-    whole = ss.solve(task.problem, task.clients, ss.SQP(tolerance=0.05))
-    np.testing.assert_array_equal(whole.client_optimum, task.client_optimum)
-    assert whole.history.objective[0] == pytest.approx(np.log(2) - task.client_optimum.min())
+    task = ss.with_regret(
+        ss.Problem(torch_entropy, torch_gap, linear()), ss.TorchData(torch_data(make_parity_clients()))
+    )
+    uninterrupted = ss.solve(task.problem, task.clients, ss.SQP(tolerance=0.05))
+    np.testing.assert_array_equal(uninterrupted.client_optimum, task.client_optimum)
+    assert uninterrupted.history.objective[0] == pytest.approx(np.log(2) - task.client_optimum.min())
     for rounds in (3, None):
         fresh = dataclasses.replace(task.problem, start=linear())
         checkpoints = ss.Checkpoints(tmp_path)
         result = ss.solve(fresh, task.clients, ss.SQP(tolerance=0.05), rounds=rounds, checkpoints=checkpoints)
-    np.testing.assert_array_equal(result.history.objective, whole.history.objective)
+    np.testing.assert_array_equal(result.history.objective, uninterrupted.history.objective)
 
 
 def torch_client(module, objective=torch_entropy, constraint=torch_gap):
-    """The second client of ``parity`` alone, as a client over a network has it."""
+    """The second client of ``make_parity_clients`` alone, as a networked client holds it."""
     functions = ModuleFunctions(module, objective, constraint)
-    return TorchDerivatives(functions, {"one": TorchRows("data", torch_data(parity())[1], "cpu")})
+    return TorchDerivatives(functions, {"one": TorchRows("data", torch_data(make_parity_clients())[1], "cpu")})
 
 
-def test_derivatives_of_one_pytorch_client_leave_the_module_as_it_is():
+def test_pytorch_derivatives_leave_module_unchanged():
     """A module with frozen parameters, a buffer, gradients, and modes that differ by layer."""
     layers = torch.nn.Linear(4, 3, bias=False), torch.nn.LayerNorm(3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
     module = torch.nn.Sequential(*layers)
@@ -404,7 +406,7 @@ def test_derivatives_of_one_pytorch_client_leave_the_module_as_it_is():
     module.register_buffer("scale", torch.ones(1))
     module[2].eval()
     module[0].weight.grad = torch.ones(3, 4)
-    before = [module[0].weight.grad, *(tensor.clone() for tensor in module.state_dict().values())]
+    original = [module[0].weight.grad, *(tensor.clone() for tensor in module.state_dict().values())]
     client = torch_client(module, lambda module, batch: torch_entropy(module, batch) * module.scale)
     assert client.size == 12 + 6
     assert client.shape == (1, 2)
@@ -412,26 +414,26 @@ def test_derivatives_of_one_pytorch_client_leave_the_module_as_it_is():
     query = Query(point, np.array([0.7]), np.array([[0.2, 0.1]]))
 
     def gradient(shift):
-        found = client.reply(query._replace(point=point + shift))
-        return 0.7 * found.objective_gradient[0] + [0.2, 0.1] @ found.constraint_gradient[0]
+        reply = client.reply(query._replace(point=point + shift))
+        return 0.7 * reply.objective_gradient[0] + [0.2, 0.1] @ reply.constraint_gradient[0]
 
     differences = [(gradient(step * unit) - gradient(-step * unit)) / (2 * step) for unit in np.eye(18)]
     np.testing.assert_allclose(client.reply(query).hessian, differences, rtol=1e-6, atol=1e-8)
     assert client.is_exact
-    assert [part.training for part in module] == [True, True, False, True]
-    for one, other in zip([module[0].weight.grad, *module.state_dict().values()], before, strict=True):
-        assert one.dtype == other.dtype == torch.float32
-        assert torch.equal(one, other)
+    assert [layer.training for layer in module] == [True, True, False, True]
+    for actual, saved in zip([module[0].weight.grad, *module.state_dict().values()], original, strict=True):
+        assert actual.dtype == saved.dtype == torch.float32
+        assert torch.equal(actual, saved)
 
 
-def test_pytorch_functions_in_half_precision_are_reported():
+def test_half_precision_pytorch_function_is_diagnosed():
     result = ss.solve(
         ss.Problem(lambda module, batch: module(batch[0]).bfloat16().float().square().mean(), torch_gap, linear()),
-        ss.TorchData(torch_data(parity())),
+        ss.TorchData(torch_data(make_parity_clients())),
         ss.SQP(tolerance=0.05),
         rounds=3,
     )
-    assert DiagnosticCode.LIMITED_PRECISION in [one.code for one in result.diagnostics]
+    assert DiagnosticCode.LIMITED_PRECISION in [diagnostic.code for diagnostic in result.diagnostics]
 
 
 def torch_distance(module, batch):
@@ -460,51 +462,51 @@ def torch_distance(module, batch):
         (torch.nn.Linear(4, 126), torch_entropy, r"at most 500 parameters for SQP, but has 630"),
     ],
 )
-def test_pytorch_modules_that_cannot_be_combined_name_the_alternative(module, objective, message):
+def test_incompatible_pytorch_modules_name_alternative(module, objective, message):
     problem = ss.Problem(objective, torch_gap, module)
     with pytest.raises((TypeError, ValueError), match=message):
-        ss.solve(problem, ss.TorchData(torch_data(parity())), ss.SQP(tolerance=0.05))
+        ss.solve(problem, ss.TorchData(torch_data(make_parity_clients())), ss.SQP(tolerance=0.05))
 
 
-def test_other_functions_refuse_it_before_any_work():
+def test_other_functions_reject_sqp_before_computation():
     with pytest.raises(ValueError, match="method must not be SQP here: it needs second derivatives"):
-        ss.sweep(PARITY, parity(), [ss.SQP(tolerance=0.1)])
+        ss.sweep(PARITY, make_parity_clients(), [ss.SQP(tolerance=0.1)])
 
 
-def test_a_warm_start_has_the_shapes_of_the_problem():
-    clients = parity()
+def test_warm_start_with_other_shapes_is_rejected():
+    clients = make_parity_clients()
     first = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
-    again = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05), warm_start=first)
-    assert len(again.history) < len(first.history)
-    other = ss.Problem(
+    warm = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05), warm_start=first)
+    assert len(warm.history) < len(first.history)
+    other_problem = ss.Problem(
         lambda w, batch: cross_entropy(w["w"], batch), lambda w, batch: w["w"] @ w["w"], {"w": jnp.zeros(4)}
     )
     with pytest.raises(
         ValueError, match="warm_start must hold parameters of the problem's structure, shapes and dtypes"
     ):
-        ss.solve(other, clients, ss.SQP(tolerance=0.05), warm_start=first)
+        ss.solve(other_problem, clients, ss.SQP(tolerance=0.05), warm_start=first)
 
 
-def test_a_time_limit_is_no_interruption():
-    result = ss.solve(PARITY, parity(), ss.SQP(tolerance=0.05), seconds=1e-9)
+def test_time_limit_is_not_interruption():
+    result = ss.solve(PARITY, make_parity_clients(), ss.SQP(tolerance=0.05), seconds=1e-9)
     assert len(result.history) == 1
     assert result.status.code is not StatusCode.STOPPED
 
 
-def test_a_tolerance_alone_chooses_second_order():
-    clients = parity()
-    chosen, again = ss.solve(PARITY, clients, tolerance=0.05), ss.solve(PARITY, clients, ss.Automatic(0.05))
+def test_tolerance_alone_selects_second_order():
+    clients = make_parity_clients()
+    default, automatic = ss.solve(PARITY, clients, tolerance=0.05), ss.solve(PARITY, clients, ss.Automatic(0.05))
     requested = ss.solve(PARITY, clients, ss.SQP(tolerance=0.05))
     first = ss.solve(PARITY, clients, ss.Automatic(0.05, ss.SoftmaxSGM), rounds=60)
-    np.testing.assert_array_equal(chosen.params, requested.params)
-    np.testing.assert_array_equal(chosen.params, again.params)
-    assert "4 parameters" in chosen.auto_settings["method"]
+    np.testing.assert_array_equal(default.params, requested.params)
+    np.testing.assert_array_equal(default.params, automatic.params)
+    assert "4 parameters" in default.auto_settings["method"]
     assert requested.auto_settings == {}
     assert first.restarts
-    assert first.worst_objective >= chosen.lower_bound.value - 1e-6
-    swept = ss.sweep(PARITY, clients, [ss.Automatic(0.05)], seeds=2)
-    for result in swept["Automatic()"]:
-        np.testing.assert_array_equal(result.params, chosen.params)
+    assert first.worst_objective >= default.lower_bound.value - 1e-6
+    runs = ss.sweep(PARITY, clients, [ss.Automatic(0.05)], seeds=2)
+    for result in runs["Automatic()"]:
+        np.testing.assert_array_equal(result.params, default.params)
 
 
 def absolute_error(w, batch):
@@ -512,7 +514,7 @@ def absolute_error(w, batch):
 
 
 def hidden_absolute_error(w, batch):
-    """The same, by an operation that is not recognised."""
+    """The absolute error by an operation that is not recognised as non-smooth."""
     error = batch["x"] @ w - batch["y"]
     return (batch["weight"] * jnp.where(error > 0, error, -error)).sum()
 
@@ -542,26 +544,26 @@ LAYERS = {"first": jnp.ones((4, 2)), "second": jnp.ones((2, 1))}
     ids=["kink", "layers", "random", "some clients", "batches", "average"],
 )
 def test_reasons_for_first_order(problem, options, reason):
-    result = ss.solve(problem, parity(), tolerance=0.7, rounds=2, **options)
+    result = ss.solve(problem, make_parity_clients(), tolerance=0.7, rounds=2, **options)
     assert isinstance(result.method, ss.SoftmaxSGM)
     assert reason in result.auto_settings["method"]
 
 
-def test_first_order_continues_where_second_order_stalls(tmp_path):
-    """The answer is the better one, and a second call resumes both parts."""
+def test_first_order_continues_after_second_order_stalls(tmp_path):
+    """The better of both results is returned, and a second call resumes both parts."""
     problem = ss.Problem(hidden_absolute_error, lambda w, batch: (w**2).sum() - 1, jnp.zeros(4), convex=True)
-    second = ss.solve(problem, parity(), ss.SQP(tolerance=0.0))
-    assert DiagnosticCode.STALLED in [one.code for one in second.diagnostics]
+    second = ss.solve(problem, make_parity_clients(), ss.SQP(tolerance=0.0))
+    assert DiagnosticCode.STALLED in [diagnostic.code for diagnostic in second.diagnostics]
     folder = ss.Checkpoints(tmp_path)
-    result = ss.solve(problem, parity(), tolerance=0.0, checkpoints=folder)
+    result = ss.solve(problem, make_parity_clients(), tolerance=0.0, checkpoints=folder)
     assert "did not converge" in result.auto_settings["method"]
     assert result.status.ok
     assert result.worst_objective <= second.worst_objective
-    again = ss.solve(problem, parity(), tolerance=0.0, checkpoints=folder)
-    np.testing.assert_array_equal(again.params, result.params)
+    resumed = ss.solve(problem, make_parity_clients(), tolerance=0.0, checkpoints=folder)
+    np.testing.assert_array_equal(resumed.params, result.params)
 
 
-def test_separable_data_need_few_exchanges():
+def test_separable_data_need_few_rounds():
     """The objective falls to 0 at infinity, where the multipliers vanish too."""
     task = breast_cancer(20)
     result = ss.solve(task.problem, task.train, ss.SQP(tolerance=0.1))
@@ -570,8 +572,8 @@ def test_separable_data_need_few_exchanges():
     assert -1e-9 <= result.gap <= 1e-6
 
 
-def test_parameters_of_large_labels_meet_the_tolerance_after_rounding():
-    """Errors of 0.5 at labels of some hundreds are near the precision of float32."""
+def test_rounded_parameters_meet_tolerance_with_large_labels():
+    """With labels of several hundred, errors of 0.5 are close to the precision of float32."""
     generator = np.random.default_rng(0)
     x = np.c_[generator.normal(size=(400, 3)), np.ones(400)].astype(np.float32)
     y = (x @ [10, -20, 5, 150] + 50 * generator.normal(size=400)).astype(np.float32)

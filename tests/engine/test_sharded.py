@@ -1,4 +1,4 @@
-"""Clients divided over devices: the course of one device, in processes with eight devices and in two processes."""
+"""Sharding reproduces the trajectory of one device, on eight devices and in two processes."""
 
 import json
 import os
@@ -16,80 +16,89 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+TEST_FOLDER = Path(__file__).parent
+ROOT = TEST_FOLDER.parents[1]
 
 
-def started(script, devices, *arguments):
-    """A process with so many devices that prints JSON last; it compiles quickly, as tests do."""
+def start_process(script, devices, *arguments):
+    """Start a process with this number of devices that prints JSON last, with fast compilation as in tests."""
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests", "."))
-    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    command = [sys.executable, str(TEST_FOLDER / script), *map(str, arguments)]
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def told(process):
+def read_result(process):
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors[-3000:]
     return json.loads(out.splitlines()[-1])
 
 
-QUICK = ("few_and_local_steps", "second_order", "work", "refusals")
-SLOW = ("pooled_with_memory", "robust_and_random", "several_slices", "single_precision", "chosen_and_resumed_on_others")
+QUICK = ("participation_and_local_steps", "second_order", "work", "refusals")
+SLOW = (
+    "pooled_with_memory",
+    "robust_and_random",
+    "several_slices",
+    "single_precision",
+    "automatic_resumed_on_other_devices",
+)
 
 
 def run_on_eight(tmp_path_factory, names):
-    return told(started("eight_devices.py", 8, tmp_path_factory.mktemp("checkpoints"), *names))
+    return read_result(start_process("eight_devices.py", 8, tmp_path_factory.mktemp("checkpoints"), *names))
 
 
 @pytest.fixture(scope="module")
-def on_eight(tmp_path_factory):
+def eight_device_results(tmp_path_factory):
     return run_on_eight(tmp_path_factory, QUICK)
 
 
 @pytest.fixture(scope="module")
-def more_on_eight(tmp_path_factory):
+def slow_eight_device_results(tmp_path_factory):
     return run_on_eight(tmp_path_factory, SLOW)
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def two_process_results(tmp_path_factory):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     folder = tmp_path_factory.mktemp("shared")
-    return [told(process) for process in [started("two_processes.py", 2, place, port, folder) for place in (0, 1)]]
+    return [
+        read_result(process)
+        for process in [start_process("two_processes.py", 2, rank, port, folder) for rank in (0, 1)]
+    ]
 
 
-def test_eight_devices_take_the_course_of_one(on_eight):
-    assert on_eight["few_and_local_steps"] <= 1e-12
+def test_eight_devices_match_one(eight_device_results):
+    assert eight_device_results["participation_and_local_steps"] <= 1e-12
 
 
-def test_second_order_runs_on_eight_devices(on_eight):
-    assert on_eight["second_order"] <= 1e-9
+def test_second_order_runs_on_eight_devices(eight_device_results):
+    assert eight_device_results["second_order"] <= 1e-9
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", SLOW)
-def test_more_runs_on_eight_devices(more_on_eight, run):
-    assert more_on_eight[run] <= (1e-6 if run == "single_precision" else 1e-12)
+def test_slow_runs_on_eight_devices(slow_eight_device_results, run):
+    assert slow_eight_device_results[run] <= (1e-6 if run == "single_precision" else 1e-12)
 
 
-def test_a_device_has_as_much_to_do_however_many_there_are(on_eight):
-    """With as many clients on each: as the compiler counts one device's program, and in rows that it holds."""
-    one, eight = on_eight["work"]["1"], on_eight["work"]["8"]
-    assert one["flops"] / eight["flops"] >= 0.9
-    assert set(eight["rows"]) == set(one["rows"]) == {16 * 30}
+def test_work_of_a_device_is_independent_of_device_count(eight_device_results):
+    """With equally many clients on each device: the compiler's cost estimate and the number of rows."""
+    single, eight = eight_device_results["work"]["1"], eight_device_results["work"]["8"]
+    assert single["flops"] / eight["flops"] >= 0.9
+    assert set(eight["rows"]) == set(single["rows"]) == {16 * 30}
 
 
-def test_a_round_is_two_sums(on_eight):
-    assert on_eight["work"]["8"]["sums"] == 2
-    assert on_eight["work"]["8"]["others"] == 0
+def test_round_has_two_all_reduces(eight_device_results):
+    assert eight_device_results["work"]["8"]["sums"] == 2
+    assert eight_device_results["work"]["8"]["others"] == 0
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("case", "message"),
     {
         "more than clients": r"devices must be at most as many as clients \(5\), but there are 8",
         "twice": "devices must be different",
@@ -98,47 +107,47 @@ def test_a_round_is_two_sums(on_eight):
         "word": "devices must be one of 'all', but is 'most'",
     }.items(),
 )
-def test_devices_that_cannot_be_are_refused(on_eight, case, words):
-    with pytest.raises(AssertionError, match=words):
-        raise AssertionError(on_eight["refusals"][case])
+def test_invalid_devices_are_rejected(eight_device_results, case, message):
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(eight_device_results["refusals"][case])
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_course_of_one_device(by_two):
-    first, second = by_two
+def test_two_processes_match_one_device(two_process_results):
+    first, second = two_process_results
     assert first["params"] == second["params"]
-    assert first["apart"] <= 1e-12
-    assert second["apart"] <= 1e-12
+    assert first["difference"] <= 1e-12
+    assert second["difference"] <= 1e-12
 
 
 @pytest.mark.slow
-def test_the_first_process_speaks_for_both(by_two):
-    first, second = by_two
+def test_first_process_decides_for_both(two_process_results):
+    first, second = two_process_results
     assert first["rounds"] == second["rounds"] == [12, 24, 6]
-    assert first["heard"] == [6, 12]
-    assert second["heard"] == []
+    assert first["callback rounds"] == [6, 12]
+    assert second["callback rounds"] == []
 
 
 @pytest.mark.slow
-def test_the_first_process_alone_writes(by_two):
-    first, second = by_two
+def test_only_first_process_writes(two_process_results):
+    first, second = two_process_results
     assert first["written"][:3] == [6, 12, 12]
     assert second["written"] == []
 
 
 @pytest.mark.slow
-def test_processes_that_were_told_different_things_end(by_two):
-    for one in by_two:
-        assert one["other folder"].startswith("checkpoints must be in a folder that all processes share")
-        assert one["other clients"].startswith("clients must be the same in every process")
-        assert one["half"].startswith("devices must include some of each of 2 processes")
+def test_processes_with_different_arguments_fail(two_process_results):
+    for errors in two_process_results:
+        assert errors["other folder"].startswith("checkpoints must be in a folder that all processes share")
+        assert errors["other clients"].startswith("clients must be the same in every process")
+        assert errors["some devices"].startswith("devices must include some of each of 2 processes")
 
 
 @pytest.mark.slow
-def test_a_folder_that_the_first_process_cannot_have_is_refused_in_both(by_two):
-    first, second = by_two
-    assert "is in use by another run" in first["taken"]
-    assert second["taken"].startswith("the first process failed")
+def test_locked_folder_fails_in_both_processes(two_process_results):
+    first, second = two_process_results
+    assert "is in use by another run" in first["locked"]
+    assert second["locked"].startswith("the first process failed")
 
 
 @pytest.mark.slow
@@ -148,30 +157,30 @@ def test_one_device_by_name(x64):
     start = jax.device_put(jnp.zeros(4), jax.devices()[0])  # bound to a device
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 20, "participation": 0.5, "batch_size": 4, "progress": False}
-    one = flat.solve(problem, clients, method, **options)
-    named = flat.solve(ss.Problem(least_squares, two_constraints, start), clients, method, devices=1, **options)
-    np.testing.assert_allclose(named.params, one.params, rtol=1e-12, atol=1e-14)
-    np.testing.assert_array_equal(named.history.feasible, one.history.feasible)
+    default = flat.solve(problem, clients, method, **options)
+    on_device = flat.solve(ss.Problem(least_squares, two_constraints, start), clients, method, devices=1, **options)
+    np.testing.assert_allclose(on_device.params, default.params, rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(on_device.history.feasible, default.history.feasible)
     on = [
-        flat.solve(problem, clients, method, devices=d, warm_start=begun, **options)
-        for d, begun in ((None, one), (1, named))
+        flat.solve(problem, clients, method, devices=d, warm_start=result, **options)
+        for d, result in ((None, default), (1, on_device))
     ]
     np.testing.assert_allclose(on[1].params, on[0].params, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow
-def test_other_generators_draw_alike(x64_isolated):
-    """Where words of a stretch cannot be made one by one, all are made."""
+def test_other_random_generators_match(x64_isolated):
+    """If random words of a range cannot be generated separately, all are generated."""
     data, owner = regression()
     problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
     options = {"rounds": 20, "participation": 0.5, "batch_size": 4, "progress": False}
     with jax.default_prng_impl("rbg"):
-        one, named = (flat.solve(problem, clients, method, devices=devices, **options) for devices in (None, 1))
-    np.testing.assert_allclose(named.params, one.params, rtol=1e-12, atol=1e-14)
+        default, on_device = (flat.solve(problem, clients, method, devices=devices, **options) for devices in (None, 1))
+    np.testing.assert_allclose(on_device.params, default.params, rtol=1e-12, atol=1e-14)
 
 
-def test_over_flower_there_are_no_devices():
+def test_devices_are_rejected_over_flower():
     data, owner = regression()
     problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)

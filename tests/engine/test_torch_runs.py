@@ -1,4 +1,4 @@
-"""A PyTorch module in one process: the compiled engine's course, layers with a state of their own, and going on."""
+"""PyTorch modules in one process: agreement with the compiled engine, stateful layers and resumed runs."""
 
 import os
 import signal
@@ -19,41 +19,44 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import softswitch as ss
 from benchmarks import flat
 
-torch.set_num_threads(1)  # small problems: threads would wait for each other, and longest on a busy machine
+torch.set_num_threads(1)  # small problems run faster on one thread
 NAMES = ("centre", "east", "north", "south", "west")
 FEATURES = 4
 
 
-def rows(dtype=np.float64, seed=0):
+def make_rows(dtype=np.float64, seed=0):
     """Five clients of different sizes, and labels that a line separates differently at each."""
     generator = np.random.default_rng(seed)
     x = [generator.normal(size=(24 + 5 * i, FEATURES)).astype(dtype) + 0.1 * i for i in range(len(NAMES))]
-    y = [(one.sum(axis=1) + generator.normal(size=len(one)) > 0.3 * i).astype(dtype) for i, one in enumerate(x)]
+    y = [
+        (client_x.sum(axis=1) + generator.normal(size=len(client_x)) > 0.3 * i).astype(dtype)
+        for i, client_x in enumerate(x)
+    ]
     return x, y
 
 
-def for_jax(x, y):
+def to_client_data(x, y):
     return ss.ClientData.from_arrays(
-        {"x": np.concatenate(x), "y": np.concatenate(y)}, np.repeat(NAMES, [len(one) for one in x])
+        {"x": np.concatenate(x), "y": np.concatenate(y)}, np.repeat(NAMES, [len(client_x) for client_x in x])
     )
 
 
-def for_torch(x, y):
+def to_datasets(x, y):
     return {
         name: TensorDataset(torch.from_numpy(a), torch.from_numpy(b)) for name, a, b in zip(NAMES, x, y, strict=True)
     }
 
 
-def of_class(sign, label, params, batch):
+def class_loss(sign, label, params, batch):
     score = sign * (batch["x"] @ params["weight"][0])
     return ss.mean_over(jax.nn.softplus(score), batch["weight"] * (batch["y"] == label))
 
 
-jax_objective = partial(of_class, 1, 0)
-jax_misses = partial(of_class, -1, 1)
+jax_objective = partial(class_loss, 1, 0)
+jax_misses = partial(class_loss, -1, 1)
 
 
-def jax_two(params, batch):
+def jax_constraints(params, batch):
     return jnp.stack([jax_misses(params, batch), (params["weight"] ** 2).sum() / 10])
 
 
@@ -67,102 +70,107 @@ def misses(module, batch):
     return torch.nn.functional.softplus(-module(x)[y == 1, 0]).mean()
 
 
-def two(module, batch):
+def constraints(module, batch):
     return torch.stack([misses(module, batch), (module.weight**2).sum() / 10])
 
 
-def line(dtype=torch.float64):
+def linear_module(dtype=torch.float64):
     module = torch.nn.Linear(FEATURES, 1, bias=False).to(dtype)
     with torch.no_grad():
         module.weight.copy_(torch.from_numpy(START["weight"]))
     return module
 
 
-START = {"weight": np.linspace(-0.4, 0.5, FEATURES)[None]}  # at 0 all clients are alike, and the last bit decides
-COURSES = {
-    "one step": (ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), jax_two, two, {}),
-    "five steps": (ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), jax_two, two, {"local_steps": 5}),
+START = {
+    "weight": np.linspace(-0.4, 0.5, FEATURES)[None]
+}  # at 0 all clients are equal, and rounding errors would decide
+RUNS = {
+    "one step": (ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), jax_constraints, constraints, {}),
+    "five steps": (
+        ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45),
+        jax_constraints,
+        constraints,
+        {"local_steps": 5},
+    ),
     "memory": (
         ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45),
-        jax_two,
-        two,
+        jax_constraints,
+        constraints,
         {"memory": ss.Memory(smoothing=0.3), "participation": 0.6, "local_steps": 5},
     ),
     "corrected": (
         ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45),
-        jax_two,
-        two,
+        jax_constraints,
+        constraints,
         {"memory": ss.Memory(corrected=True), "participation": 0.6},
     ),
     "few": (ss.HardSGM(step_size=0.2, tolerance=0.45), jax_misses, misses, {"participation": 0.6}),
-    "mixed": (ss.Penalty(penalty=3.0, step_size=0.1, tolerance=0.45), jax_two, two, {"local_steps": 2}),
+    "mixed": (ss.Penalty(penalty=3.0, step_size=0.1, tolerance=0.45), jax_constraints, constraints, {"local_steps": 2}),
 }
 
 
 QUICK = ("five steps", "corrected", "few")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in COURSES]
-)
-def test_pytorch_takes_the_compiled_engines_course(x64, name):
-    method, jax_constraint, constraint, options = COURSES[name]
-    x, y = rows()
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RUNS])
+def test_pytorch_matches_compiled_engine(x64, name):
+    method, jax_constraint, constraint, options = RUNS[name]
+    x, y = make_rows()
     options = {"rounds": 200, "batch_size": None, "value_batch_size": None, "eval_every": 50} | options
     problem = ss.Problem(jax_objective, jax_constraint, START)
-    wanted = flat.solve(problem, for_jax(x, y), method, record_clients=True, **options)
-    module = line()
-    found = flat.solve_torch(module, objective, constraint, for_torch(x, y), method, record_clients=True, **options)
+    expected = flat.solve(problem, to_client_data(x, y), method, record_clients=True, **options)
+    module = linear_module()
+    result = flat.solve_torch(module, objective, constraint, to_datasets(x, y), method, record_clients=True, **options)
     if method.switches:
-        assert 0 < wanted.history.feasible.sum() < 200  # both kinds of rounds
-    assert np.array_equal(found.history.feasible, wanted.history.feasible)
-    assert np.array_equal(found.history.per_client.clients, wanted.history.per_client.clients)
-    np.testing.assert_allclose(found.history.per_client.constraint, wanted.history.per_client.constraint, atol=1e-9)
-    for ours, theirs in ((found.params, wanted.params), (found.last, wanted.last)):
-        np.testing.assert_allclose(ours["weight"], theirs["weight"], atol=1e-9)
-    np.testing.assert_allclose(found.history.full.objective, wanted.history.full.objective, atol=1e-9)
-    np.testing.assert_array_equal(found.history.value_evaluations, wanted.history.value_evaluations)
-    np.testing.assert_array_equal(found.history.gradient_evaluations, wanted.history.gradient_evaluations)
-    assert found.status.code == wanted.status.code
-    np.testing.assert_array_equal(module.weight.detach().numpy(), np.asarray(found.params["weight"]))
+        assert 0 < expected.history.feasible.sum() < 200  # both kinds of rounds
+    assert np.array_equal(result.history.feasible, expected.history.feasible)
+    assert np.array_equal(result.history.per_client.clients, expected.history.per_client.clients)
+    np.testing.assert_allclose(result.history.per_client.constraint, expected.history.per_client.constraint, atol=1e-9)
+    for actual, reference in ((result.params, expected.params), (result.last, expected.last)):
+        np.testing.assert_allclose(actual["weight"], reference["weight"], atol=1e-9)
+    np.testing.assert_allclose(result.history.full.objective, expected.history.full.objective, atol=1e-9)
+    np.testing.assert_array_equal(result.history.value_evaluations, expected.history.value_evaluations)
+    np.testing.assert_array_equal(result.history.gradient_evaluations, expected.history.gradient_evaluations)
+    assert result.status.code == expected.status.code
+    np.testing.assert_array_equal(module.weight.detach().numpy(), np.asarray(result.params["weight"]))
     assert not module.training
 
 
-def test_a_pooled_constraint_is_refused():
-    x, y = rows()
+def test_pooled_constraint_is_rejected():
+    x, y = make_rows()
     pooled = ss.PooledConstraint(lambda module, batch: batch[0].mean(axis=0), lambda sums: sums[0])
     with pytest.raises(TypeError, match="constraint must be a function of module and batch, not a PooledConstraint"):
         flat.solve_torch(
-            line(), objective, pooled, for_torch(x, y), ss.SoftmaxSGM(alpha=1, step_size=0.2, tolerance=0.1)
+            linear_module(), objective, pooled, to_datasets(x, y), ss.SoftmaxSGM(alpha=1, step_size=0.2, tolerance=0.1)
         )
 
 
 FIRST_ORDER = ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM)
 
 
-def test_a_run_that_chooses_for_itself_finds_the_same_answer():
-    x, y = rows(np.float32)
-    found = flat.solve_torch(
-        line(torch.float32),
+def test_automatic_run_matches_jax():
+    x, y = make_rows(np.float32)
+    result = flat.solve_torch(
+        linear_module(torch.float32),
         objective,
         misses,
-        for_torch(x, y),
+        to_datasets(x, y),
         ss.Automatic(tolerance=0.5, method=ss.SoftmaxSGM),
         rounds=400,
     )
-    wanted = flat.solve(
+    expected = flat.solve(
         ss.Problem(jax_objective, jax_misses, {"weight": START["weight"].astype(np.float32)}),
-        for_jax(x, y),
+        to_client_data(x, y),
         ss.Automatic(tolerance=0.5),
         lower_bound=True,
     )
-    assert found.restarts
-    assert found.worst_constraint <= 0.5
-    assert found.worst_objective <= wanted.worst_objective * 1.01
-    assert found.worst_objective >= wanted.lower_bound.value - 1e-4
+    assert result.restarts
+    assert result.worst_constraint <= 0.5
+    assert result.worst_objective <= expected.worst_objective * 1.01
+    assert result.worst_objective >= expected.lower_bound.value - 1e-4
 
 
-class Net(torch.nn.Module):
+class ConvNet(torch.nn.Module):
     """A small network for images, with layers that have a state or draw."""
 
     def __init__(self):
@@ -180,22 +188,22 @@ class Net(torch.nn.Module):
         return self.layers(x)
 
 
-def images(seed=0, clients=3, each=40):
-    """Squares that are bright on one side, brighter at some clients."""
+def make_images(seed=0, clients=3, rows_per_client=40):
+    """Square images with one bright side, brighter at some clients."""
     generator = torch.Generator().manual_seed(seed)
-    made = {}
+    datasets = {}
     for i in range(clients):
-        y = (torch.rand(each, generator=generator) < 0.5).float()
-        x = torch.randn(each, 1, 6, 6, generator=generator) + i
+        y = (torch.rand(rows_per_client, generator=generator) < 0.5).float()
+        x = torch.randn(rows_per_client, 1, 6, 6, generator=generator) + i
         x[:, :, :, 3:] += 1.5 * (2 * y - 1)[:, None, None, None]
-        made[f"camera {i}"] = TensorDataset(x, y)
-    return made
+        datasets[f"camera {i}"] = TensorDataset(x, y)
+    return datasets
 
 
-def net(seed=0):
+def make_network(seed=0):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Net()
+        return ConvNet()
 
 
 IMAGES = {
@@ -207,32 +215,32 @@ IMAGES = {
 }
 
 
-def test_a_network_with_batch_normalisation_and_dropout_trains():
-    module, data = net(), images()
-    before = module.state_dict()["layers.1.running_mean"].clone()
+def test_batch_norm_and_dropout_train():
+    module, data = make_network(), make_images()
+    initial_mean = module.state_dict()["layers.1.running_mean"].clone()
     torch.manual_seed(11)
     own_generator = torch.get_rng_state()
     result = flat.solve_torch(module, objective, misses, data, **IMAGES)
-    assert torch.equal(torch.get_rng_state(), own_generator)  # the user's own generator is left alone
+    assert torch.equal(torch.get_rng_state(), own_generator)  # the user's generator is unchanged
     assert result.status.code == "feasible"
     assert result.worst_constraint <= 0.4
     assert result.worst_objective < 0.5 * result.baselines[0].objective
-    assert not torch.equal(module.state_dict()["layers.1.running_mean"], before)
-    with torch.no_grad():  # what the module now holds is what was judged
-        told = [float(objective(module, data[name].tensors)) for name in result.names]
-    np.testing.assert_allclose(told, result.client_objective, rtol=1e-5)
-    again = flat.solve_torch(net(), objective, misses, images(), **IMAGES)
-    np.testing.assert_array_equal(again.params["layers.0.weight"], result.params["layers.0.weight"])
+    assert not torch.equal(module.state_dict()["layers.1.running_mean"], initial_mean)
+    with torch.no_grad():  # the module holds the evaluated parameters
+        objectives = [float(objective(module, data[name].tensors)) for name in result.names]
+    np.testing.assert_allclose(objectives, result.client_objective, rtol=1e-5)
+    repeated = flat.solve_torch(make_network(), objective, misses, make_images(), **IMAGES)
+    np.testing.assert_array_equal(repeated.params["layers.0.weight"], result.params["layers.0.weight"])
 
 
-def test_small_batches_are_remembered_with_the_servers_steps():
-    """By default: nearer to the truth than running means are, on rows of a data set or of a loader; twice the values.
+def test_corrected_memory_is_default_for_small_batches():
+    """The default is more accurate than running means, for data sets and loaders, and needs twice the values.
 
-    A network with running means reports otherwise at the same iterate a round later: there it is refused.
+    It is rejected for networks with running means, whose values at the same iterate change between rounds.
     """
-    x, y = rows(np.float32)
+    x, y = make_rows(np.float32)
 
-    def loss(module, batch):  # every batch has one, whatever its classes
+    def loss(module, batch):  # defined for every batch, even with one class
         return torch.nn.functional.softplus((1 - 2 * batch[1]) * module(batch[0])[:, 0]).mean()
 
     def level(module, batch):
@@ -242,55 +250,70 @@ def test_small_batches_are_remembered_with_the_servers_steps():
     falling = ss.SoftmaxSGM(alpha=20, step_size=lambda k: 0.2 * 0.5 * (1 + jnp.cos(jnp.pi * k / 120)), tolerance=0.05)
 
     def error(memory):
-        module = line(torch.float32)
-        result = flat.solve_torch(module, loss, level, for_torch(x, y), falling, memory=memory, **options)
+        module = linear_module(torch.float32)
+        result = flat.solve_torch(module, loss, level, to_datasets(x, y), falling, memory=memory, **options)
         with torch.no_grad():
             module.weight.copy_(torch.from_numpy(np.array(result.last["weight"])))
-            truth = [float(loss(module, own.tensors)) for own in for_torch(x, y).values()]
-        return np.sqrt(np.mean((result.state.parts["memory"].objective - np.asarray(truth)) ** 2)), result
+            exact = [float(loss(module, dataset.tensors)) for dataset in to_datasets(x, y).values()]
+        return np.sqrt(np.mean((result.state.parts["memory"].objective - np.asarray(exact)) ** 2)), result
 
-    (corrected, twice), (mean, once) = error(ss.Memory(corrected=True)), error(ss.Memory(smoothing=0.8))
+    (corrected, corrected_values), (mean, mean_values) = (
+        error(ss.Memory(corrected=True)),
+        error(ss.Memory(smoothing=0.8)),
+    )
     assert corrected < 0.6 * mean
-    assert twice.history.value_evaluations[-1] == 2 * once.history.value_evaluations[-1]
-    few = {"batch_size": 4, "value_batch_size": 4}
-    chosen = ss.Automatic(tolerance=0.05)
-    loaders = {name: DataLoader(own, batch_size=4, shuffle=True) for name, own in for_torch(x, y).items()}
-    for clients, more in ((for_torch(x, y), few), (loaders, {})):
-        result = flat.solve_torch(line(torch.float32), loss, level, clients, chosen, rounds=2, **more)
+    assert corrected_values.history.value_evaluations[-1] == 2 * mean_values.history.value_evaluations[-1]
+    small_batches = {"batch_size": 4, "value_batch_size": 4}
+    automatic = ss.Automatic(tolerance=0.05)
+    loaders = {name: DataLoader(dataset, batch_size=4, shuffle=True) for name, dataset in to_datasets(x, y).items()}
+    for clients, extra_options in ((to_datasets(x, y), small_batches), (loaders, {})):
+        result = flat.solve_torch(
+            linear_module(torch.float32), loss, level, clients, automatic, rounds=2, **extra_options
+        )
         assert result.state.parts["memory"].forecasts is not None
-        federation = flat.torch_federation(line(torch.float32), loss, level, clients, **more)
+        federation = flat.torch_federation(linear_module(torch.float32), loss, level, clients, **extra_options)
         draws = federation.oracle.draw(jax.random.key(1))
-        first, again = (federation.oracle.report(federation.start, draws)[0].objective for _ in range(2))
-        np.testing.assert_array_equal(first, again)
+        first, repeated = (federation.oracle.report(federation.start, draws)[0].objective for _ in range(2))
+        np.testing.assert_array_equal(first, repeated)
     with pytest.raises(ValueError, match=r"memory must not be corrected"):
-        flat.solve_torch(net(), objective, misses, images(), **IMAGES | {"memory": ss.Memory(corrected=True)})
+        flat.solve_torch(
+            make_network(), objective, misses, make_images(), **IMAGES | {"memory": ss.Memory(corrected=True)}
+        )
     robust = ss.Automatic(tolerance=0.05, robust=1)
-    liars = flat.solve_torch(line(torch.float32), loss, level, for_torch(x, y), robust, rounds=2, **few)
-    assert liars.state.parts["memory"].forecasts is None
+    with_robust_method = flat.solve_torch(
+        linear_module(torch.float32), loss, level, to_datasets(x, y), robust, rounds=2, **small_batches
+    )
+    assert with_robust_method.state.parts["memory"].forecasts is None
 
 
-def test_running_means_go_on_with_a_checkpoint(tmp_path):
-    whole = flat.solve_torch(net(), objective, misses, images(), **IMAGES)
+def test_checkpoint_restores_running_means(tmp_path):
+    uninterrupted = flat.solve_torch(make_network(), objective, misses, make_images(), **IMAGES)
     ends_at = {"callbacks": [lambda chunk: chunk.round >= 20], "checkpoints": ss.Checkpoints(tmp_path, every=0)}
-    part = flat.solve_torch(net(), objective, misses, images(), **IMAGES, **ends_at)
-    assert part.status.code == "stopped"
-    on = flat.solve_torch(net(), objective, misses, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
-    for name, weight in whole.params.items():
-        np.testing.assert_array_equal(on.params[name], weight)
-    np.testing.assert_array_equal(on.history.constraint, whole.history.constraint)
+    interrupted = flat.solve_torch(make_network(), objective, misses, make_images(), **IMAGES, **ends_at)
+    assert interrupted.status.code == "stopped"
+    resumed = flat.solve_torch(
+        make_network(), objective, misses, make_images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path)
+    )
+    for name, weight in uninterrupted.params.items():
+        np.testing.assert_array_equal(resumed.params[name], weight)
+    np.testing.assert_array_equal(resumed.history.constraint, uninterrupted.history.constraint)
     with pytest.raises(ValueError, match="the clients' data differs"):
-        flat.solve_torch(net(), objective, misses, images(seed=1), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+        flat.solve_torch(
+            make_network(), objective, misses, make_images(seed=1), **IMAGES, checkpoints=ss.Checkpoints(tmp_path)
+        )
 
-    def other(module, batch):
+    def other_objective(module, batch):
         return misses(module, batch) + 0.01
 
     with pytest.raises(ValueError, match=r"the computation .* differs"):
-        flat.solve_torch(net(), objective, other, images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path))
+        flat.solve_torch(
+            make_network(), objective, other_objective, make_images(), **IMAGES, checkpoints=ss.Checkpoints(tmp_path)
+        )
 
 
 @pytest.mark.slow
-def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
-    """A process that is killed in the middle of its run, and another that goes on from its checkpoints."""
+def test_resume_after_sigkill_is_exact(tmp_path):
+    """A process is killed during its run, and another resumes from its checkpoints."""
     program = tmp_path / "train.py"
     program.write_text(
         textwrap.dedent(
@@ -299,16 +322,17 @@ def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
             sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
             import numpy as np, softswitch as ss
             from benchmarks import flat
-            from test_torch_runs import IMAGES, images, misses, net, objective
+            from test_torch_runs import IMAGES, make_images, make_network, misses, objective
 
-            def dies(chunk):
+            def kill(chunk):
                 if chunk.round >= 30:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            kept = ss.Checkpoints(sys.argv[1], every=0)
-            callbacks = [dies] if sys.argv[2] == "dies" else []
+            checkpoints = ss.Checkpoints(sys.argv[1], every=0)
+            callbacks = [kill] if sys.argv[2] == "kill" else []
             result = flat.solve_torch(
-                net(), objective, misses, images(), **IMAGES, checkpoints=kept, callbacks=callbacks
+                make_network(), objective, misses, make_images(), **IMAGES,
+                checkpoints=checkpoints, callbacks=callbacks
             )
             np.save(sys.argv[3], np.concatenate([np.ravel(w) for w in result.params.values()]))
             """
@@ -316,20 +340,20 @@ def test_kill_minus_nine_and_going_on_give_the_same_bits(tmp_path):
         encoding="utf-8",
     )
 
-    def run(folder, how, file):
-        command = [sys.executable, str(program), str(tmp_path / folder), how, str(tmp_path / file)]
+    def run(folder, mode, file):
+        command = [sys.executable, str(program), str(tmp_path / folder), mode, str(tmp_path / file)]
         return subprocess.run(command, env=os.environ, check=False).returncode
 
-    assert run("killed", "dies", "none.npy") == -signal.SIGKILL
+    assert run("killed", "kill", "none.npy") == -signal.SIGKILL
     assert list((tmp_path / "killed").glob("*.safetensors"))
     assert run("killed", "lives", "on.npy") == 0
-    whole = flat.solve_torch(net(), objective, misses, images(), **IMAGES)
-    wanted = np.concatenate([np.ravel(w) for w in whole.params.values()])
-    np.testing.assert_array_equal(np.load(tmp_path / "on.npy"), wanted)
+    uninterrupted = flat.solve_torch(make_network(), objective, misses, make_images(), **IMAGES)
+    expected = np.concatenate([np.ravel(w) for w in uninterrupted.params.values()])
+    np.testing.assert_array_equal(np.load(tmp_path / "on.npy"), expected)
 
 
-class Words(Dataset):
-    """Rows that are no tensors."""
+class ListRows(Dataset):
+    """Rows of lists instead of tensors."""
 
     def __init__(self, x, y):
         self.x, self.y = x, y
@@ -341,32 +365,38 @@ class Words(Dataset):
         return self.x[i], self.y[i]
 
 
-def test_data_sets_and_loaders_of_any_kind():
-    x, y = rows(np.float32)
+def test_datasets_and_loaders():
+    x, y = make_rows(np.float32)
     method = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
-    plain = flat.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=5, batch_size=None)
-    words = {name: Words(a, b) for name, a, b in zip(NAMES, x, y, strict=True)}
-    found = flat.solve_torch(line(torch.float32), objective, misses, words, method, rounds=5, batch_size=None)
-    np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
-    whole = {name: DataLoader(data, batch_size=len(data)) for name, data in for_torch(x, y).items()}
-    found = flat.solve_torch(line(torch.float32), objective, misses, whole, method, rounds=5)
-    np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-6)
-    shuffled = {name: DataLoader(data, batch_size=8, shuffle=True) for name, data in words.items()}
-    drawn = [
-        flat.solve_torch(line(torch.float32), objective, misses, shuffled, method, rounds=5, seed=seed).last["weight"]
+    reference = flat.solve_torch(
+        linear_module(torch.float32), objective, misses, to_datasets(x, y), method, rounds=5, batch_size=None
+    )
+    list_rows = {name: ListRows(a, b) for name, a, b in zip(NAMES, x, y, strict=True)}
+    result = flat.solve_torch(
+        linear_module(torch.float32), objective, misses, list_rows, method, rounds=5, batch_size=None
+    )
+    np.testing.assert_allclose(result.last["weight"], reference.last["weight"], atol=1e-6)
+    full_loaders = {name: DataLoader(data, batch_size=len(data)) for name, data in to_datasets(x, y).items()}
+    result = flat.solve_torch(linear_module(torch.float32), objective, misses, full_loaders, method, rounds=5)
+    np.testing.assert_allclose(result.last["weight"], reference.last["weight"], atol=1e-6)
+    shuffled = {name: DataLoader(data, batch_size=8, shuffle=True) for name, data in list_rows.items()}
+    params_by_seed = [
+        flat.solve_torch(linear_module(torch.float32), objective, misses, shuffled, method, rounds=5, seed=seed).last[
+            "weight"
+        ]
         for seed in (0, 0, 1)
     ]
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert np.abs(drawn[0] - drawn[2]).max() > 1e-4
+    np.testing.assert_array_equal(params_by_seed[0], params_by_seed[1])
+    assert np.abs(params_by_seed[0] - params_by_seed[2]).max() > 1e-4
 
 
-def test_local_optimisers_and_held_out_rows_and_sweeps():
-    x, y = rows(np.float32)
-    data, method = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+def test_local_optimizers_held_out_data_and_sweeps():
+    x, y = make_rows(np.float32)
+    data, method = to_datasets(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
     options = {"rounds": 12, "local_steps": 3, "batch_size": None}
-    plain = flat.solve_torch(line(torch.float32), objective, misses, data, method, **options)
+    reference = flat.solve_torch(linear_module(torch.float32), objective, misses, data, method, **options)
     by_sgd = flat.solve_torch(
-        line(torch.float32),
+        linear_module(torch.float32),
         objective,
         misses,
         data,
@@ -376,33 +406,40 @@ def test_local_optimisers_and_held_out_rows_and_sweeps():
         eval_every=4,
         **options,
     )
-    np.testing.assert_allclose(by_sgd.last["weight"], plain.last["weight"], atol=1e-5)
+    np.testing.assert_allclose(by_sgd.last["weight"], reference.last["weight"], atol=1e-5)
     np.testing.assert_allclose(by_sgd.history.held_out.objective, by_sgd.history.full.objective, rtol=1e-6)
     by_adam = flat.solve_torch(
-        line(torch.float32), objective, misses, data, method, optimizer=torch.optim.Adam, **options
+        linear_module(torch.float32), objective, misses, data, method, optimizer=torch.optim.Adam, **options
     )
-    assert np.abs(by_adam.last["weight"] - plain.last["weight"]).max() > 1e-2
-    federation = flat.torch_federation(line(torch.float32), objective, misses, data, local_steps=3, batch_size=None)
-    swept = flat.sweep_federation(federation, {"one": method}, seeds=2, rounds=12)
-    np.testing.assert_array_equal(swept["one"][0].last["weight"], plain.last["weight"])
+    assert np.abs(by_adam.last["weight"] - reference.last["weight"]).max() > 1e-2
+    federation = flat.torch_federation(
+        linear_module(torch.float32), objective, misses, data, local_steps=3, batch_size=None
+    )
+    runs = flat.sweep_federation(federation, {"one": method}, seeds=2, rounds=12)
+    np.testing.assert_array_equal(runs["one"][0].last["weight"], reference.last["weight"])
 
 
-def test_what_a_user_left_in_module_and_generators_is_left_out():
-    x, y = rows(np.float32)
-    method, data = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), for_torch(x, y)
-    fresh = flat.solve_torch(line(torch.float32), objective, misses, data, method, rounds=3, batch_size=None)
-    used = line(torch.float32)
+def test_module_gradients_and_generators_are_ignored():
+    x, y = make_rows(np.float32)
+    method, data = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45), to_datasets(x, y)
+    fresh = flat.solve_torch(linear_module(torch.float32), objective, misses, data, method, rounds=3, batch_size=None)
+    used = linear_module(torch.float32)
     objective(used, data["west"].tensors).backward()
-    found = flat.solve_torch(used, objective, misses, data, method, rounds=3, batch_size=None)
-    np.testing.assert_array_equal(found.last["weight"], fresh.last["weight"])
-    own = torch.Generator().manual_seed(5)
-    loaders = {name: DataLoader(one, batch_size=8, shuffle=True, generator=own) for name, one in data.items()}
-    modules = [line(torch.float32) for _ in range(2)]
-    states = torch.get_rng_state(), own.get_state()
-    drawn = [flat.solve_torch(one, objective, misses, loaders, method, rounds=3).last["weight"] for one in modules]
-    np.testing.assert_array_equal(*drawn)
+    result = flat.solve_torch(used, objective, misses, data, method, rounds=3, batch_size=None)
+    np.testing.assert_array_equal(result.last["weight"], fresh.last["weight"])
+    shared_generator = torch.Generator().manual_seed(5)
+    loaders = {
+        name: DataLoader(source, batch_size=8, shuffle=True, generator=shared_generator)
+        for name, source in data.items()
+    }
+    modules = [linear_module(torch.float32) for _ in range(2)]
+    states = torch.get_rng_state(), shared_generator.get_state()
+    results = [
+        flat.solve_torch(source, objective, misses, loaders, method, rounds=3).last["weight"] for source in modules
+    ]
+    np.testing.assert_array_equal(*results)
     assert torch.equal(torch.get_rng_state(), states[0])
-    assert torch.equal(own.get_state(), states[1])
+    assert torch.equal(shared_generator.get_state(), states[1])
 
 
 class Pair(NamedTuple):
@@ -410,23 +447,25 @@ class Pair(NamedTuple):
     y: torch.Tensor
 
 
-def test_batches_of_any_kind():
-    x, y = rows(np.float32)
+def test_batch_structures():
+    x, y = make_rows(np.float32)
 
-    def together(some):
-        return Pair(*map(torch.tensor, zip(*some, strict=True)))
+    def collate(examples):
+        return Pair(*map(torch.tensor, zip(*examples, strict=True)))
 
-    named = {
-        name: DataLoader(Words(a, b), batch_size=len(a), collate_fn=together)
-        for name, a, b in zip(NAMES, [one.tolist() for one in x], [one.tolist() for one in y], strict=True)
+    nested = {
+        name: DataLoader(ListRows(a, b), batch_size=len(a), collate_fn=collate)
+        for name, a, b in zip(NAMES, [values.tolist() for values in x], [values.tolist() for values in y], strict=True)
     }
     method = ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
-    found = flat.solve_torch(line(torch.float32), objective, misses, named, method, rounds=3)
-    plain = flat.solve_torch(line(torch.float32), objective, misses, for_torch(x, y), method, rounds=3, batch_size=None)
-    np.testing.assert_allclose(found.last["weight"], plain.last["weight"], atol=1e-5)
+    result = flat.solve_torch(linear_module(torch.float32), objective, misses, nested, method, rounds=3)
+    reference = flat.solve_torch(
+        linear_module(torch.float32), objective, misses, to_datasets(x, y), method, rounds=3, batch_size=None
+    )
+    np.testing.assert_allclose(result.last["weight"], reference.last["weight"], atol=1e-5)
 
 
-def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
+def test_constraint_only_layers_and_interrupted_running_means():
     class Two(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -439,11 +478,11 @@ def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
     def g(module, batch):
         return module.norm(batch[0]).mean() * module.weight.sum() - 1
 
-    x, y = rows(np.float32)
-    module, data = Two(), for_torch(x, y)
+    x, y = make_rows(np.float32)
+    module, data = Two(), to_datasets(x, y)
     flat.solve_torch(module, objective, g, data, ss.SoftmaxSGM(alpha=5, step_size=0.1, tolerance=0.1), rounds=4)
-    wanted = np.mean([one.mean(axis=0) for one in x], axis=0)
-    np.testing.assert_allclose(module.norm.running_mean.numpy(), wanted, atol=1e-5)
+    expected = np.mean([client_x.mean(axis=0) for client_x in x], axis=0)
+    np.testing.assert_allclose(module.norm.running_mean.numpy(), expected, atol=1e-5)
 
     def interrupted(module, batch):
         if module.norm.momentum is None:
@@ -455,21 +494,21 @@ def test_layers_of_the_constraint_alone_and_an_interrupted_search_for_means():
     assert module.norm.momentum == 0.3
 
 
-def test_checkpoints_know_the_optimiser_and_frozen_weights(tmp_path):
-    x, y = rows(np.float32)
-    data, method = for_torch(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
+def test_checkpoints_identify_optimizer_and_frozen_weights(tmp_path):
+    x, y = make_rows(np.float32)
+    data, method = to_datasets(x, y), ss.SoftmaxSGM(alpha=20, step_size=0.2, tolerance=0.45)
 
     def run(frozen=1.0, optimizer=None):
-        module = torch.nn.Sequential(line(torch.float32), torch.nn.Linear(1, 1, bias=False))
+        module = torch.nn.Sequential(linear_module(torch.float32), torch.nn.Linear(1, 1, bias=False))
         torch.nn.init.constant_(module[1].weight.requires_grad_(False), frozen)
         options = {"rounds": 3, "local_steps": 2, "batch_size": None, "checkpoints": ss.Checkpoints(tmp_path)}
         return flat.solve_torch(module, objective, misses, data, method, optimizer=optimizer, **options)
 
     first = run()
     np.testing.assert_array_equal(run().last["0.weight"], first.last["0.weight"])
-    for changed in ({"frozen": 2.0}, {"optimizer": torch.optim.Adam}):
+    for changes in ({"frozen": 2.0}, {"optimizer": torch.optim.Adam}):
         with pytest.raises(ValueError, match="the computation"):
-            run(**changed)
+            run(**changes)
 
 
 def rate(module, batch):
@@ -477,41 +516,41 @@ def rate(module, batch):
     return (module(x)[y == 1, 0] <= 0).to(x.dtype).mean()
 
 
-def test_rates_by_a_stand_in_and_their_certificate(x64, tmp_path):
-    x, y = rows()
-    module, data = line(), for_torch(x, y)
+def test_surrogate_rates_and_certificate(x64, tmp_path):
+    x, y = make_rows()
+    module, data = linear_module(), to_datasets(x, y)
     result = flat.solve_torch(
         module, objective, rate, data, ss.Automatic(tolerance=0.2), constraint_surrogate=misses, rounds=300
     )
     assert result.worst_constraint <= 0.2
-    fresh = rows(seed=1)
-    found = flat.certify_torch(result, module, objective, rate, for_torch(*fresh), constraint_range={0, 1})
+    test_rows = make_rows(seed=1)
+    certificate = flat.certify_torch(result, module, objective, rate, to_datasets(*test_rows), constraint_range={0, 1})
 
     def jax_rate(params, batch):
-        missed = (batch["x"] @ params["weight"][0] <= 0).astype(batch["x"].dtype)
-        return ss.mean_over(missed, batch["weight"] * (batch["y"] == 1))
+        misses_positive = (batch["x"] @ params["weight"][0] <= 0).astype(batch["x"].dtype)
+        return ss.mean_over(misses_positive, batch["weight"] * (batch["y"] == 1))
 
     problem = ss.Problem(jax_objective, jax_rate, START, constraint_range={0, 1})
-    wanted = ss.certify(result, problem, for_jax(*fresh))
-    for ours, theirs in zip(found.clients, wanted.clients, strict=True):
-        assert ours.verdict == theirs.verdict
-        np.testing.assert_allclose(ours.constraints[0].upper, theirs.constraints[0].upper, rtol=1e-9)
+    expected = ss.certify(result, problem, to_client_data(*test_rows))
+    for actual, reference in zip(certificate.clients, expected.clients, strict=True):
+        assert actual.verdict == reference.verdict
+        np.testing.assert_allclose(actual.constraints[0].upper, reference.constraints[0].upper, rtol=1e-9)
     np.testing.assert_array_equal(module.weight.detach().numpy(), np.asarray(result.params["weight"]))
-    file = ss.report(result, tmp_path / "report.html", certificate=found)
-    told = file.read_text(encoding="utf-8")
-    assert all(name in told for name in NAMES)
-    some = {name: own for name, own in for_torch(*fresh).items() if name != "west"}
-    assert flat.certify_torch(result, module, objective, rate, some).clients[-1].verdict == "unknown"
+    file = ss.report(result, tmp_path / "report.html", certificate=certificate)
+    content = file.read_text(encoding="utf-8")
+    assert all(name in content for name in NAMES)
+    incomplete = {name: dataset for name, dataset in to_datasets(*test_rows).items() if name != "west"}
+    assert flat.certify_torch(result, module, objective, rate, incomplete).clients[-1].verdict == "unknown"
 
 
-def test_bad_input_is_named_before_any_work():
-    x, y = rows(np.float32)
-    data, method = for_torch(x, y), ss.Automatic(tolerance=0.45)
+def test_bad_input_is_rejected_before_training():
+    x, y = make_rows(np.float32)
+    data, method = to_datasets(x, y), ss.Automatic(tolerance=0.45)
 
     def refuses(match, error=ValueError, module=None, clients=data, g=misses, **options):
         with pytest.raises(error, match=match):
             flat.solve_torch(
-                line(torch.float32) if module is None else module, objective, g, clients, method, **options
+                linear_module(torch.float32) if module is None else module, objective, g, clients, method, **options
             )
 
     refuses("start must be a floating array", TypeError, module="no module")
@@ -520,11 +559,11 @@ def test_bad_input_is_named_before_any_work():
         r"clients\['empty'\] must be a Dataset with a length of at least 1",
         clients={"empty": TensorDataset(torch.ones(0, 1))},
     )
-    refuses("jax_enable_x64", module=line())
-    refuses("float32 or float64", TypeError, module=line(torch.bfloat16))
+    refuses("jax_enable_x64", module=linear_module())
+    refuses("float32 or float64", TypeError, module=linear_module(torch.bfloat16))
     refuses("requires a gradient", module=torch.nn.ReLU())
     refuses("objective must|constraint must return a scalar or a vector", g=lambda module, batch: torch.ones(2, 2))
-    refuses("one value for each constraint", constraint_surrogate=two)
+    refuses("one value for each constraint", constraint_surrogate=constraints)
     refuses("participation must be", participation=0)
     refuses("batch_size = 30 without replacement must be at most 24", batch_size=30, replace=False)
     mixed = data | {"north": DataLoader(data["north"], batch_size=4)}
@@ -532,14 +571,14 @@ def test_bad_input_is_named_before_any_work():
     refuses("optimizer must be", TypeError, optimizer="adam")
     refuses("held_out must have names of clients", held_out={"nowhere": data["north"]})
     with pytest.raises(TypeError, match="method must be"):
-        flat.solve_torch(line(torch.float32), objective, misses, data, "no rule")
-    federation = flat.torch_federation(line(torch.float32), objective, misses, data)
+        flat.solve_torch(linear_module(torch.float32), objective, misses, data, "no rule")
+    federation = flat.torch_federation(linear_module(torch.float32), objective, misses, data)
     with pytest.raises(ValueError, match="vectorize must be"):
         flat.sweep_federation(federation, {"one": method}, seeds=1, rounds=2, vectorize=True)
 
 
-def test_a_module_that_diverges_says_so():
-    x, y = rows(np.float32)
+def test_divergence_is_reported():
+    x, y = make_rows(np.float32)
 
     def wild(module, batch):
         return (module(batch[0]) ** 4).sum() * 1e20
@@ -548,7 +587,7 @@ def test_a_module_that_diverges_says_so():
         torch.nn.Linear(FEATURES, 1),
         wild,
         misses,
-        for_torch(x, y),
+        to_datasets(x, y),
         ss.SoftmaxSGM(alpha=1, step_size=1e10, tolerance=1e9),
         rounds=50,
     )
@@ -556,7 +595,7 @@ def test_a_module_that_diverges_says_so():
     assert len(result.history) < 50
 
 
-def test_batch_normalisation_of_a_single_row_is_refused_with_the_client():
+def test_batch_norm_of_single_row_names_client():
     def f(module, batch):
         return torch.nn.functional.binary_cross_entropy_with_logits(module(batch[0])[:, 0], batch[1])
 
@@ -565,7 +604,7 @@ def test_batch_normalisation_of_a_single_row_is_refused_with_the_client():
             f"site {i}": TensorDataset(torch.ones(size, *shape) * torch.arange(size).reshape(-1, *[1] * len(shape)))
             for i, size in enumerate(sizes)
         }
-        data = {name: TensorDataset(*one.tensors, torch.ones(len(one))) for name, one in data.items()}
+        data = {name: TensorDataset(*dataset.tensors, torch.ones(len(dataset))) for name, dataset in data.items()}
         module = torch.nn.Sequential(norm, torch.nn.Flatten(), torch.nn.Linear(int(np.prod(shape)), 1))
         method = ss.SoftmaxSGM(alpha=5, step_size=0.1, tolerance=10.0)
         return flat.solve_torch(

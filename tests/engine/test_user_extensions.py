@@ -1,4 +1,4 @@
-"""What users put in of their own: domains, random functions, models of other libraries, optimisers, warm starts."""
+"""User extensions: domains, random functions, models of other libraries, optimizers and warm starts."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ def solve(clients, method=RULE, problem=PROBLEM, **options):
 
 
 class Halfspace:
-    """Not a pytree, not hashable by value: a class as a user writes it."""
+    """A user-defined class that is not a pytree and not hashable by value."""
 
     def __init__(self, normal, offset):
         self.normal, self.offset = np.asarray(normal, np.float32), offset
@@ -42,7 +42,7 @@ class Halfspace:
         return w - excess * self.normal / (self.normal @ self.normal)
 
 
-@dataclass  # not frozen: it has no hash of its own
+@dataclass  # not frozen, so not hashable
 class Ceiling:
     most: float
 
@@ -50,7 +50,7 @@ class Ceiling:
         return jnp.minimum(w, self.most)
 
 
-def test_a_domain_of_ones_own_is_anything_with_project(clients):
+def test_custom_domain_needs_project_only(clients):
     def last(domain):
         unbounded = ss.Problem(least_squares, lambda w, b: mean(0 * b["b"], b) - 1.0, jnp.zeros(4), domain)
         return np.asarray(solve(clients, problem=unbounded).last)
@@ -60,12 +60,12 @@ def test_a_domain_of_ones_own_is_anything_with_project(clients):
     assert last(None)[:2].sum() > 1
     assert last(inside)[:2].sum() == pytest.approx(0.2, abs=1e-5)
     another = Halfspace([1.0, 1.0, 0.0, 0.0], 0.1)
-    assert last(another)[:2].sum() == pytest.approx(0.1, abs=1e-5), "another one of the same class is another one"
+    assert last(another)[:2].sum() == pytest.approx(0.1, abs=1e-5), "instances of a class are distinct domains"
     np.testing.assert_array_equal(last(ss.Box(-9.0, 0.5)), last(Ceiling(0.5)))
 
 
 @pytest.mark.parametrize(
-    ("domain", "wrong"),
+    ("domain", "message"),
     [
         (3.0, "anything with project"),
         (Halfspace, "anything with project"),
@@ -74,57 +74,57 @@ def test_a_domain_of_ones_own_is_anything_with_project(clients):
         (type("NumPys", (), {"project": lambda self, w: np.clip(np.asarray(w), -1, 1)})(), "must compute in JAX"),
     ],
 )
-def test_a_domain_that_is_none_is_refused(domain, wrong):
-    with pytest.raises((TypeError, ValueError), match=wrong):
+def test_invalid_domain_is_rejected(domain, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         ss.Problem(least_squares, softplus_level, jnp.zeros(4), domain)
 
 
 def dropout(w, batch, key=None):
-    kept = jnp.ones(4) if key is None else 2 * jax.random.bernoulli(key, 0.5, (4,))
-    return mean(0.5 * (batch["a"] @ (kept * w) - batch["b"]) ** 2, batch)
+    mask = jnp.ones(4) if key is None else 2 * jax.random.bernoulli(key, 0.5, (4,))
+    return mean(0.5 * (batch["a"] @ (mask * w) - batch["b"]) ** 2, batch)
 
 
 @pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_functions_may_take_a_random_key(clients, local_steps):
-    """Gradients see it, another one each time; reports and evaluations do not."""
-    noisy = ss.Problem(dropout, softplus_level, jnp.zeros(4))
+def test_functions_can_take_random_key(clients, local_steps):
+    """Every gradient receives a new key; reports and evaluations receive none."""
+    with_dropout = ss.Problem(dropout, softplus_level, jnp.zeros(4))
     options = {"local_steps": local_steps, "batch_size": None, "rounds": 30}
-    one, again = (solve(clients, problem=noisy, **options) for _ in range(2))
-    plain = solve(clients, **options)
-    np.testing.assert_array_equal(one.params, again.params)
-    assert not np.allclose(one.last, plain.last)
-    np.testing.assert_array_equal(one.history.objective[:1], plain.history.objective[:1])
-    f, _ = ss.evaluate(noisy, clients, one.params)
-    np.testing.assert_array_equal(f, ss.evaluate(PROBLEM, clients, one.params)[0])
-    np.testing.assert_array_equal(one.client_objective, f)
+    result, repeated = (solve(clients, problem=with_dropout, **options) for _ in range(2))
+    reference = solve(clients, **options)
+    np.testing.assert_array_equal(result.params, repeated.params)
+    assert not np.allclose(result.last, reference.last)
+    np.testing.assert_array_equal(result.history.objective[:1], reference.history.objective[:1])
+    f, _ = ss.evaluate(with_dropout, clients, result.params)
+    np.testing.assert_array_equal(f, ss.evaluate(PROBLEM, clients, result.params)[0])
+    np.testing.assert_array_equal(result.client_objective, f)
 
 
-def test_every_client_round_and_local_step_has_a_key_of_its_own():
-    """The gradient is the key's own number: directions are sums of different ones."""
-    seen = []
+def test_keys_differ_by_client_round_and_local_step():
+    """The gradient is a random number drawn from the key, so directions are sums of different numbers."""
+    recorded = []
 
     def number(w, batch, key=None):
         return w * 0.0 if key is None else w * jax.random.uniform(key)
 
-    four = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=np.arange(4))
+    clients = ss.ClientData.from_arrays({"x": np.zeros(4)}, client=np.arange(4))
     problem = ss.Problem(number, lambda w, batch: -1.0 + 0 * w, jnp.float32(0.0))
     method = ss.AverageSGM(step_size=1.0, tolerance=0.1)
     result = flat.solve(
-        problem, four, method, rounds=300, local_steps=3, batch_size=None, callbacks=[lambda c: seen.append(c)]
+        problem, clients, method, rounds=300, local_steps=3, batch_size=None, callbacks=[lambda c: recorded.append(c)]
     )
     # 300 rounds of 4 clients and 3 steps: the sum of means of 12 uniform numbers, 300·(1/2 ± √(1/12)/√12 /√300).
     assert float(result.last) == pytest.approx(-150, abs=4 * 300 * np.sqrt(1 / 12 / 12 / 300))
-    alone = flat.solve(problem, four, method, rounds=1, local_steps=3, batch_size=None)
-    single = flat.solve(problem, four, method, rounds=1, local_steps=1, batch_size=None)
-    assert 0.2 < -float(alone.last) < 0.8
-    assert float(alone.last) != float(single.last)
+    three_steps = flat.solve(problem, clients, method, rounds=1, local_steps=3, batch_size=None)
+    one_step = flat.solve(problem, clients, method, rounds=1, local_steps=1, batch_size=None)
+    assert 0.2 < -float(three_steps.last) < 0.8
+    assert float(three_steps.last) != float(one_step.last)
 
 
 def times(w, batch, key=3):
     return key * least_squares(w, batch)
 
 
-def wrapped(function):
+def wrap(function):
     @functools.wraps(function)
     def inner(*arguments):
         return function(*arguments)
@@ -133,7 +133,7 @@ def wrapped(function):
 
 
 @pytest.mark.parametrize(
-    ("function", "asks"),
+    ("function", "expected"),
     [
         (dropout, True),
         (lambda w, batch, *, key: w.sum(), True),
@@ -141,23 +141,23 @@ def wrapped(function):
         (times, False),
         (functools.partial(times, key=5), False),
         (functools.partial(dropout, key=None), True),
-        (wrapped(dropout), False),
+        (wrap(dropout), False),
         (lambda w, batch, **rest: w.sum(), False),
         (max, False),
     ],
 )
-def test_who_asks_for_a_key(function, asks):
-    assert takes_key(function) is asks
+def test_key_argument_detection(function, expected):
+    assert takes_key(function) is expected
 
 
-def test_a_key_that_means_something_else_is_left_alone(clients):
-    plain = ss.evaluate(PROBLEM, clients, jnp.ones(4))[0]
+def test_unrelated_key_argument_is_ignored(clients):
+    expected = ss.evaluate(PROBLEM, clients, jnp.ones(4))[0]
     for function, factor in ((times, 3), (functools.partial(times, key=5), 5)):
-        other = ss.evaluate(ss.Problem(function, softplus_level, jnp.zeros(4)), clients, jnp.ones(4))[0]
-        np.testing.assert_allclose(other, factor * plain, rtol=1e-6)
+        objective = ss.evaluate(ss.Problem(function, softplus_level, jnp.zeros(4)), clients, jnp.ones(4))[0]
+        np.testing.assert_allclose(objective, factor * expected, rtol=1e-6)
 
 
-def test_a_pooled_constraint_may_take_a_key(clients):
+def test_pooled_constraint_can_take_key(clients):
     def statistics(w, batch, key=None):
         shift = 0.0 if key is None else jax.random.uniform(key)
         return jnp.stack([(batch["weight"] * (batch["c"] @ w + shift)).sum(), batch["weight"].sum()])
@@ -168,16 +168,16 @@ def test_a_pooled_constraint_may_take_a_key(clients):
 
 
 @pytest.mark.slow
-def test_a_key_over_flower_too():
+def test_random_key_over_flower():
     pytest.importorskip("flwr")
-    few = client_data(*regression(clients=3))
-    noisy = ss.Problem(dropout, softplus_level, jnp.zeros(4))
-    found = flat.solve(noisy, few, RULE, rounds=4, batch_size=None, engine="grid")
-    plain = flat.solve(PROBLEM, few, RULE, rounds=4, batch_size=None, engine="grid")
-    assert not np.allclose(found.last, plain.last)
+    clients = client_data(*regression(clients=3))
+    with_dropout = ss.Problem(dropout, softplus_level, jnp.zeros(4))
+    result = flat.solve(with_dropout, clients, RULE, rounds=4, batch_size=None, engine="grid")
+    reference = flat.solve(PROBLEM, clients, RULE, rounds=4, batch_size=None, engine="grid")
+    assert not np.allclose(result.last, reference.last)
 
 
-def test_equinox_models_are_parameters(clients, tmp_path):
+def test_equinox_model_as_params(clients, tmp_path):
     model = equinox.nn.MLP(4, "scalar", 8, 1, key=jax.random.key(0))
     start, static = equinox.partition(model, equinox.is_inexact_array)
 
@@ -189,9 +189,9 @@ def test_equinox_models_are_parameters(clients, tmp_path):
         return sum((leaf**2).mean() for leaf in jax.tree.leaves(params)) - 0.5 + 0 * batch["weight"].sum()
 
     problem = ss.Problem(loss, size, start)
-    before = ss.evaluate(problem, clients, start)[0].max()
+    initial_objective = ss.evaluate(problem, clients, start)[0].max()
     result = solve(clients, problem=problem, method=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
-    assert result.worst_objective < 0.7 * before
+    assert result.worst_objective < 0.7 * initial_objective
     trained = equinox.combine(result.params, static)
     assert jnp.shape(trained(jnp.ones(4))) == ()
     write_result(tmp_path, result)
@@ -200,7 +200,7 @@ def test_equinox_models_are_parameters(clients, tmp_path):
 
 
 @pytest.mark.slow
-def test_flax_models_are_parameters(clients):
+def test_flax_model_as_params(clients):
     class Network(flax.linen.Module):
         @flax.linen.compact
         def __call__(self, x, *, train):
@@ -216,25 +216,25 @@ def test_flax_models_are_parameters(clients):
         return mean(0.5 * (predicted - batch["b"]) ** 2, batch)
 
     problem = ss.Problem(loss, lambda params, batch: mean(0 * batch["b"], batch) - 1.0, start)
-    before = ss.evaluate(problem, clients, start)[0].max()
+    initial_objective = ss.evaluate(problem, clients, start)[0].max()
     result = solve(clients, problem=problem, method=ss.SoftmaxSGM(alpha=5.0, step_size=0.05, tolerance=0.1), rounds=200)
-    assert result.worst_objective < 0.7 * before
+    assert result.worst_objective < 0.7 * initial_objective
 
 
-def test_optimisers_that_want_a_value_work(clients):
-    """A Polyak step goes down to where the value is 0: here the constraint, from far outside."""
+def test_optimizer_with_value_argument(clients):
+    """A Polyak step descends to value 0, here on the constraint from an infeasible start."""
 
     def polyak(step_size):
         return optax.polyak_sgd(max_learning_rate=1.0, scaling=step_size)
 
-    two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
+    two_clients = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: 3 * w - 1 + 0 * b["sign"][0], jnp.float32(7.0))
     method = ss.SoftmaxSGM(alpha=1.0, step_size=1.0, tolerance=0.5, threshold=0.5, optimizer=polyak)
-    result = flat.solve(problem, two, method, rounds=1, batch_size=None)
+    result = flat.solve(problem, two_clients, method, rounds=1, batch_size=None)
     # g − λ = 3·7 − 1 − 0.5 = 19.5 and u = 3: one step of 19.5/9 along 3 lands at g = λ, w = 0.5; but at most 1·3.
     assert float(result.last) == pytest.approx(7.0 - min(19.5 / 9, 1.0) * 3)
-    near = ss.Problem(problem.objective, problem.constraint, jnp.float32(1.0))
-    assert float(flat.solve(near, two, method, rounds=1, batch_size=None).last) == pytest.approx(0.5)
+    near_problem = ss.Problem(problem.objective, problem.constraint, jnp.float32(1.0))
+    assert float(flat.solve(near_problem, two_clients, method, rounds=1, batch_size=None).last) == pytest.approx(0.5)
 
     def patient(step_size):
         return optax.chain(optax.sgd(step_size), optax.contrib.reduce_on_plateau(patience=2))
@@ -244,7 +244,7 @@ def test_optimisers_that_want_a_value_work(clients):
     ).all()
 
 
-def test_an_optimiser_that_wants_to_search_is_refused_in_words(clients):
+def test_line_search_optimizer_is_rejected(clients):
     def searching(step_size):
         return optax.chain(optax.sgd(step_size), optax.scale_by_backtracking_linesearch(5))
 
@@ -254,19 +254,19 @@ def test_an_optimiser_that_wants_to_search_is_refused_in_words(clients):
 
 
 @pytest.mark.parametrize("answer", [True, 1, "enough", np.True_, [0]])
-def test_any_true_value_of_a_callback_ends_the_run(clients, answer):
+def test_true_callback_value_stops_run(clients, answer):
     result = solve(clients, rounds=600, callbacks=[lambda chunk: answer])
     assert result.status.code is ss.StatusCode.STOPPED
     assert len(result.history) == 250
 
 
 @pytest.mark.parametrize("answer", [None, False, 0, "", ()])
-def test_any_other_value_does_not(clients, answer):
+def test_false_callback_value_does_not_stop_run(clients, answer):
     assert len(solve(clients, rounds=300, callbacks=[lambda chunk: answer]).history) == 300
 
 
-def test_half_precision_parameters_are_refused():
-    """In bfloat16 a step of 1e-3 from 1 is lost in rounding: w stood still, and the run passed for a success."""
+def test_half_precision_params_are_rejected():
+    """In bfloat16 a step of 1e-3 from 1 is lost in rounding, so w would not change."""
     for dtype in (jnp.bfloat16, jnp.float16):
         with pytest.raises(TypeError, match=f"start must be float32 or float64, but has dtype {jnp.dtype(dtype).name}"):
             ss.Problem(least_squares, softplus_level, jnp.ones(4, dtype))
@@ -277,44 +277,46 @@ def test_half_precision_parameters_are_refused():
 ADAM = ss.SoftmaxSGM(alpha=20.0, step_size=0.01, tolerance=0.1, optimizer=optax.adam)
 
 
-def test_a_warm_start_keeps_optimiser_and_average(clients):
-    """Whole batches, no schedule: two runs of 40, the second one warm, are one run of 80."""
+def test_warm_start_keeps_optimizer_and_average(clients):
+    """With full batches and no schedule, 40 rounds and 40 rounds from a warm start equal one run of 80."""
     options = {"batch_size": None, "rounds": 40}
     first = solve(clients, method=ADAM, **options)
-    whole = solve(clients, method=ADAM, batch_size=None, rounds=80)
+    uninterrupted = solve(clients, method=ADAM, batch_size=None, rounds=80)
     warm = solve(clients, method=ADAM, warm_start=first, **options)
-    np.testing.assert_array_equal(warm.last, whole.last)
-    np.testing.assert_array_equal(warm.params, whole.params)
+    np.testing.assert_array_equal(warm.last, uninterrupted.last)
+    np.testing.assert_array_equal(warm.params, uninterrupted.params)
     cold = solve(clients, method=ADAM, problem=replace(PROBLEM, start=first.last), **options)
-    assert not np.array_equal(cold.last, whole.last), "its moments begin anew"
+    assert not np.array_equal(cold.last, uninterrupted.last), "a cold start resets the moments"
 
 
-def test_what_a_warm_start_cannot_be(clients):
+def test_invalid_warm_start_is_rejected(clients):
     first = solve(clients, rounds=5)
     with pytest.raises(TypeError, match="warm_start must be a Result"):
         solve(clients, warm_start=first.params)
     with pytest.raises(ValueError, match="warm_start must come from a run with the same class of method and optimizer"):
         solve(clients, method=ADAM, warm_start=first)
-    other = ss.Problem(
+    other_problem = ss.Problem(
         lambda w, b: w["w"][0] ** 2 * mean(b["b"], b), lambda w, b: -1.0 + 0 * w["w"][0], {"w": jnp.zeros(2)}
     )
     with pytest.raises(ValueError, match="parameters of the problem's structure, shapes and dtypes"):
-        solve(clients, problem=other, warm_start=first)
+        solve(clients, problem=other_problem, warm_start=first)
     small = ss.Problem(least_squares, softplus_level, jnp.zeros(4), ss.Ball(1e-3))
     with pytest.raises(ValueError, match="must lie in the domain"):
         solve(clients, problem=small, warm_start=first)
 
 
-def test_what_a_warm_start_says_of_its_answer(clients, tmp_path):
+def test_warm_start_selection_message(clients, tmp_path):
     first = solve(clients)
-    own = int(first.state.average.rounds)
+    averaged_rounds = int(first.state.average.rounds)
     warm = solve(clients, warm_start=first, rounds=10)
     joined = int(warm.state.average.rounds)
     assert warm.selected == f"mean of the {joined} feasible iterates of 10 rounds and of the previous run"
-    assert joined > own
-    never = ss.Problem(least_squares, lambda w, b: softplus_level(w, b) + 9, jnp.zeros(4))
-    blocked = solve(clients, problem=never, warm_start=first, rounds=10)
-    assert blocked.selected.startswith("iterate with the smallest criterion"), "not the average of another problem"
+    assert joined > averaged_rounds
+    infeasible_problem = ss.Problem(least_squares, lambda w, b: softplus_level(w, b) + 9, jnp.zeros(4))
+    blocked = solve(clients, problem=infeasible_problem, warm_start=first, rounds=10)
+    assert blocked.selected.startswith("iterate with the smallest criterion"), (
+        "the average of another problem must not be used"
+    )
     options = {"warm_start": first, "average_last": 0.5, "batch_size": None}
     solve(clients, rounds=10, checkpoints=ss.Checkpoints(tmp_path), **options)
     longer = solve(clients, rounds=40, checkpoints=ss.Checkpoints(tmp_path), **options)
@@ -322,12 +324,12 @@ def test_what_a_warm_start_says_of_its_answer(clients, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_domain_of_ones_own_over_flower_sees_the_parameters_as_they_are():
+def test_custom_domain_over_flower_receives_params():
     class Nested:
         def project(self, params):
             return {"inner": [jnp.minimum(params["inner"][0], 0.5)]}
 
-    few = client_data(*regression(clients=3))
+    clients = client_data(*regression(clients=3))
     problem = ss.Problem(
         lambda w, b: least_squares(w["inner"][0], b),
         lambda w, b: mean(0 * b["b"], b) - 1.0,
@@ -335,13 +337,13 @@ def test_a_domain_of_ones_own_over_flower_sees_the_parameters_as_they_are():
         Nested(),
     )
     options = {"rounds": 12, "batch_size": None, "eval_every": 0}
-    one, other = (flat.solve(problem, few, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
-    np.testing.assert_allclose(one.last["inner"][0], other.last["inner"][0], atol=1e-6)
-    assert float(one.last["inner"][0].max()) == 0.5
-    assert other.status.client in few.names
+    compiled, grid = (flat.solve(problem, clients, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
+    np.testing.assert_allclose(compiled.last["inner"][0], grid.last["inner"][0], atol=1e-6)
+    assert float(compiled.last["inner"][0].max()) == 0.5
+    assert grid.status.client in clients.names
 
 
-def test_a_rule_with_an_array_among_its_settings(clients, tmp_path):
+def test_method_with_array_setting(clients, tmp_path):
     @dataclass(frozen=True, kw_only=True)
     class Weighted(ss.SoftmaxSGM):
         prices: jax.Array
@@ -352,14 +354,14 @@ def test_a_rule_with_an_array_among_its_settings(clients, tmp_path):
     assert len(flat.sweep(PROBLEM, clients, methods, seeds=1, rounds=10, eval_every=0).labels) == 2
 
 
-def test_an_optimiser_that_is_none_is_refused(clients):
+def test_invalid_optimizer_is_rejected(clients):
     with pytest.raises(TypeError, match="to an optax transformation, but returns 5"):
         solve(clients, method=ss.SoftmaxSGM(alpha=1.0, step_size=0.1, tolerance=0.1, optimizer=lambda step: 5))
 
 
-def test_a_sweep_has_an_answer(clients):
-    found = flat.sweep(PROBLEM, clients, [RULE], seeds=2, rounds=60, answer="last", eval_every=0)
-    for result in found.results[0]:
+def test_sweep_has_selected_iterate(clients):
+    runs = flat.sweep(PROBLEM, clients, [RULE], seeds=2, rounds=60, answer="last", eval_every=0)
+    for result in runs.results[0]:
         np.testing.assert_array_equal(result.params, result.last)
         assert result.selected.startswith("last iterate")
     with pytest.raises(ValueError, match="iterate must be one of"):

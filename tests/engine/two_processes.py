@@ -1,6 +1,6 @@
-"""One of two processes that compute one run together, with two devices each: what it ends with, as JSON.
+"""Run one of two processes that share a run, with two devices each, and print its results as JSON.
 
-python two_processes.py PLACE PORT FOLDER
+python two_processes.py RANK PORT FOLDER
 """
 
 import json
@@ -25,7 +25,7 @@ def run(clients, devices, **options):
     return flat.solve(problem, clients, method, devices=devices, held_out=clients, progress=False, **options)
 
 
-def refused(clients, devices, **options):
+def error_message(clients, devices, **options):
     try:
         run(clients, devices, **options)
     except ValueError as error:
@@ -33,38 +33,42 @@ def refused(clients, devices, **options):
     return None
 
 
-def main(place, port, folder):
+def main(rank, port, folder):
     jax.config.update("jax_enable_x64", True)
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=place)
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
     compiled.CHUNK_ROUNDS = 6
     clients = client_data(*regression(clients=11))
-    written, heard = [], []
+    written, callback_rounds = [], []
     save = ss.Checkpoints.save
     ss.Checkpoints.save = lambda self, *what: written.append(what[0].done) or save(self, *what)
-    kept = {"checkpoints": ss.Checkpoints(folder / "shared", every=0)}
-    # What the first process's callback says ends the run for both; the other's is not called.
-    first = run(clients, "all", callbacks=[lambda chunk: heard.append(chunk.round) or chunk.round >= 12], **kept)
-    many = run(clients, "all", **kept)
-    # No clock is like another: the first process's counts.
-    short = run(clients, "all", seconds=1e-9 if place == 0 else 1e9)
-    one = run(clients, None)
-    apart = max(np.abs(getattr(one, name) - getattr(many, name)).max() for name in ("params", "client_constraint"))
-    own = ss.Checkpoints(folder / f"own-{place}", every=0)
-    if place == 0:  # one that the other process does not see
-        run(clients, None, rounds=12, checkpoints=own)
-    theirs = ss.Checkpoints(folder / "taken")
-    with theirs.lock() if place == 0 else nullcontext():
-        taken = refused(clients, "all", checkpoints=theirs)
+    options = {"checkpoints": ss.Checkpoints(folder / "shared", every=0)}
+    # The first process's callback stops the run for both; the second process's callback is not called.
+    first = run(
+        clients, "all", callbacks=[lambda chunk: callback_rounds.append(chunk.round) or chunk.round >= 12], **options
+    )
+    sharded = run(clients, "all", **options)
+    # Clocks differ, so the first process's clock decides.
+    time_limited = run(clients, "all", seconds=1e-9 if rank == 0 else 1e9)
+    single = run(clients, None)
+    difference = max(
+        np.abs(getattr(single, name) - getattr(sharded, name)).max() for name in ("params", "client_constraint")
+    )
+    separate_checkpoints = ss.Checkpoints(folder / f"own-{rank}", every=0)
+    if rank == 0:  # a run that the other process does not see
+        run(clients, None, rounds=12, checkpoints=separate_checkpoints)
+    locked_checkpoints = ss.Checkpoints(folder / "taken")
+    with locked_checkpoints.lock() if rank == 0 else nullcontext():
+        locked_error = error_message(clients, "all", checkpoints=locked_checkpoints)
     return {
-        "params": np.asarray(many.params).tolist(),
-        "apart": float(apart),
-        "rounds": [len(first.history), len(many.history), len(short.history)],
+        "params": np.asarray(sharded.params).tolist(),
+        "difference": float(difference),
+        "rounds": [len(first.history), len(sharded.history), len(time_limited.history)],
         "written": written,
-        "heard": heard,
-        "other folder": refused(clients, "all", checkpoints=own),
-        "other clients": refused(client_data(*regression(clients=11 + place)), "all"),
-        "taken": taken,
-        "half": refused(clients, jax.devices()[:2]),
+        "callback rounds": callback_rounds,
+        "other folder": error_message(clients, "all", checkpoints=separate_checkpoints),
+        "other clients": error_message(client_data(*regression(clients=11 + rank)), "all"),
+        "locked": locked_error,
+        "some devices": error_message(clients, jax.devices()[:2]),
     }
 
 

@@ -1,4 +1,4 @@
-"""The example of many devices runs as its page says."""
+"""The example with many devices prints the documented output."""
 
 import os
 import subprocess
@@ -11,12 +11,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_it_runs_on_virtual_devices():
+def test_example_runs_on_virtual_devices():
     command = [sys.executable, str(ROOT / "examples" / "many_devices.py"), "--virtual", "4", "--rounds", "60"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, objective, constraint = done.stdout.splitlines()
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    first, objective, constraint = process.stdout.splitlines()
     assert first == "4 devices, 1 hosts, 64 clients, 60 rounds"
     assert 0 < float(objective.split()[2]) < 0.6931  # the loss at zero parameters
     assert float(constraint.split()[2].rstrip(",")) <= 0

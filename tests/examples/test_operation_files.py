@@ -37,27 +37,27 @@ SERVICE_KEYS = {
     ),
     *("read_only", "tmpfs", "cap_drop", "security_opt", "stop_grace_period", "profiles"),
 }
-"""The keys of the compose specification that are used: one that is mistyped is not among them."""
+"""The used keys of the compose specification, to detect typing errors."""
 
 
-def unit(kind):
+def read_unit(kind):
     """Return the sections of a unit; repeated settings are joined."""
 
-    class Several(dict):
+    class JoinedSettings(dict):
         def __setitem__(self, key, value):
             if isinstance(value, list) and key in self:
                 self[key].extend(value)
             else:
                 super().__setitem__(key, value)
 
-    parser = ConfigParser(dict_type=Several, strict=False, interpolation=None, delimiters=("=",))
+    parser = ConfigParser(dict_type=JoinedSettings, strict=False, interpolation=None, delimiters=("=",))
     parser.optionxform = str
     parser.read_string(re.sub(r"\\\n\s*", " ", UNITS[kind].read_text(encoding="utf-8")))
     return parser
 
 
 def command_of_unit(kind):
-    return shlex.split(unit(kind)["Service"]["ExecStart"])
+    return shlex.split(read_unit(kind)["Service"]["ExecStart"])
 
 
 def command_of_compose(kind):
@@ -68,8 +68,8 @@ def options(command):
     return {word for word in command if word.startswith("--")}
 
 
-def of_loopback(kind, tmp_path, monkeypatch):
-    """What the trial on one machine starts, without starting it."""
+def loopback_command(kind, tmp_path, monkeypatch):
+    """Return the command that the loopback trial starts, without starting it."""
     started = {}
 
     def start(self, name, program, *arguments):
@@ -90,61 +90,61 @@ def of_loopback(kind, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def known():
-    """The options that Flower's programs have."""
-    found = {}
+def known_options():
+    """Return the options of Flower's programs."""
+    options_by_program = {}
     for kind, program in PROGRAMS.items():
-        told = subprocess.run([BIN / program, "--help"], capture_output=True, text=True, check=True)
-        found[kind] = set(re.findall(r"--[a-z-]+", told.stdout + told.stderr))
-    return found
+        process = subprocess.run([BIN / program, "--help"], capture_output=True, text=True, check=True)
+        options_by_program[kind] = set(re.findall(r"--[a-z-]+", process.stdout + process.stderr))
+    return options_by_program
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_every_option_exists_and_is_the_trials(kind, known, tmp_path, monkeypatch):
-    asked = options(of_loopback(kind, tmp_path, monkeypatch))
-    assert {"--health-server-address", "--host", "--port"} <= asked
+def test_options_exist_and_match_loopback(kind, known_options, tmp_path, monkeypatch):
+    trial_options = options(loopback_command(kind, tmp_path, monkeypatch))
+    assert {"--health-server-address", "--host", "--port"} <= trial_options
     for command in (command_of_unit(kind), command_of_compose(kind)):
         assert Path(command[0]).name == PROGRAMS[kind]
-        assert options(command) <= known[kind]
-        assert options(command) == asked
+        assert options(command) <= known_options[kind]
+        assert options(command) == trial_options
     readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    shown = re.search(rf"    {PROGRAMS[kind]} ((?:.*\\\n)*.*)\n", readme)[1]
-    assert options(shown.split()) <= known[kind]
+    documented = re.search(rf"    {PROGRAMS[kind]} ((?:.*\\\n)*.*)\n", readme)[1]
+    assert options(documented.split()) <= known_options[kind]
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_compose(kind):
-    told = yaml.safe_load(COMPOSE[kind].read_text(encoding="utf-8"))
-    assert {key for key in told if not key.startswith("x-")} == {"services", "volumes"}
-    for service in told["services"].values():
+    compose = yaml.safe_load(COMPOSE[kind].read_text(encoding="utf-8"))
+    assert {key for key in compose if not key.startswith("x-")} == {"services", "volumes"}
+    for service in compose["services"].values():
         assert set(service) <= SERVICE_KEYS
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert set(service["logging"]["options"]) == {"max-size", "max-file"}
         for volume in service["volumes"]:
-            source, target, *how = volume.split(":")
+            source, target, *mode = volume.split(":")
             assert target.startswith("/")
-            assert source.startswith("./") or source in told["volumes"]
-            assert how == (["ro"] if source.startswith("./") else [])
+            assert source.startswith("./") or source in compose["volumes"]
+            assert mode == (["ro"] if source.startswith("./") else [])
         build = service.get("build")
         if build:
             root = (OPERATION / build["context"]).resolve()
             assert (root / build["dockerfile"]).is_file()
-        words = service["command"]
-        assert all(isinstance(word, str) for word in words)
-        # What a command reads or writes is mounted, or part of the image.
-        places = [volume.split(":")[1] for volume in service["volumes"]] + service["tmpfs"]
-        for word in words:
-            if word.startswith("/"):
-                assert any(word.startswith(f"{place}/") for place in places), word
-    health = told["services"][kind]["healthcheck"]
+        command = service["command"]
+        assert all(isinstance(argument, str) for argument in command)
+        # Every path in a command is mounted or part of the image.
+        mounts = [volume.split(":")[1] for volume in service["volumes"]] + service["tmpfs"]
+        for argument in command:
+            if argument.startswith("/"):
+                assert any(argument.startswith(f"{mount}/") for mount in mounts), argument
+    health = compose["services"][kind]["healthcheck"]
     address = command_of_compose(kind)[command_of_compose(kind).index("--health-server-address") + 1]
     assert health["test"] == ["CMD", "python", "/app/health.py", address]
     assert (EXAMPLE / "health.py").is_file()
     assert "COPY examples/hospitals /app" in (OPERATION / "Dockerfile").read_text(encoding="utf-8")
 
 
-def test_the_image_has_what_it_copies():
+def test_dockerfile_sources_exist():
     root = EXAMPLE.parents[1]
     for line in (OPERATION / "Dockerfile").read_text(encoding="utf-8").splitlines():
         assert re.match(r"(#|FROM|WORKDIR|COPY|RUN|USER|ENV|    &&|$)", line), line
@@ -152,14 +152,14 @@ def test_the_image_has_what_it_copies():
             for source in line.split()[1:-1]:
                 assert (root / source).exists(), source
     extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    named = re.search(r'"\.\[(.*?)\]"', (OPERATION / "Dockerfile").read_text(encoding="utf-8"))[1]
-    assert set(named.split(",")) <= set(extras)
+    image_extras = re.search(r'"\.\[(.*?)\]"', (OPERATION / "Dockerfile").read_text(encoding="utf-8"))[1]
+    assert set(image_extras.split(",")) <= set(extras)
 
 
-def test_flwr_finds_the_coordinator():
-    told = tomllib.loads((OPERATION / "flower-config.toml").read_text(encoding="utf-8"))["superlink"]
+def test_flwr_configuration():
+    configuration = tomllib.loads((OPERATION / "flower-config.toml").read_text(encoding="utf-8"))["superlink"]
     services = yaml.safe_load(COMPOSE["superlink"].read_text(encoding="utf-8"))["services"]
-    host, port = told[told["default"]]["address"].split(":")
+    host, port = configuration[configuration["default"]]["address"].split(":")
     assert host in services
     assert services[host]["ports"] == [f"{port}:{port}"]
     (mounted,) = (volume for volume in services["flwr"]["volumes"] if volume.startswith("./flower-config.toml:"))
@@ -167,35 +167,35 @@ def test_flwr_finds_the_coordinator():
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_units_agree_with_themselves(kind):
-    told = unit(kind)["Service"]
-    given = {line.partition(":")[0] for line in told["LoadCredential"].splitlines()}
-    used = set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/(\S+)", told["ExecStart"]))
-    assert used == given
-    assert told["Restart"] == "always"
-    journal = (OPERATION / f"journald@{told['LogNamespace']}.conf").read_text(encoding="utf-8")
+def test_units_are_consistent(kind):
+    service = read_unit(kind)["Service"]
+    credentials = {line.partition(":")[0] for line in service["LoadCredential"].splitlines()}
+    used = set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/(\S+)", service["ExecStart"]))
+    assert used == credentials
+    assert service["Restart"] == "always"
+    journal = (OPERATION / f"journald@{service['LogNamespace']}.conf").read_text(encoding="utf-8")
     assert re.search(r"^SystemMaxUse=\d", journal, flags=re.M)
     assert re.search(r"^MaxRetentionSec=\d", journal, flags=re.M)
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_systemd_has_nothing_to_say_against_the_units(kind, tmp_path):
+def test_systemd_accepts_units(kind, tmp_path):
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("there is no systemd-analyze here to look at the units with")
+        pytest.skip("systemd-analyze is not installed")
     text = UNITS[kind].read_text(encoding="utf-8")
     assert "/opt/softswitch/.venv/bin/" in text
     file = tmp_path / UNITS[kind].name
     file.write_text(text.replace("/opt/softswitch/.venv/bin/", f"{BIN}/"), encoding="utf-8")
-    seen = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False)
-    assert (seen.returncode, seen.stdout + seen.stderr) == (0, "")
+    process = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout + process.stderr) == (0, "")
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", file]  # of 100: 0 is the safest
-    seen = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert seen.returncode == 0, seen.stdout[-300:] + seen.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout[-300:] + process.stderr
 
 
 @pytest.mark.slow
-def test_the_units_commands_start(tmp_path):
-    """The very commands of the units, with other ports and folders: both programs say that they are well."""
+def test_unit_commands_start(tmp_path):
+    """The commands of the units, with other ports and folders, start healthy programs."""
     import health
     import keys
 
@@ -211,24 +211,31 @@ def test_the_units_commands_start(tmp_path):
     }
     try:
         for kind in PROGRAMS:
-            words = [re.sub(r"\$\{(\w+)\}", lambda name: places[name[1]], word) for word in command_of_unit(kind)]
-            own = {**ports, "8099": loopback.free_port()}
-            words = [
-                re.sub(r"(?<![\d])(8000|8099|9094)$", lambda port, own=own: str(own[port[1]]), word) for word in words
+            arguments = [
+                re.sub(r"\$\{(\w+)\}", lambda name: places[name[1]], argument) for argument in command_of_unit(kind)
             ]
-            assert not any("$" in word for word in words)
-            process = trial.start(kind, PROGRAMS[kind], *words[1:])
-            until = loopback.time.monotonic() + loopback.LIMIT
-            address = words[words.index("--health-server-address") + 1]
+            node_ports = {**ports, "8099": loopback.free_port()}
+            arguments = [
+                re.sub(
+                    r"(?<![\d])(8000|8099|9094)$",
+                    lambda port, node_ports=node_ports: str(node_ports[port[1]]),
+                    argument,
+                )
+                for argument in arguments
+            ]
+            assert not any("$" in argument for argument in arguments)
+            process = trial.start(kind, PROGRAMS[kind], *arguments[1:])
+            deadline = loopback.time.monotonic() + loopback.LIMIT
+            address = arguments[arguments.index("--health-server-address") + 1]
             while not health.serving(address):
                 log = (tmp_path / "logs" / f"{kind}.log").read_text(errors="replace")
-                # A node that is not registered is turned away, after it was well.
+                # A node that is not registered starts and is rejected.
                 assert process.poll() is None, log
-                assert loopback.time.monotonic() < until, log
+                assert loopback.time.monotonic() < deadline, log
             if kind == "superlink":
-                home = Path(trial.environment["FLWR_HOME"])
-                home.mkdir(exist_ok=True)
-                (home / "config.toml").write_text(
+                flwr_home = Path(trial.environment["FLWR_HOME"])
+                flwr_home.mkdir(exist_ok=True)
+                (flwr_home / "config.toml").write_text(
                     f'[superlink]\ndefault = "{loopback.CONNECTION}"\n\n[superlink.{loopback.CONNECTION}]\n'
                     f'address = "{places["COORDINATOR"]}"\nroot-certificates = "{tmp_path / "keys" / "ca.crt"}"\n',
                     encoding="utf-8",
@@ -239,8 +246,8 @@ def test_the_units_commands_start(tmp_path):
     assert not health.serving(address)
 
 
-def test_nobody_is_told_to_end_what_others_started():
-    """No page says pkill or killall: there may be other people's processes of that name."""
+def test_pages_do_not_recommend_killing_by_name():
+    """No page recommends pkill or killall, which could end other users' processes."""
     root = EXAMPLE.parents[1]
     pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *EXAMPLE.rglob("*.md")]
     assert len(pages) > 20

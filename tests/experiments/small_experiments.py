@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome
 
 
-def note(what):
+def note(name):
     with Path(os.environ["LOG"]).open("a") as log:
-        log.write(f"{what} {os.getpid()}\n")
+        log.write(f"{name} {os.getpid()}\n")
 
 
 def outcome(rows=({"x": 1},)):
@@ -66,6 +66,6 @@ EXPERIMENTS = {
         Experiment("bad", "fails", bad),
         Experiment("killed", "ends its process", killed, group="a process"),
         Experiment("after", "in the same process", after, group="a process"),
-        Experiment("slow", "takes its time to be written", slow),
+        Experiment("slow", "is slow to write", slow),
     )
 }

@@ -1,4 +1,4 @@
-"""The Adult data that come with the package."""
+"""The Adult data included in the package."""
 
 import lzma
 
@@ -17,21 +17,21 @@ def task():
     return adult(10, seed=0)
 
 
-def both(task, name):
+def split_rows(task, name):
     return np.concatenate([np.asarray(data.rows.columns[name]) for data in (task.train, task.test)])
 
 
-def test_size_features_parameters_and_shares(task):
-    assert len(both(task, "y")) == 48_842
-    assert both(task, "x").shape == (48_842, 100)
+def test_sizes_and_shares(task):
+    assert len(split_rows(task, "y")) == 48_842
+    assert split_rows(task, "x").shape == (48_842, 100)
     assert sum(leaf.size for leaf in jax.tree.leaves(task.problem.start)) == 6_529
-    assert f"{both(task, 'y').mean():.2%}" == "23.93%"
-    assert f"{both(task, 'group').mean():.2%}" == "33.15%"
+    assert f"{split_rows(task, 'y').mean():.2%}" == "23.93%"
+    assert f"{split_rows(task, 'group').mean():.2%}" == "33.15%"
     assert (task.train.sizes.sum(), task.test.sizes.sum()) == (32_561, 16_281)
     assert np.ptp(task.train.sizes) <= 1
 
 
-def test_features_are_standardised_on_the_training_rows_and_one_hot():
+def test_features_are_standardised_and_one_hot():
     table = census.columns()
     training = table["split"] == "train"
     x, names = census.features(table, training)
@@ -45,7 +45,7 @@ def test_features_are_standardised_on_the_training_rows_and_one_hot():
     assert (table["occupation"] == "?").sum() == 2_809, "but its rows are kept"
 
 
-def test_damaged_data_are_refused(monkeypatch, tmp_path):
+def test_damaged_data_are_rejected(monkeypatch, tmp_path):
     census.columns.cache_clear()
     monkeypatch.setattr(census.lzma, "decompress", lambda packed: b"age,income\n39,<=50K\n")
     with pytest.raises(ValueError, match="damaged: SHA-256"):
@@ -55,7 +55,7 @@ def test_damaged_data_are_refused(monkeypatch, tmp_path):
     assert len(census.columns()["age"]) == 48_842
 
 
-def test_clients_by_a_column():
+def test_clients_by_column():
     task = adult(by="occupation", min_rows=500)
     table = census.columns()
     assert set(task.test.names) <= set(task.train.names)
@@ -69,27 +69,27 @@ def test_clients_by_a_column():
         adult(by="job")
 
 
-def test_decisions_and_metrics_by_group_by_hand(task):
+def test_decisions_and_metrics_by_group(task):
     params = task.problem.start
     x, y, group = (np.asarray(task.test.rows.columns[name]) for name in ("x", "y", "group"))
     decided = np.asarray(scores(params, x)) >= 0
     positive = np.asarray(predict_probability(params, {"x": x}))
-    seen = accuracy_and_gap(params, task.test)
-    assert seen["accuracy"] == pytest.approx((decided == y).mean())
-    assert seen["decision_gap"] == pytest.approx(abs(decided[group == 1].mean() - decided[group == 0].mean()))
+    metrics = accuracy_and_gap(params, task.test)
+    assert metrics["accuracy"] == pytest.approx((decided == y).mean())
+    assert metrics["decision_gap"] == pytest.approx(abs(decided[group == 1].mean() - decided[group == 0].mean()))
     gap = abs(positive[group == 1].mean() - positive[group == 0].mean())
-    assert seen["probability_gap"] == pytest.approx(gap, abs=1e-6)
-    others, protected = group_metrics(params, task.test, method="start")
-    assert (others["method"], others["group"], protected["group"]) == ("start", "others", "protected")
-    for row, own in ((others, group == 0), (protected, group == 1)):
-        assert row["rows"] == own.sum()
-        assert row["selection_rate"] == pytest.approx(decided[own].mean())
-        assert row["true_positive_rate"] == pytest.approx(decided[own & (y == 1)].mean())
-        assert row["false_positive_rate"] == pytest.approx(decided[own & (y == 0)].mean())
-        assert row["accuracy"] == pytest.approx((decided == y)[own].mean())
+    assert metrics["probability_gap"] == pytest.approx(gap, abs=1e-6)
+    other_group, protected = group_metrics(params, task.test, method="start")
+    assert (other_group["method"], other_group["group"], protected["group"]) == ("start", "others", "protected")
+    for row, in_group in ((other_group, group == 0), (protected, group == 1)):
+        assert row["rows"] == in_group.sum()
+        assert row["selection_rate"] == pytest.approx(decided[in_group].mean())
+        assert row["true_positive_rate"] == pytest.approx(decided[in_group & (y == 1)].mean())
+        assert row["false_positive_rate"] == pytest.approx(decided[in_group & (y == 0)].mean())
+        assert row["accuracy"] == pytest.approx((decided == y)[in_group].mean())
 
 
-def test_the_network_is_what_it_says(task):
+def test_network(task):
     """100 → 64 (ReLU) → 1, in NumPy."""
     first, last = [{key: np.asarray(value) for key, value in layer.items()} for layer in task.problem.start]
     x = np.asarray(task.test.rows.columns["x"])[:50]

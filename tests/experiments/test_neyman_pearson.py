@@ -1,4 +1,4 @@
-"""The breast cancer task against its description."""
+"""The breast cancer task matches its description."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import softswitch as ss
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
-def test_data_as_described():
+def test_data_description():
     task = breast_cancer(20, seed=0)
     x, y = (np.asarray(task.train.rows.columns[key]) for key in "xy")
     assert x.shape == (455, 31)
@@ -22,7 +22,7 @@ def test_data_as_described():
     assert np.ptp(task.train.stratum_sizes, axis=0).max() <= 1
 
 
-def test_losses_by_hand():
+def test_losses():
     task = breast_cancer(20, seed=0)
     generator = np.random.default_rng(0)
     w = generator.normal(size=31).astype(np.float32) * 0.1
@@ -35,7 +35,7 @@ def test_losses_by_hand():
     np.testing.assert_allclose(g[:, 0], [loss[(owner == i) & (y == 1)].mean() for i in range(20)], rtol=1e-4)
 
 
-def test_dirichlet_split_deals_ragged_clients_some_without_a_class():
+def test_dirichlet_split_has_clients_without_class():
     task = breast_cancer(20, seed=0, concentration=0.5)
     assert task.train.sizes.sum() + task.test.sizes.sum() == 569
     assert task.train.sizes.max() > 5 * task.train.sizes.min()
@@ -45,7 +45,7 @@ def test_dirichlet_split_deals_ragged_clients_some_without_a_class():
     np.testing.assert_array_equal(np.isneginf(constraint[:, 0]), task.train.stratum_sizes[:, 1] == 0)
 
 
-def test_the_held_out_rows_can_be_the_same_for_all_seeds():
+def test_held_out_rows_can_be_fixed():
     tests = [breast_cancer(20, seed=seed, split_seed=7).test for seed in (0, 1)]
     rows = [np.sort(np.asarray(test.rows.columns["x"])[:, 0]) for test in tests]
     np.testing.assert_array_equal(*rows)

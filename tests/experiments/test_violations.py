@@ -1,4 +1,4 @@
-"""Rounds in violation and speed of convergence: counted by hand, and claims that can fail."""
+"""Counts of violated rounds, speed of convergence, and claims that can fail."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from softswitch_experiments.paper.violations import count_violations, fewer_viol
 
 
 class History(SimpleNamespace):
-    """What is read of a history."""
+    """The part of a history that these claims read."""
 
     def __len__(self):
         return len(self.constraint)
@@ -26,54 +26,62 @@ def run(full, reports, seed=0):
     return SimpleNamespace(history=history, method=SimpleNamespace(tolerance=0.1), seed=seed)
 
 
-def test_violations_by_hand():
-    found = count_violations(run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 6 + [0.1] * 4))
-    assert (found.evaluated, found.violated, found.share) == (5, 3, 0.6)
-    assert (found.late_evaluated, found.late_violated) == (2, 1), "rounds 6 and 8"
-    assert (found.rounds, found.reported, found.first_met) == (10, 6, 4)
+def test_violation_counts():
+    counts = count_violations(run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 6 + [0.1] * 4))
+    assert (counts.evaluated, counts.violated, counts.share) == (5, 3, 0.6)
+    assert (counts.late_evaluated, counts.late_violated) == (2, 1), "rounds 6 and 8"
+    assert (counts.rounds, counts.reported, counts.first_met) == (10, 6, 4)
     assert count_violations(run([0.2] * 5, [0.2] * 10)).first_met is None
     (row,) = violation_rows([run([0.7, 0.2, 0.1, 0.05, 0.11], [0.7] * 10)], scheme="all")
     assert row["scheme"] == "all"
     assert row["violated_share"] == 0.6
 
 
-def test_claims_on_violations_can_fail():
-    good = [run([0.7, 0.1, 0.1, 0.1, 0.1], [0] * 10), run([0.7, 0.7, 0.1, 0.1, 0.1], [0] * 10)]
+def test_violation_claims_can_fail():
+    few_violations = [run([0.7, 0.1, 0.1, 0.1, 0.1], [0] * 10), run([0.7, 0.7, 0.1, 0.1, 0.1], [0] * 10)]
     bad = [run([0.7] * 5, [0] * 10), run([0.7] * 4 + [0.1], [0] * 10)]
-    (held,) = fewer_violations("", {"a": good, "b": bad}, "a", ["b"])
-    assert not held.held, "0.8 and 0.4 more: the interval of two is wide"
-    same = [run([0.7] * 5, [0] * 10)] * 2
-    (held,) = fewer_violations("", {"a": [good[0]] * 2, "b": same}, "a", ["b"])
-    assert held.held
-    assert "more by 0.80 ± 0.00" in held.measured
-    assert not met_early("", good).held, "round 4 of 10 is late"
+    (claim,) = fewer_violations("", {"a": few_violations, "b": bad}, "a", ["b"])
+    assert not claim.held, "differences of 0.8 and 0.4: the interval of two seeds is wide"
+    equal_runs = [run([0.7] * 5, [0] * 10)] * 2
+    (claim,) = fewer_violations("", {"a": [few_violations[0]] * 2, "b": equal_runs}, "a", ["b"])
+    assert claim.held
+    assert "more by 0.80 ± 0.00" in claim.measured
+    assert not met_early("", few_violations).held, "round 4 of 10 is late"
     assert met_early("", [run([0.1] * 5, [0] * 10)]).held
 
 
-def course(constraint, objective=(0.5, 0.4, 0.3), per_round=10):
+def make_course(constraint, objective=(0.5, 0.4, 0.3), per_round=10):
     rounds = np.array([100, 400, 1000])
     return Progress(rounds, per_round * rounds, np.array(objective), np.array(constraint))
 
 
-def test_met_means_for_good():
-    assert course([0.05, 0.2, 0.1]).until_met() == 1000
-    assert course([0.2, 0.1, 0.1]).until_met("gradients") == 4000
-    assert course([0.05, 0.05, 0.2]).until_met() == np.inf
+def test_met_is_permanent():
+    assert make_course([0.05, 0.2, 0.1]).until_met() == 1000
+    assert make_course([0.2, 0.1, 0.1]).until_met("gradients") == 4000
+    assert make_course([0.05, 0.05, 0.2]).until_met() == np.inf
 
 
-def test_claims_on_speed_can_fail():
-    """Few clients never meet it; with all at a tenth of the rounds, but ten times the gradients a round."""
-    few, all_of_them = [course([0.2] * 3)] * 2, [course([0.1] * 3, (0.4, 0.3, 0.2), 100)] * 2
-    assert [claim.held for claim in speed_claims({0.1: few, 1.0: all_of_them})] == [True, True, True, True]
-    assert [claim.held for claim in speed_claims({0.1: all_of_them, 1.0: few})] == [False] * 4
-    slow = [course([0.2, 0.1, 0.1])] * 2  # 400 rounds, 4000 gradients; against 100 rounds, 10,000 gradients
-    assert [claim.held for claim in speed_claims({0.1: slow, 1.0: all_of_them})][:2] == [True, False]
+def test_speed_claims_can_fail():
+    """Few participants never meet it. All meet it in a tenth of the rounds, with ten times the gradients per round."""
+    two_clients_never, full_participation = (
+        [make_course([0.2] * 3)] * 2,
+        [make_course([0.1] * 3, (0.4, 0.3, 0.2), 100)] * 2,
+    )
+    assert [claim.held for claim in speed_claims({0.1: two_clients_never, 1.0: full_participation})] == [
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert [claim.held for claim in speed_claims({0.1: full_participation, 1.0: two_clients_never})] == [False] * 4
+    slow = [make_course([0.2, 0.1, 0.1])] * 2  # 400 rounds, 4000 gradients; against 100 rounds, 10,000 gradients
+    assert [claim.held for claim in speed_claims({0.1: slow, 1.0: full_participation})][:2] == [True, False]
 
 
-def test_lines_of_the_theory_by_hand():
+def test_theory_lines():
     """D = 10, L = 2, σ_ζ = 1, σ = 0.5, δ = 0.05, n = 20, K = 1000."""
-    known = Constants(10.0, 2.0, 3.0, 1.0, 0.5)
-    lines = error_budget.theory_lines(known, (100, 10_000), (8,), (10, 20), 1000)
+    constants = Constants(10.0, 2.0, 3.0, 1.0, 0.5)
+    lines = error_budget.theory_lines(constants, (100, 10_000), (8,), (10, 20), 1000)
     assert lines["optimization"] == pytest.approx([4.0, 0.4])  # 2·10·2/√K: gradients are exact
     assert lines["estimation"] == pytest.approx([4 * np.sqrt(2 * 15.3841266 / 8)], rel=1e-6)  # ln(12·1000·20/0.05)
     assert lines["sampling"] == pytest.approx([2 * 6.4614682 / (0.6931472 * 20), 0], rel=1e-6)  # 4·0.5·ln(640)

@@ -1,4 +1,4 @@
-"""Shared by the tests over Flower."""
+"""Fixtures of the Flower tests."""
 
 import logging
 
@@ -7,9 +7,9 @@ import pytest
 
 @pytest.fixture
 def quiet():
-    """Without Flower's lines of every round."""
+    """Suppress the log lines that Flower writes each round."""
     logger = logging.getLogger("flwr")
-    before = logger.level
+    old_level = logger.level
     logger.setLevel(logging.ERROR)
     yield
-    logger.setLevel(before)
+    logger.setLevel(old_level)

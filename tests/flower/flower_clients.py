@@ -1,4 +1,4 @@
-"""Small clients for the tests of the Flower engine, and a grid on which everything can go wrong."""
+"""Small clients for the tests of the Flower engine, and a grid that injects faults."""
 
 import io
 import pickle
@@ -13,24 +13,24 @@ FEATURES = 3
 
 
 def centre(i):
-    """Client i's optimum."""
+    """Return the optimum of client i."""
     return np.random.default_rng(i).normal(size=FEATURES).astype(np.float32)
 
 
 def objective(params, batch):
     """½‖w − x‖², averaged over the rows."""
-    apart = params["w"] - batch["x"]
-    return 0.5 * np.square(apart).sum(axis=1).mean(), {"w": apart.mean(axis=0)}
+    difference = params["w"] - batch["x"]
+    return 0.5 * np.square(difference).sum(axis=1).mean(), {"w": difference.mean(axis=0)}
 
 
 def constraint(params, batch):
-    """The sum of w, less 0.2: the optimum is beyond it."""
+    """The sum of w minus 0.2. The unconstrained optimum is infeasible."""
     del batch
     return float(params["w"].sum() - 0.2), {"w": np.ones(FEATURES, np.float32)}
 
 
 def quadratic(i, rows=8, **changes):
-    """Client i."""
+    """Return client i."""
     x = centre(i) + 0.1 * np.random.default_rng(100 + i).normal(size=(rows, FEATURES)).astype(np.float32)
     start = {"w": np.zeros(FEATURES, np.float32)}
     options = {"batch_size": None, "name": f"site {i}", **changes}
@@ -38,17 +38,17 @@ def quadratic(i, rows=8, **changes):
 
 
 def simulated(factory):
-    """An app of clients with few rows: all of them are in this process."""
+    """Return a client app with the policy for simulations."""
     return client_app(factory, ClientPolicy.for_simulations())
 
 
-def quadratics(many, **changes):
-    """An app of so many clients."""
+def quadratics(clients, **changes):
+    """Return an app for this number of clients."""
     return simulated(lambda context: quadratic(int(context.node_config["partition-id"]), **changes))
 
 
 def zeros():
-    """The start."""
+    """Return the start."""
     return wire.to_record({"w": np.zeros(FEATURES, np.float32)})
 
 
@@ -58,12 +58,12 @@ def _npy(array, **options):
     return stream.getvalue()
 
 
-def _sent(array, data=None):
+def _array_record(array, data=None):
     return ArrayRecord({"w": Array(str(array.dtype), tuple(array.shape), "numpy.ndarray", data or _npy(array))})
 
 
-def _claim(shape):
-    """A description of an array, and nothing after it."""
+def _npy_header(shape):
+    """Return an array header without data."""
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
     return stream.getvalue()
@@ -71,19 +71,21 @@ def _claim(shape):
 
 W = np.zeros(FEATURES, np.float32)
 BAD_DIRECTIONS = {
-    "NaN": {wire.DIRECTION: _sent(np.full_like(W, np.nan))},
-    "infinity": {wire.DIRECTION: _sent(np.full_like(W, np.inf))},
-    "shape": {wire.DIRECTION: _sent(np.zeros(FEATURES + 1, np.float32))},
-    "dtype": {wire.DIRECTION: _sent(W.astype(np.float64))},
-    "integers": {wire.DIRECTION: _sent(W.astype(np.int32))},
-    "absurd size": {wire.DIRECTION: _sent(np.zeros(10**6, np.float32))},
-    "a lie about its shape": {wire.DIRECTION: _sent(W, _npy(np.zeros((FEATURES, 2), np.float32)))},
-    "a claim of a huge array": {wire.DIRECTION: _sent(W, _claim((10**12,)))},
-    "fewer numbers than it claims": {wire.DIRECTION: _sent(W, _claim(W.shape))},
-    "absurd numbers": {wire.DIRECTION: _sent(np.full_like(W, 3e38))},
-    "a pickle": {wire.DIRECTION: _sent(W, pickle.dumps(W))},
-    "a pickled array": {wire.DIRECTION: _sent(W, _npy(np.array([{"a": 1}, 2, 3], dtype=object), allow_pickle=True))},
-    "garbage": {wire.DIRECTION: _sent(W, b"garbage")},
+    "NaN": {wire.DIRECTION: _array_record(np.full_like(W, np.nan))},
+    "infinity": {wire.DIRECTION: _array_record(np.full_like(W, np.inf))},
+    "shape": {wire.DIRECTION: _array_record(np.zeros(FEATURES + 1, np.float32))},
+    "dtype": {wire.DIRECTION: _array_record(W.astype(np.float64))},
+    "integers": {wire.DIRECTION: _array_record(W.astype(np.int32))},
+    "too many values": {wire.DIRECTION: _array_record(np.zeros(10**6, np.float32))},
+    "false shape": {wire.DIRECTION: _array_record(W, _npy(np.zeros((FEATURES, 2), np.float32)))},
+    "header of a huge array": {wire.DIRECTION: _array_record(W, _npy_header((10**12,)))},
+    "truncated data": {wire.DIRECTION: _array_record(W, _npy_header(W.shape))},
+    "huge values": {wire.DIRECTION: _array_record(np.full_like(W, 3e38))},
+    "a pickle": {wire.DIRECTION: _array_record(W, pickle.dumps(W))},
+    "a pickled array": {
+        wire.DIRECTION: _array_record(W, _npy(np.array([{"a": 1}, 2, 3], dtype=object), allow_pickle=True))
+    },
+    "garbage": {wire.DIRECTION: _array_record(W, b"garbage")},
     "other names": {wire.DIRECTION: ArrayRecord({"v": Array(W)})},
     "more arrays": {wire.DIRECTION: ArrayRecord({"w": Array(W), "v": Array(W)})},
     "no arrays": {wire.DIRECTION: MetricRecord({"w": 0.0})},
@@ -92,17 +94,17 @@ BAD_DIRECTIONS = {
 BAD_REPORTS = {
     "NaN": {wire.VALUES: MetricRecord({"objective": float("nan"), "constraint": 0.0})},
     "infinity": {wire.VALUES: MetricRecord({"objective": 0.0, "constraint": float("inf")})},
-    "absurd": {wire.VALUES: MetricRecord({"objective": 1e30, "constraint": 0.0})},
+    "huge value": {wire.VALUES: MetricRecord({"objective": 1e30, "constraint": 0.0})},
     "too many": {wire.VALUES: MetricRecord({"objective": 0.0, "constraint": [0.0, 0.0]})},
     "half": {wire.VALUES: MetricRecord({"objective": 0.0})},
-    "words": {wire.VALUES: ConfigRecord({"objective": "small", "constraint": "met"})},
+    "text": {wire.VALUES: ConfigRecord({"objective": "small", "constraint": "met"})},
     "nothing": {},
 }
 LOST = ("silent", "raises", "gone")
 
 
 class FaultyGrid(InProcessGrid):
-    """A grid with faults on demand: ``faults`` maps (client's index, kind of message) to what goes wrong."""
+    """A grid that injects faults: ``faults`` maps (client index, message type) to the fault."""
 
     def __init__(self, app, nodes, **options):
         super().__init__(app, nodes, **options)
@@ -121,7 +123,7 @@ class FaultyGrid(InProcessGrid):
             return None
         if fault == "raises":
             return Message(Error(2, "Traceback\nValueError: no"), reply_to=message)
-        if fault == "gone":  # as Flower tells it: from itself
+        if fault == "gone":  # as Flower reports it: with itself as the source
             reply = Message(Error(5, "Node unavailable"), reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = 1
             return reply

@@ -1,4 +1,4 @@
-"""The Flower engine: the same trajectory as the compiled one, the same rules, the same folder."""
+"""The Flower engine: trajectories, methods and run folders match the compiled engine."""
 
 import math
 
@@ -33,8 +33,8 @@ def cancer():
     return breast_cancer(4)
 
 
-def same(a, b, tolerance):
-    """Two runs took the same course."""
+def assert_same_run(a, b, tolerance):
+    """Assert that two runs have the same trajectory."""
     for name in ("objective", "constraint", "criterion"):
         np.testing.assert_allclose(getattr(b.history, name), getattr(a.history, name), atol=tolerance)
     np.testing.assert_array_equal(b.history.feasible, a.history.feasible)
@@ -51,12 +51,12 @@ def same(a, b, tolerance):
     assert b.names == a.names
 
 
-COURSES = ((1, 1.0), (5, 0.5))
-"""One local step and all clients; five, and half of the clients."""
+SETTINGS = ((1, 1.0), (5, 0.5))
+"""One local step with all clients, and five with half of the clients."""
 
 
-def same_course(data, engine, local_steps, share):
-    """Fifty rounds in both branches."""
+def check_same_trajectory(data, engine, local_steps, share):
+    """Compare fifty rounds that include both branches."""
     request = {
         "rounds": 50,
         "local_steps": local_steps,
@@ -67,12 +67,12 @@ def same_course(data, engine, local_steps, share):
     }
     compiled = flat.solve(data.problem, data.train, RULE, record_clients=True, **request)
     assert 0.1 < compiled.history.switch_share < 0.9
-    same(compiled, flat.solve(data.problem, data.train, RULE, engine=engine, **request), 1e-6)
+    assert_same_run(compiled, flat.solve(data.problem, data.train, RULE, engine=engine, **request), 1e-6)
 
 
-@pytest.mark.parametrize(("local_steps", "share"), [pytest.param(*COURSES[0], marks=pytest.mark.slow), *COURSES[1:]])
-def test_flowers_grid_in_process_takes_the_compiled_course(cancer, local_steps, share):
-    same_course(cancer, "grid", local_steps, share)
+@pytest.mark.parametrize(("local_steps", "share"), [pytest.param(*SETTINGS[0], marks=pytest.mark.slow), *SETTINGS[1:]])
+def test_in_process_grid_matches_compiled_engine(cancer, local_steps, share):
+    check_same_trajectory(cancer, "grid", local_steps, share)
 
 
 @pytest.mark.parametrize(
@@ -90,24 +90,24 @@ def test_flowers_grid_in_process_takes_the_compiled_course(cancer, local_steps, 
     ],
     ids=lambda method: type(method).__name__,
 )
-def test_any_rule_runs_over_flower(cancer, method):
+def test_all_methods_run_over_flower(cancer, method):
     request = {"rounds": 12, "local_steps": 2, "batch_size": None, "eval_every": 6}
     compiled = flat.solve(cancer.problem, cancer.train, method, record_clients=True, **request)
-    same(compiled, flat.solve(cancer.problem, cancer.train, method, engine="grid", **request), 2e-6)
+    assert_same_run(compiled, flat.solve(cancer.problem, cancer.train, method, engine="grid", **request), 2e-6)
 
 
 @pytest.mark.slow
-def test_several_constraints_and_a_pooled_one_over_flower():
+def test_several_and_pooled_constraints_over_flower():
     rows = {"x": np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)}
     clients = ss.ClientData.from_arrays(rows, np.arange(40) % 4)
 
     def objective(params, batch):
         return jnp.average(((batch["x"] - params["a"]) ** 2).sum(axis=1), weights=batch["weight"])
 
-    def two(params, batch):
+    def constraints(params, batch):
         return jnp.stack([params["a"].sum() - 0.2, jnp.average(batch["x"][:, 0], weights=batch["weight"]) - 0.1])
 
-    problem = ss.Problem(objective, two, {"a": jnp.ones(2)}, ss.Ball(3.0))
+    problem = ss.Problem(objective, constraints, {"a": jnp.ones(2)}, ss.Ball(3.0))
     method = ss.SoftmaxSGM(alpha=5.0, step_size=0.1, tolerance=0.1)
     request = {"rounds": 15, "batch_size": None, "eval_every": 5}
     a, b = (
@@ -138,14 +138,14 @@ def class_loss(module, batch, label):
 
 
 def torch_clients(data, **options):
-    """The Neyman–Pearson problem's clients in PyTorch; the module's only weight is the linear one."""
+    """Clients of the Neyman–Pearson problem in PyTorch, with a linear module."""
     ends = np.cumsum(data.sizes)
     columns = {key: np.array(column) for key, column in data.rows.columns.items()}
 
-    def factory(context):
-        i = int(context.node_config["partition-id"])
-        own = slice(ends[i] - data.sizes[i], ends[i])
-        x, y = (torch.from_numpy(columns[key][own]) for key in ("x", "y"))
+    def factory(make_context):
+        i = int(make_context.node_config["partition-id"])
+        rows = slice(ends[i] - data.sizes[i], ends[i])
+        x, y = (torch.from_numpy(columns[key][rows]) for key in ("x", "y"))
         module = torch.nn.Linear(x.shape[1], 1, bias=False)
         return fl.TorchClient(
             module,
@@ -160,35 +160,35 @@ def torch_clients(data, **options):
 
 
 @pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 5])
-def test_pytorch_clients_take_jax_clients_course(cancer, local_steps):
+def test_pytorch_clients_match_jax_clients(cancer, local_steps):
     request = {"rounds": 50, "local_steps": local_steps, "batch_size": None, "eval_every": 0}
-    ours = flat.solve(cancer.problem, cancer.train, RULE, record_clients=True, **request)
+    jax_result = flat.solve(cancer.problem, cancer.train, RULE, record_clients=True, **request)
     strategy = fl.SwitchingStrategy(RULE, local_steps=local_steps)
     features = cancer.problem.start.shape[0]
     start = wire.to_record({"weight": np.zeros((1, features), np.float32)})
     strategy.start(fl.InProcessGrid(torch_clients(cancer.train), 4), start, 50)
-    theirs = strategy.result
-    assert 0.1 < ours.history.switch_share < 0.9
-    np.testing.assert_array_equal(theirs.history.feasible, ours.history.feasible)
-    np.testing.assert_allclose(theirs.history.criterion, ours.history.criterion, atol=1e-5)
-    np.testing.assert_allclose(np.asarray(theirs.last["weight"])[0], ours.last, atol=1e-5)
+    torch_result = strategy.result
+    assert 0.1 < jax_result.history.switch_share < 0.9
+    np.testing.assert_array_equal(torch_result.history.feasible, jax_result.history.feasible)
+    np.testing.assert_allclose(torch_result.history.criterion, jax_result.history.criterion, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(torch_result.last["weight"])[0], jax_result.last, atol=1e-5)
 
 
-def test_a_torch_optimiser_and_a_loader_and_a_plain_dataset(cancer):
-    """With SGD as the optimiser the direction is that of plain steps; seeds decide batches, nothing else does."""
+def test_torch_optimizer_loader_and_dataset(cancer):
+    """SGD as the optimizer gives the default direction, and batches depend on the seed only."""
     features = cancer.problem.start.shape[0]
     start = wire.to_record({"weight": np.zeros((1, features), np.float32)})
 
-    def last(**options):
+    def final_weight(**options):
         strategy = fl.SwitchingStrategy(RULE, local_steps=3, seed=7)
         strategy.start(fl.InProcessGrid(torch_clients(cancer.train, **options), 4), start, 5)
         return np.asarray(strategy.result.last["weight"])
 
-    plain = last(batch_size=64)
-    np.testing.assert_allclose(last(batch_size=64, optimizer=torch.optim.SGD), plain, atol=1e-5)
+    reference = final_weight(batch_size=64)
+    np.testing.assert_allclose(final_weight(batch_size=64, optimizer=torch.optim.SGD), reference, atol=1e-5)
     torch.manual_seed(1)
-    np.testing.assert_array_equal(last(batch_size=64), plain)
-    assert np.abs(last(batch_size=64, optimizer=torch.optim.Adam) - plain).max() > 1e-3
+    np.testing.assert_array_equal(final_weight(batch_size=64), reference)
+    assert np.abs(final_weight(batch_size=64, optimizer=torch.optim.Adam) - reference).max() > 1e-3
 
     class Rows(Dataset):
         def __len__(self):
@@ -205,16 +205,16 @@ def test_a_torch_optimiser_and_a_loader_and_a_plain_dataset(cancer):
         client = fl.TorchClient(torch.nn.Linear(2, 1), value, value, data, name="rows", batch_size=4)
         params = fl.parameters(torch.nn.Linear(2, 1))
         state = torch.get_rng_state()
-        first, again = (client.report(params, task) for _ in range(2))
-        assert first == again
+        first, repeated = (client.report(params, task) for _ in range(2))
+        assert first == repeated
         assert client.report(params, task._replace(round=4)) != first
         loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
         a, b = (client.update(params, task, loss) for _ in range(2))
         np.testing.assert_array_equal(a["weight"], b["weight"])
-        assert torch.equal(torch.get_rng_state(), state)  # the user's own generator is left alone
+        assert torch.equal(torch.get_rng_state(), state)  # the user's generator is unchanged
 
 
-def test_dropout_and_frozen_weights_and_missing_classes():
+def test_dropout_frozen_weights_and_missing_classes():
     module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
     module[0].weight.requires_grad_(False)
     assert set(fl.parameters(module)) == {"0.bias", "2.weight", "2.bias"}
@@ -229,12 +229,12 @@ def test_dropout_and_frozen_weights_and_missing_classes():
     assert client.report(params, task) == client.report(params, task)  # no dropout in values
     assert client.report(params, task).constraint == [-math.inf]
     of_nothing = client.update(params, task, LocalLoss(0.0, np.ones(1), 0.0, 0.0))
-    assert not any(part.any() for part in of_nothing.values())
+    assert not any(array.any() for array in of_nothing.values())
     with pytest.raises(ValueError, match="the module's are"):
         client.report({"other": np.zeros(1)}, task)
 
 
-def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
+def test_scalar_params_and_batch_sizes_over_flower():
     rows = {"x": np.arange(24, dtype=np.float32)}
     clients = ss.ClientData.from_arrays(rows, np.arange(24) % 3)
 
@@ -252,52 +252,52 @@ def test_numbers_without_a_shape_and_other_batch_sizes_over_flower():
     np.testing.assert_array_equal(b.history.gradient_evaluations, a.history.gradient_evaluations)
 
 
-def test_batches_depend_on_seed_name_and_round_alone(cancer):
+def test_batches_depend_on_seed_name_and_round_only(cancer):
     rows = {key: np.array(column)[:50] for key, column in cancer.train.rows.columns.items()}
     params = flatten_params(cancer.problem.start + 0.1)
     first = fl.Task(0, 0, 1, 0.1, True)
 
-    def reported(name, task):
+    def report(name, task):
         return fl.JaxClient(cancer.problem, rows, name=name, batch_size=8).report(params, task).objective
 
-    assert reported("a", first) == reported("a", first)
-    others = [("b", first), ("a", first._replace(round=1)), ("a", first._replace(seed=1))]
-    assert len({reported("a", first), *(reported(*other) for other in others)}) == 4
+    assert report("a", first) == report("a", first)
+    other_requests = [("b", first), ("a", first._replace(round=1)), ("a", first._replace(seed=1))]
+    assert len({report("a", first), *(report(*request) for request in other_requests)}) == 4
 
 
-def test_trees_travel_by_name():
+def test_pytrees_are_sent_by_name():
     nested = {"a": [jnp.ones(2), {"b": jnp.zeros((1, 3))}]}
-    again = unflatten_params(wire.from_record(wire.to_record(flatten_params(nested))), nested)
-    np.testing.assert_array_equal(again["a"][1]["b"], nested["a"][1]["b"])
+    restored = unflatten_params(wire.from_record(wire.to_record(flatten_params(nested))), nested)
+    np.testing.assert_array_equal(restored["a"][1]["b"], nested["a"][1]["b"])
     assert set(flatten_params({"0.weight": np.ones(2)})) == {"0.weight"}
     assert flatten_params(jnp.ones(2)).keys() == {""}
 
 
-def test_a_report_carries_two_numbers_and_the_second_exchange_one_bit(cancer):
-    seen = []
+def test_message_contents(cancer):
+    messages = []
 
     class Watching(fl.InProcessGrid):
         def deliver(self, message):
             reply = super().deliver(message)
-            seen.append((message, reply))
+            messages.append((message, reply))
             return reply
 
     strategy = fl.SwitchingStrategy(RULE)
     strategy.start(Watching(quadratics(3), 3), zeros(), 2)
-    by_kind = {m.metadata.message_type: (m.content, r.content) for m, r in seen}
-    asked, told = by_kind[wire.REPORT]
-    assert list(asked[wire.PARAMS]) == ["w"]
-    assert dict(told[wire.VALUES]).keys() == {"objective", "constraint"}
-    assert all(isinstance(value, float) for value in told[wire.VALUES].values())
-    asked, told = by_kind[wire.UPDATE]
-    assert list(asked) == [wire.DECISION]
-    assert list(asked[wire.DECISION]) == ["feasible"]
-    assert isinstance(asked[wire.DECISION]["feasible"], bool)
-    assert list(told) == [wire.DIRECTION]
-    assert told[wire.DIRECTION]["w"].shape == (FEATURES,)
+    by_kind = {m.metadata.message_type: (m.content, r.content) for m, r in messages}
+    requests, replies = by_kind[wire.REPORT]
+    assert list(requests[wire.PARAMS]) == ["w"]
+    assert dict(replies[wire.VALUES]).keys() == {"objective", "constraint"}
+    assert all(isinstance(value, float) for value in replies[wire.VALUES].values())
+    requests, replies = by_kind[wire.UPDATE]
+    assert list(requests) == [wire.DECISION]
+    assert list(requests[wire.DECISION]) == ["feasible"]
+    assert isinstance(requests[wire.DECISION]["feasible"], bool)
+    assert list(replies) == [wire.DIRECTION]
+    assert replies[wire.DIRECTION]["w"].shape == (FEATURES,)
 
 
-def test_it_is_a_strategy_of_flower_and_start_takes_its_arguments():
+def test_strategy_implements_flower_interface():
     strategy, iterates = fl.SwitchingStrategy(RULE), {}
 
     def evaluate(k, arrays):
@@ -323,49 +323,49 @@ def test_it_is_a_strategy_of_flower_and_start_takes_its_arguments():
             hook(1, [])
 
 
-def test_the_average_is_of_the_feasible_iterates_and_start_returns_it():
+def test_start_returns_average_of_feasible_iterates():
     iterates = [np.zeros(FEATURES)]
-    keep = lambda chunk: iterates.append(np.asarray(chunk.state.params["w"]))  # noqa: E731
-    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), callbacks=[keep])
+    record = lambda chunk: iterates.append(np.asarray(chunk.state.params["w"]))  # noqa: E731
+    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), callbacks=[record])
     finished = strategy.start(fl.InProcessGrid(quadratics(3), 3), zeros(), 30)
-    before = np.stack(iterates[:-1])  # w_0 to w_29
+    iterates_before_step = np.stack(iterates[:-1])  # w_0 to w_29
     feasible = strategy.result.history.feasible
     assert 0 < feasible.sum() < 30
-    np.testing.assert_allclose(strategy.result.params["w"], before[feasible].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(strategy.result.params["w"], iterates_before_step[feasible].mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(finished.arrays["w"].numpy(), strategy.result.params["w"])
     assert len(finished.train_metrics_clientapp) == 30
 
 
-def test_sampling_is_ours_and_seeded():
-    def asked(seed):
+def test_client_sampling_is_seeded():
+    def sampled_clients(seed):
         strategy = fl.SwitchingStrategy(RULE, participation=0.4, seed=seed)
         strategy.start(fl.InProcessGrid(quadratics(10), 10), zeros(), 8)
         return strategy.result.history.per_client.clients
 
-    np.random.seed(0)  # noqa: NPY002 (whatever others do to the global generator)
-    one, two = asked(0), asked(0)
-    np.testing.assert_array_equal(one, two)
-    assert (asked(1) != one).any()
-    assert one.shape == (8, 4)
-    assert all(len(set(row)) == 4 for row in one.tolist())
+    np.random.seed(0)  # noqa: NPY002 (the global generator must have no effect)
+    first, second = sampled_clients(0), sampled_clients(0)
+    np.testing.assert_array_equal(first, second)
+    assert (sampled_clients(1) != first).any()
+    assert first.shape == (8, 4)
+    assert all(len(set(row)) == 4 for row in first.tolist())
 
 
-def test_directions_are_clipped_by_the_client_and_again_by_the_server(monkeypatch):
-    def course():
+def test_directions_are_clipped_by_client_and_server(monkeypatch):
+    def run():
         strategy = fl.SwitchingStrategy(
             ss.SoftmaxSGM(alpha=5.0, step_size=1.0, tolerance=100.0), clip_norm=0.01, average_last=0.1
         )
         strategy.start(fl.InProcessGrid(quadratics(3), 3), zeros(), 4)
         return np.linalg.norm(strategy.result.last["w"])
 
-    assert 0.02 < course() <= 0.04 + 1e-6
+    assert 0.02 < run() <= 0.04 + 1e-6
     monkeypatch.setattr(
         "softswitch.flower.client.clip_direction", lambda direction, limit: direction
-    )  # clients that do not
-    assert course() <= 0.04 + 1e-6
+    )  # clients that do not clip
+    assert run() <= 0.04 + 1e-6
 
 
-def test_a_run_goes_on_from_its_checkpoint_exactly(tmp_path):
+def test_resume_is_exact(tmp_path):
     def run(checkpoints=None, callbacks=(), grid=None):
         strategy = fl.SwitchingStrategy(
             RULE, participation=0.5, checkpoints=checkpoints, callbacks=callbacks, local_steps=2, seed=3
@@ -373,7 +373,7 @@ def test_a_run_goes_on_from_its_checkpoint_exactly(tmp_path):
         strategy.start(grid or fl.InProcessGrid(quadratics(6, batch_size=4), 6), zeros(), 20)
         return strategy.result
 
-    whole = run()
+    uninterrupted = run()
     rounds = []
 
     def die(chunk):
@@ -384,25 +384,25 @@ def test_a_run_goes_on_from_its_checkpoint_exactly(tmp_path):
     with pytest.raises(RuntimeError, match="dies"):
         run(ss.Checkpoints(tmp_path, every=0), [die])
     grid = fl.InProcessGrid(quadratics(6, batch_size=4), 6)
-    again = run(ss.Checkpoints(tmp_path, every=0), [lambda chunk: rounds.append(chunk.round)], grid)
-    assert rounds[9] == 9  # at most one lost round: the ninth was not saved yet
-    np.testing.assert_array_equal(again.params["w"], whole.params["w"])
-    np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
-    np.testing.assert_array_equal(again.history.per_client.outcomes, whole.history.per_client.outcomes)
-    assert again.names == whole.names
-    other = fl.SwitchingStrategy(RULE, seed=4, checkpoints=ss.Checkpoints(tmp_path))
+    resumed = run(ss.Checkpoints(tmp_path, every=0), [lambda chunk: rounds.append(chunk.round)], grid)
+    assert rounds[9] == 9  # at most one lost round: round 9 was not saved yet
+    np.testing.assert_array_equal(resumed.params["w"], uninterrupted.params["w"])
+    np.testing.assert_array_equal(resumed.history.criterion, uninterrupted.history.criterion)
+    np.testing.assert_array_equal(resumed.history.per_client.outcomes, uninterrupted.history.per_client.outcomes)
+    assert resumed.names == uninterrupted.names
+    other_seed = fl.SwitchingStrategy(RULE, seed=4, checkpoints=ss.Checkpoints(tmp_path))
     with pytest.raises(ValueError, match="another run: its seed is 3, not 4"):
-        other.start(grid, zeros(), 20)
+        other_seed.start(grid, zeros(), 20)
 
 
-def context(**config):
+def make_context(**config):
     return Context(1, 0, {}, RecordDict(), config)
 
 
-def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path, capsys):
+def test_server_app_writes_run_folder(tmp_path, capsys):
     held_out = {"x": np.random.default_rng(3).normal(size=(200, FEATURES)).astype(np.float32)}
     app = fl.server_app(RULE, {"w": np.zeros(FEATURES, np.float32)}, rounds=6, name="quadratics", eval_every=2)
-    app(fl.InProcessGrid(quadratics(3, held_out=held_out), 3), context(out=str(tmp_path), rounds=8))
+    app(fl.InProcessGrid(quadratics(3, held_out=held_out), 3), make_context(out=str(tmp_path), rounds=8))
     (run,) = find_runs(tmp_path)
     assert run.name.startswith("quadratics-")
     assert run.about["rounds"] == 8
@@ -411,12 +411,14 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     np.testing.assert_array_equal(run.history.full_rounds, [0, 2, 4, 6])
     assert run.clients["client"] == ["site 0", "site 1", "site 2"]
     assert run.clients["rows"] == [8, 8, 8]
-    assert [one["client"] for one in run.certificate["clients"]] == ["site 0", "site 1", "site 2"]
-    apart = np.asarray(run.params["['w']"]) - held_out["x"]
-    wanted = mean_interval(0.5 * np.square(apart).sum(axis=1), ErrorLevels(0.05 / 3, 0.05, 0.0), None)  # three sites
-    found = run.certificate["clients"][0]["objective"]
-    assert found["rows"] == 200
-    np.testing.assert_allclose([found["lower"], found["upper"]], [wanted.lower, wanted.upper], rtol=1e-5)
+    assert [client["client"] for client in run.certificate["clients"]] == ["site 0", "site 1", "site 2"]
+    difference = np.asarray(run.params["['w']"]) - held_out["x"]
+    expected = mean_interval(
+        0.5 * np.square(difference).sum(axis=1), ErrorLevels(0.05 / 3, 0.05, 0.0), None
+    )  # three sites
+    interval = run.certificate["clients"][0]["objective"]
+    assert interval["rows"] == 200
+    np.testing.assert_allclose([interval["lower"], interval["upper"]], [expected.lower, expected.upper], rtol=1e-5)
     assert run.params["['w']"].shape == (FEATURES,)
     assert run.settings["run.rounds"] == 8
     assert run.settings["strategy.eval_every"] == 2
@@ -426,52 +428,56 @@ def test_server_app_writes_the_same_folder_with_certificate_and_report(tmp_path,
     assert "Run folder" in capsys.readouterr().err
 
 
-def test_server_app_resumes_what_was_not_finished(tmp_path):
+def test_server_app_resumes_unfinished_run(tmp_path):
     class Dies(fl.InProcessGrid):
         def push_messages(self, messages):
             messages = list(messages)
             if any(message.metadata.group_id == "4" for message in messages):
-                raise OSError("the server's machine is gone")
+                raise OSError("the server has failed")
             return super().push_messages(messages)
 
     start = {"w": np.zeros(FEATURES, np.float32)}
     with pytest.raises(ValueError, match="there is none"):
-        fl.server_app(RULE, start)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
-    with pytest.raises(OSError, match="gone"):
-        fl.server_app(RULE, start, rounds=8)(Dies(quadratics(3), 3), context(out=str(tmp_path)))
+        fl.server_app(RULE, start)(fl.InProcessGrid(quadratics(3), 3), make_context(out=str(tmp_path), resume=True))
+    with pytest.raises(OSError, match="the server has failed"):
+        fl.server_app(RULE, start, rounds=8)(Dies(quadratics(3), 3), make_context(out=str(tmp_path)))
     (run,) = find_runs(tmp_path)
     assert not run.finished
     assert "token" not in (run.folder / "run.json").read_text()
-    older = tmp_path / "federated-19990101-000000"
-    older.mkdir()
-    write_json(older / "run.json", run.about | {"started": "1999-01-01T00:00:00+00:00"})
-    # Its own rounds count, not those asked for now.
-    fl.server_app(RULE, start, rounds=9)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path), resume=True))
+    older_folder = tmp_path / "federated-19990101-000000"
+    older_folder.mkdir()
+    write_json(older_folder / "run.json", run.about | {"started": "1999-01-01T00:00:00+00:00"})
+    # The rounds of the resumed run apply, not the requested rounds.
+    fl.server_app(RULE, start, rounds=9)(
+        fl.InProcessGrid(quadratics(3), 3), make_context(out=str(tmp_path), resume=True)
+    )
     run = open_run(run.folder)
     assert run.about["rounds"] == 8
-    assert not open_run(older).finished
-    fl.server_app(RULE, start, rounds=8)(fl.InProcessGrid(quadratics(3), 3), context(out=str(tmp_path / "whole")))
-    (whole,) = find_runs(tmp_path / "whole")
-    np.testing.assert_array_equal(run.params["['w']"], whole.params["['w']"])
+    assert not open_run(older_folder).finished
+    fl.server_app(RULE, start, rounds=8)(fl.InProcessGrid(quadratics(3), 3), make_context(out=str(tmp_path / "whole")))
+    (uninterrupted,) = find_runs(tmp_path / "whole")
+    np.testing.assert_array_equal(run.params["['w']"], uninterrupted.params["['w']"])
     assert open_run(run.folder).finished
 
 
-def test_certificates_of_clients_are_those_of_certify(cancer):
-    """One client each way, the same rows: the intervals agree."""
+def test_client_certificates_match_certify(cancer):
+    """The intervals of NumPy and PyTorch clients match those of certify for the same rows."""
     sizes = np.cumsum(cancer.test.sizes)
     rows = [
         {key: np.array(column)[end - size : end] for key, column in cancer.test.rows.columns.items()}
         for end, size in zip(sizes, cancer.test.sizes, strict=True)
     ]
     params = cancer.problem.start + 0.1
-    for name, own in zip(cancer.test.names, rows, strict=True):
-        alone = ss.ClientData.from_list([own], names=[name])
-        wanted = ss.certify(params, cancer.problem, alone, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)).clients[0]
-        client = fl.JaxClient(cancer.problem, own, name=str(name), batch_size=None, held_out=own)
+    for name, client_rows in zip(cancer.test.names, rows, strict=True):
+        single_client = ss.ClientData.from_list([client_rows], names=[name])
+        expected = ss.certify(
+            params, cancer.problem, single_client, 0.9, tolerance=0.3, constraint_range=(0.0, 50.0)
+        ).clients[0]
+        client = fl.JaxClient(cancer.problem, client_rows, name=str(name), batch_size=None, held_out=client_rows)
         error = 0.1
-        found = client.certify(flatten_params(params), ErrorLevels(error, error, math.nan), [None, (0.0, 50.0)])
-        np.testing.assert_allclose(found[1].upper, wanted.constraints[0].upper, rtol=1e-6)
-        x, y = (torch.from_numpy(own[key]) for key in ("x", "y"))
+        intervals = client.certify(flatten_params(params), ErrorLevels(error, error, math.nan), [None, (0.0, 50.0)])
+        np.testing.assert_allclose(intervals[1].upper, expected.constraints[0].upper, rtol=1e-6)
+        x, y = (torch.from_numpy(client_rows[key]) for key in ("x", "y"))
 
         def loss(module, batch, label):
             rows = batch[1] == label
@@ -479,7 +485,7 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
                 return torch.tensor(-torch.inf)
             return class_loss(module, batch, label)
 
-        theirs = fl.TorchClient(
+        torch_client = fl.TorchClient(
             torch.nn.Linear(x.shape[1], 1, bias=False),
             lambda m, b, loss=loss: loss(m, b, 0),
             lambda m, b, loss=loss: loss(m, b, 1),
@@ -487,16 +493,16 @@ def test_certificates_of_clients_are_those_of_certify(cancer):
             name=str(name),
             held_out=TensorDataset(x, y),
         )
-        told = theirs.certify(
+        torch_intervals = torch_client.certify(
             {"weight": np.asarray(params)[None]}, ErrorLevels(error, error, math.nan), [None, (0.0, 50.0)]
         )
-        for one, other in zip(told, found, strict=True):
-            np.testing.assert_allclose(one.upper, other.upper, rtol=1e-4)
-            assert one.rows == other.rows
-            assert one.approximate == other.approximate
+        for actual, reference in zip(torch_intervals, intervals, strict=True):
+            np.testing.assert_allclose(actual.upper, reference.upper, rtol=1e-4)
+            assert actual.rows == reference.rows
+            assert actual.approximate == reference.approximate
 
 
-def test_numpy_clients_mix_constraints_and_penalties_by_hand():
+def test_numpy_client_direction_by_hand():
     def f(params, batch):
         return float((params["w"] ** 2).sum()), {"w": 2 * params["w"]}
 
@@ -508,15 +514,15 @@ def test_numpy_clients_mix_constraints_and_penalties_by_hand():
     assert client.constraints == 2
     task = fl.Task(0, 0, 2, 0.1, False)
     loss = LocalLoss(1.0, np.array([0.5, 0.0]), 3.0, 0.5)
-    # First step: 2w + ½∇g₀ + 3(∇g₀ + ∇g₁), since g = (1, 6) > ½; then from w − 0.1 times that, where g₀ = ¼ is within.
+    # First step: 2w + ½∇g₀ + 3(∇g₀ + ∇g₁), since g = (1, 6) > ½; then from w − 0.1 times that, with g₀ = ¼ satisfied.
     first = np.array([4 + 0.5 + 3, 6 + 6])
-    here = start["w"] - 0.1 * first
-    second = np.array([2 * here[0] + 0.5, 2 * here[1] + 6])
+    second_iterate = start["w"] - 0.1 * first
+    second = np.array([2 * second_iterate[0] + 0.5, 2 * second_iterate[1] + 6])
     np.testing.assert_allclose(client.update(start, task, loss)["w"], (first + second) / 2)
 
 
 @pytest.mark.parametrize(
-    ("settings", "wrong"),
+    ("settings", "message"),
     [
         ({"participation": 0.0}, "participation must be a finite number and > 0"),
         ({"min_clients": 0}, "min_clients must be an integer >= 1"),
@@ -526,14 +532,14 @@ def test_numpy_clients_mix_constraints_and_penalties_by_hand():
         ({"callbacks": print}, "callbacks must be a list"),
     ],
 )
-def test_bad_settings_are_refused_before_anything_is_sent(settings, wrong):
-    with pytest.raises((ValueError, TypeError), match=wrong):
+def test_bad_settings_are_rejected_before_sending(settings, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         fl.SwitchingStrategy(RULE, **settings)
-    with pytest.raises((ValueError, TypeError), match=wrong):
+    with pytest.raises((ValueError, TypeError), match=message):
         fl.server_app(RULE, {"w": np.zeros(1)}, **settings)
 
 
-def test_other_bad_input_is_refused(cancer):
+def test_other_bad_input_is_rejected(cancer):
     grid = fl.InProcessGrid(quadratics(2), 2)
     for name in ("train_config", "evaluate_config"):
         with pytest.raises(ValueError, match=f"{name} must be empty"):
@@ -553,31 +559,33 @@ def test_other_bad_input_is_refused(cancer):
         fl.SwitchingStrategy(RULE, wait=0.1).start(grid, zeros(), 2)
 
 
-def test_a_result_over_flower_is_saved_and_gone_on_from_like_any_other(tmp_path):
-    """Nested parameters and Adam's moments: the server's state comes back in the problem's own structure."""
-    few = breast_cancer(3)
+def test_flower_result_can_be_saved_and_continued(tmp_path):
+    """The server's state with nested parameters and Adam's moments is restored in the problem's structure."""
+    data = breast_cancer(3)
     start = {"layers": [jnp.zeros(31)], "shift": (jnp.float32(0.0),)}
 
-    def moved(function):
+    def shifted(function):
         return lambda w, batch: function(w["layers"][0] + w["shift"][0], batch)
 
-    problem = ss.Problem(moved(few.problem.objective), moved(few.problem.constraint), start)
+    problem = ss.Problem(shifted(data.problem.objective), shifted(data.problem.constraint), start)
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.05, tolerance=0.2, optimizer=optax.adam)
     options = {"rounds": 6, "batch_size": None, "eval_every": 0}
-    grid = flat.solve(problem, few.train, method, engine="grid", **options)
+    grid = flat.solve(problem, data.train, method, engine="grid", **options)
     write_result(tmp_path, grid)
     np.testing.assert_array_equal(open_run(tmp_path).restore_params(start)["layers"][0], grid.params["layers"][0])
-    compiled = flat.solve(problem, few.train, method, **options)
-    on = [flat.solve(problem, few.train, method, warm_start=one, **options).last for one in (grid, compiled)]
-    for last in on:
-        np.testing.assert_allclose(last["layers"][0], on[-1]["layers"][0], atol=1e-5)
-        np.testing.assert_allclose(last["shift"][0], on[-1]["shift"][0], atol=1e-5)
+    compiled = flat.solve(problem, data.train, method, **options)
+    continued = [
+        flat.solve(problem, data.train, method, warm_start=result, **options).last for result in (grid, compiled)
+    ]
+    for last in continued:
+        np.testing.assert_allclose(last["layers"][0], continued[-1]["layers"][0], atol=1e-5)
+        np.testing.assert_allclose(last["shift"][0], continued[-1]["shift"][0], atol=1e-5)
 
 
-def test_columns_may_have_any_name():
-    """Also those of a function's own arguments, where rows are written for the workers."""
-    two = ss.ClientData.from_arrays({"file": np.ones(2), "allow_pickle": np.zeros(2)}, client=["a", "b"])
+def test_column_names_are_unrestricted():
+    """Columns can have the names of arguments of the functions that write rows for the workers."""
+    clients = ss.ClientData.from_arrays({"file": np.ones(2), "allow_pickle": np.zeros(2)}, client=["a", "b"])
     problem = ss.Problem(lambda w, b: (w - b["file"][0]) ** 2, lambda w, b: b["allow_pickle"][0] - 1 + 0 * w, 0.0)
     options = {"rounds": 2, "batch_size": None}
-    found, grid = (flat.solve(problem, two, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
-    np.testing.assert_allclose(grid.params, found.params, rtol=1e-6)
+    compiled, grid = (flat.solve(problem, clients, RULE, engine=engine, **options) for engine in ("compiled", "grid"))
+    np.testing.assert_allclose(grid.params, compiled.params, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Settings that choose themselves over Flower: the compiled engine's course, kept in checkpoints, whatever is lost."""
+"""Automatic settings over Flower: agreement with the compiled engine, checkpoints and lost messages."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ from softswitch.results.folder import find_runs, open_run, write_result
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 RULE = ss.Automatic(tolerance=0.1)
-MANY = 4
+CLIENTS = 4
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
@@ -31,7 +31,7 @@ def run(grid, rounds=100, method=RULE, **settings):
     return strategy.result
 
 
-def test_the_grid_chooses_as_the_compiled_engine_does():
+def test_grid_matches_compiled_automatic_run():
     data = breast_cancer(20)
     method = ss.Automatic(tolerance=0.05, method=ss.SoftmaxSGM)
     both = [
@@ -51,8 +51,8 @@ def test_the_grid_chooses_as_the_compiled_engine_does():
 
 @functools.cache
 def smallest_worst(limit):
-    """F of the quadratics at the best w whose sum is at most ``limit``, by many small steps."""
-    x = np.stack([quadratic(i)._data["x"] for i in range(MANY)]).astype(float)
+    """Return the minimum of F over w with a sum of at most ``limit``, by many small steps."""
+    x = np.stack([quadratic(i)._data["x"] for i in range(CLIENTS)]).astype(float)
     noise = np.square(x - x.mean(axis=1, keepdims=True)).sum(axis=2).mean(axis=1) / 2
     w, best = np.zeros(FEATURES), math.inf
     for k in range(20_000):
@@ -64,9 +64,9 @@ def smallest_worst(limit):
 
 
 @pytest.mark.parametrize("local_steps", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_a_tolerance_is_enough(local_steps, caplog):
+def test_tolerance_alone_is_sufficient(local_steps, caplog):
     with caplog.at_level(logging.INFO, "softswitch.flower"):
-        result = run(fl.InProcessGrid(quadratics(MANY), MANY), 150, local_steps=local_steps)
+        result = run(fl.InProcessGrid(quadratics(CLIENTS), CLIENTS), 150, local_steps=local_steps)
     assert result.status.ok, result.status
     assert result.worst_objective <= 1.01 * smallest_worst(0.3)
     assert [cycle.end for cycle in result.restarts] == [40, 150] or [c.end for c in result.restarts] == [40, 97, 150]
@@ -76,8 +76,8 @@ def test_a_tolerance_is_enough(local_steps, caplog):
     assert ("a direction has norm" in caplog.text) == (local_steps > 1)
 
 
-def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
-    """The objective in other units: the clients' step is as many times smaller."""
+def test_local_step_adapts_to_gradient_scale():
+    """If the objective is scaled by a factor, the clients' step is divided by it."""
 
     def scaled(factor):
         def f(params, batch):
@@ -95,19 +95,19 @@ def test_a_direction_of_any_length_makes_local_paths_as_long_as_the_step():
         )
 
     def local(factor):
-        method = run(fl.InProcessGrid(scaled(factor), MANY), 30, local_steps=3).method
+        method = run(fl.InProcessGrid(scaled(factor), CLIENTS), 30, local_steps=3).method
         return method.local_step_size.first, method.step_size.first
 
-    (one, step), (thousandth, same) = local(1.0), local(1000.0)
-    assert step == same
-    np.testing.assert_allclose(one / thousandth, 1000, rtol=0.1)
-    farthest = max(np.linalg.norm(centre(i)) for i in range(MANY))
-    assert step / 3 / (2 * farthest) < one < step / 3 / (farthest / 4)
+    (path, step), (scaled_path, scaled_step) = local(1.0), local(1000.0)
+    assert step == scaled_step
+    np.testing.assert_allclose(path / scaled_path, 1000, rtol=0.1)
+    farthest = max(np.linalg.norm(centre(i)) for i in range(CLIENTS))
+    assert step / 3 / (2 * farthest) < path < step / 3 / (farthest / 4)
 
 
-def test_what_is_told_is_not_chosen():
-    told = ss.Automatic(tolerance=0.1, alpha=7.0, local_step_size=0.03, threshold=0.08)
-    result = run(fl.InProcessGrid(quadratics(MANY), MANY), 30, told, local_steps=2, answer="last")
+def test_given_settings_are_kept():
+    method = ss.Automatic(tolerance=0.1, alpha=7.0, local_step_size=0.03, threshold=0.08)
+    result = run(fl.InProcessGrid(quadratics(CLIENTS), CLIENTS), 30, method, local_steps=2, answer="last")
     assert (result.method.alpha, result.method.local_step_size, result.method.switch_at) == (7.0, 0.03, 0.08)
     assert result.method.alpha_scale == "raw"
     assert result.selected.startswith("last iterate") or result.selected == "the start"
@@ -116,8 +116,10 @@ def test_what_is_told_is_not_chosen():
         fl.SwitchingStrategy(ss.Automatic(tolerance=0.1, constraint_alpha=1.0))
 
 
-def test_with_a_step_size_all_else_is_as_in_the_paper():
-    result = run(fl.InProcessGrid(quadratics(MANY), MANY), 5, ss.SoftmaxSGM(alpha=100.0, tolerance=0.1, step_size=0.2))
+def test_given_step_size_uses_paper_settings():
+    result = run(
+        fl.InProcessGrid(quadratics(CLIENTS), CLIENTS), 5, ss.SoftmaxSGM(alpha=100.0, tolerance=0.1, step_size=0.2)
+    )
     assert result.restarts == ()
     assert result.method.alpha == 100.0
     assert result.method.switch_at == pytest.approx(0.1 / 1.1)
@@ -125,7 +127,7 @@ def test_with_a_step_size_all_else_is_as_in_the_paper():
 
 
 def reporting_once(i):
-    """Client i with small batches, were it one that cannot report at two iterates on the same."""
+    """Return client i with small batches, without support for reports at two iterates."""
     client = quadratic(i, batch_size=4)
     client.can_repeat_reports = False
     return client
@@ -135,147 +137,150 @@ def reporting_once(i):
     ("make", "smoothing", "corrected"),
     [(quadratic, 0.0, False), (lambda i: quadratic(i, batch_size=4), 0.0, True), (reporting_once, 0.8, False)],
 )
-def test_the_server_remembers_where_not_everyone_takes_part(make, smoothing, corrected):
+def test_memory_is_default_with_partial_participation(make, smoothing, corrected):
     grid = fl.InProcessGrid(simulated(lambda context: make(int(context.node_config["partition-id"]))), 8)
     strategy = fl.SwitchingStrategy(RULE, participation=0.5)
     strategy.start(grid, zeros(), 60)
     assert strategy._run.server.memory.smoothing == smoothing
     assert (strategy.result.state.parts["memory"].forecasts is not None) == corrected
-    assert strategy.result.history.unheard[0] == 0  # they told of the start
+    assert strategy.result.history.unheard[0] == 0  # all clients reported the start
     assert strategy.result.history.per_client.clients.shape == (60, 4)
     assert "memory" not in run(grid, 10, participation=0.5, memory=None).state.parts
 
 
-def test_what_was_chosen_by_clients_that_are_gone_stays(tmp_path):
-    """Only site 0 draws its rows. Without it nobody would think that reports are noisy."""
+def test_resume_keeps_settings_of_absent_clients(tmp_path):
+    """Only site 0 samples rows. Without it, reports would be treated as exact."""
 
     def factory(context):
         i = int(context.node_config["partition-id"])
         return quadratic(i) if i else reporting_once(i)
 
-    def went(grid, rounds):
+    def run_grid(grid, rounds):
         strategy = fl.SwitchingStrategy(RULE, participation=0.5, checkpoints=ss.Checkpoints(tmp_path), wait=0.0)
         strategy.start(grid, zeros(), rounds)
         return strategy._run
 
     grid = fl.InProcessGrid(simulated(factory), 6)
-    assert went(grid, 20).server.memory.smoothing == 0.8
+    assert run_grid(grid, 20).server.memory.smoothing == 0.8
     grid.connected.remove(100)
-    resumed = went(grid, 30)
+    resumed = run_grid(grid, 30)
     assert resumed.server.memory.smoothing == 0.8
     assert not resumed.restarts._exact
 
 
-class Dies(fl.InProcessGrid):
-    """A grid whose server is gone when it would send messages of a round."""
+class FailingGrid(fl.InProcessGrid):
+    """A grid whose server fails when it sends the messages of a round."""
 
     fatal = None
 
     def push_messages(self, messages):
         messages = list(messages)
         if self.fatal in {message.metadata.group_id for message in messages}:
-            raise OSError("the server's machine is gone")
+            raise OSError("the server has failed")
         return super().push_messages(messages)
 
 
-TWO_CYCLES = {"local_steps": 2, "participation": 0.5}
+TWO_RESTARTS = {"local_steps": 2, "participation": 0.5}
 
 
-def dying_grid():
-    return Dies(quadratics(6, batch_size=4), 6)
+def failing_grid():
+    return FailingGrid(quadratics(6, batch_size=4), 6)
 
 
 @pytest.fixture(scope="module")
-def whole():
-    """A run that is not interrupted."""
-    return run(dying_grid(), **TWO_CYCLES)
+def uninterrupted():
+    """An uninterrupted run."""
+    return run(failing_grid(), **TWO_RESTARTS)
 
 
 @pytest.mark.parametrize(
-    "fatal", ["20", "40", *(pytest.param(fatal, marks=pytest.mark.slow) for fatal in ("1", "41", "99"))]
+    "failing_round",
+    ["20", "40", *(pytest.param(failing_round, marks=pytest.mark.slow) for failing_round in ("1", "41", "99"))],
 )
-def test_a_run_goes_on_without_choosing_again(tmp_path, whole, fatal):
-    assert len(whole.restarts) == 2
-    broken = dying_grid()
-    broken.fatal = fatal
-    with pytest.raises(OSError, match="gone"):
-        run(broken, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_CYCLES)
-    fewer = dying_grid()
-    judged = []
-    deliver = fewer.deliver
+def test_resume_does_not_repeat_auto_tuning(tmp_path, uninterrupted, failing_round):
+    assert len(uninterrupted.restarts) == 2
+    first_grid = failing_grid()
+    first_grid.fatal = failing_round
+    with pytest.raises(OSError, match="the server has failed"):
+        run(first_grid, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_RESTARTS)
+    second_grid = failing_grid()
+    evaluation_counts = []
+    deliver = second_grid.deliver
 
-    def watched(message):
-        judged.append(message.metadata.message_type == wire.EVALUATE)
+    def count_evaluations(message):
+        evaluation_counts.append(message.metadata.message_type == wire.EVALUATE)
         return deliver(message)
 
-    fewer.deliver = watched
-    again = run(fewer, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_CYCLES)
-    np.testing.assert_array_equal(again.params["w"], whole.params["w"])
-    np.testing.assert_array_equal(again.history.criterion, whole.history.criterion)
-    assert again.restarts == whole.restarts
-    assert again.method == whole.method
-    assert sum(judged) == 6 * (3 * (1 if int(fatal) >= 40 else 2) + 1)  # the start is not asked about again
+    second_grid.deliver = count_evaluations
+    resumed = run(second_grid, checkpoints=ss.Checkpoints(tmp_path, every=0), **TWO_RESTARTS)
+    np.testing.assert_array_equal(resumed.params["w"], uninterrupted.params["w"])
+    np.testing.assert_array_equal(resumed.history.criterion, uninterrupted.history.criterion)
+    assert resumed.restarts == uninterrupted.restarts
+    assert resumed.method == uninterrupted.method
+    assert sum(evaluation_counts) == 6 * (
+        3 * (1 if int(failing_round) >= 40 else 2) + 1
+    )  # the start is not evaluated again
 
 
-def test_a_finished_run_can_be_made_longer_and_another_request_is_refused(tmp_path):
-    def longer(rounds, method=RULE):
-        return run(fl.InProcessGrid(quadratics(MANY), MANY), rounds, method, checkpoints=ss.Checkpoints(tmp_path))
+def test_finished_run_can_be_extended(tmp_path):
+    def extend(rounds, method=RULE):
+        return run(fl.InProcessGrid(quadratics(CLIENTS), CLIENTS), rounds, method, checkpoints=ss.Checkpoints(tmp_path))
 
-    first = longer(50)
-    more = longer(120)
-    assert more.restarts[0] == first.restarts[0]
-    assert (more.restarts[-1].begin, more.restarts[-1].end) == (50, 120)
-    assert more.worst_objective <= first.worst_objective
+    first = extend(50)
+    extended = extend(120)
+    assert extended.restarts[0] == first.restarts[0]
+    assert (extended.restarts[-1].begin, extended.restarts[-1].end) == (50, 120)
+    assert extended.worst_objective <= first.worst_objective
     with pytest.raises(ValueError, match="rounds must be at least 120"):
-        longer(60)
+        extend(60)
     with pytest.raises(ValueError, match=r"another run: its method is .*tolerance=0\.1.*, not .*tolerance=0\.2"):
-        longer(120, ss.Automatic(tolerance=0.2))
+        extend(120, ss.Automatic(tolerance=0.2))
 
 
-QUICK = [("silent", 1), ("refuses", MANY)]
+QUICK = [("silent", 1), ("refuses", CLIENTS)]
 
 
 @pytest.mark.parametrize(
-    ("fault", "many"),
+    ("fault", "faulty_clients"),
     [
-        pytest.param(fault, many, marks=[] if (fault, many) in QUICK else pytest.mark.slow)
+        pytest.param(fault, faulty_clients, marks=[] if (fault, faulty_clients) in QUICK else pytest.mark.slow)
         for fault in ("silent", "raises", "gone", "refuses")
-        for many in (1, MANY)
+        for faulty_clients in (1, CLIENTS)
     ],
 )
-def test_clients_that_do_not_tell_of_the_start_do_not_end_the_run(fault, many):
-    grid = FaultyGrid(quadratics(MANY), MANY)
-    for i in range(many):
+def test_missing_start_evaluations_do_not_stop_run(fault, faulty_clients):
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
+    for i in range(faulty_clients):
         grid.faults[i, wire.EVALUATE] = fault
 
-    def well_again(chunk):
+    def recover(chunk):
         grid.faults.clear()
 
-    result = run(grid, 100, callbacks=[well_again])
+    result = run(grid, 100, callbacks=[recover])
     assert result.status.ok, result.status
     assert len(result.restarts) == 2
     assert result.worst_objective <= 1.02 * smallest_worst(0.3)
 
 
-def test_nobody_tells_of_any_answer(tmp_path):
-    """Then the best by its reports goes on, and what is not known is not made up."""
-    grid = FaultyGrid(quadratics(MANY), MANY)
-    grid.faults = {(i, wire.EVALUATE): "raises" for i in range(MANY)}
+def test_run_without_evaluations(tmp_path):
+    """The run continues from the best iterate by its reports, and unknown values stay unknown."""
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
+    grid.faults = {(i, wire.EVALUATE): "raises" for i in range(CLIENTS)}
     result = run(grid, 100)
     assert all(math.isnan(cycle.objective) for cycle in result.restarts)
     assert "by its reports" in result.selected
     assert not result.status.ok
     f = max(
-        0.5 * np.square(np.asarray(result.params["w"]) - quadratic(i)._data["x"]).sum(1).mean() for i in range(MANY)
+        0.5 * np.square(np.asarray(result.params["w"]) - quadratic(i)._data["x"]).sum(1).mean() for i in range(CLIENTS)
     )
     assert f <= 1.02 * smallest_worst(0.3)
     write_result(tmp_path, result)
     assert math.isnan(open_run(tmp_path).restarts[0].objective)
 
 
-@pytest.mark.parametrize(("later", "better"), [(0.5, True), (2.0, False)])
-def test_one_who_is_not_there_to_judge_does_not_make_an_answer_look_better(later, better):
-    """At the start site 0 is by far the worst. It tells of nothing else; answers are compared at the others."""
+@pytest.mark.parametrize(("objective_after", "is_better"), [(0.5, True), (2.0, False)])
+def test_absent_client_does_not_improve_evaluation(objective_after, is_better):
+    """Site 0 is by far the worst and reports the start only, so iterates are compared at the other sites."""
 
     class Scripted(fl.InProcessGrid):
         def deliver(self, message):
@@ -284,22 +289,22 @@ def test_one_who_is_not_there_to_judge_does_not_make_an_answer_look_better(later
             first, worst = not message.content[wire.PARAMS]["w"].numpy().any(), message.metadata.dst_node_id == 100
             if worst and not first:
                 return wire.refuse(message, "not today")
-            values = wire.Values(5.0 if worst else 1.0 if first else later, [0.0])
+            values = wire.Values(5.0 if worst else 1.0 if first else objective_after, [0.0])
             return wire.reply(message, **{wire.VALUES: wire.encode_values(values)})
 
-    result = run(Scripted(quadratics(MANY), MANY), 50)
-    assert (result.selected != "the start") == better
-    assert result.restarts[0].better == better
-    assert result.restarts[0].objective == (later if better else 5.0)
+    result = run(Scripted(quadratics(CLIENTS), CLIENTS), 50)
+    assert (result.selected != "the start") == is_better
+    assert result.restarts[0].better == is_better
+    assert result.restarts[0].objective == (objective_after if is_better else 5.0)
 
 
-def test_nobody_is_connected_for_a_while():
-    """Rounds are void, and the cycle goes on; with nobody there at all nothing begins."""
-    grid = FaultyGrid(quadratics(MANY), MANY)
-    everyone = set(grid.connected)
+def test_temporary_loss_of_all_clients():
+    """Rounds are void and the restart continues. Without any client, the run does not start."""
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
+    all_nodes = set(grid.connected)
 
     def come_and_go(chunk):
-        grid.connected = set() if 3 <= chunk.round < 8 or 38 <= chunk.round < 42 else set(everyone)
+        grid.connected = set() if 3 <= chunk.round < 8 or 38 <= chunk.round < 42 else set(all_nodes)
 
     result = run(grid, 100, callbacks=[come_and_go], patience=10)
     assert result.history.void.sum() == 9
@@ -309,17 +314,17 @@ def test_nobody_is_connected_for_a_while():
         run(grid)
 
 
-def test_the_folder_tells_what_was_chosen(tmp_path):
+def test_folder_records_auto_settings(tmp_path):
     app = fl.server_app(RULE, {"w": np.zeros(FEATURES, np.float32)}, rounds=60, confidence=None)
     app(fl.InProcessGrid(quadratics(3), 3), Context(1, 0, {}, RecordDict(), {"out": str(tmp_path)}))
-    (told,) = find_runs(tmp_path)
-    assert told.settings["method.method"] == str(RULE.template)
-    (cycle,) = told.about["restarts"]
+    (stored_run,) = find_runs(tmp_path)
+    assert stored_run.settings["method.method"] == str(RULE.template)
+    (cycle,) = stored_run.about["restarts"]
     assert (cycle["begin"], cycle["end"]) == (0, 60)
-    assert "NormalizedAdam" in told.about["method"]
+    assert "NormalizedAdam" in stored_run.about["method"]
 
 
-def test_batches_that_clients_choose():
+def test_client_batch_sizes():
     assert choose_batches("auto", "same", None, 1000, 31) == (None, None)
     assert choose_batches("auto", "same", None, 10**7, 64) == (MAX_WORK // 64, MAX_WORK // 64 // 3)
     assert choose_batches("auto", "same", None, 10**7, 10**9) == (256, 64)
@@ -334,15 +339,21 @@ def test_batches_that_clients_choose():
         choose_batches(0, "same", None, 20, 1)
 
 
-ONCE, DRAWN = [("auto", None, True), (32, None, True)], [(32, True, False)]
-BY_KIND = {"jax": ONCE + DRAWN, "numpy": ONCE + DRAWN, "torch": ONCE + DRAWN, "loader": ONCE}
-"""A loader draws by itself: it cannot be told to draw with replacement."""
+WITHOUT_REPLACEMENT, WITH_REPLACEMENT = [("auto", None, True), (32, None, True)], [(32, True, False)]
+BY_KIND = {
+    "jax": WITHOUT_REPLACEMENT + WITH_REPLACEMENT,
+    "numpy": WITHOUT_REPLACEMENT + WITH_REPLACEMENT,
+    "torch": WITHOUT_REPLACEMENT + WITH_REPLACEMENT,
+    "loader": WITHOUT_REPLACEMENT,
+}
+"""A loader samples its batches itself, so replacement cannot be configured."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "batch_size", "replace", "all_once"), [(kind, *how) for kind, hows in BY_KIND.items() for how in hows]
+    ("kind", "batch_size", "replace", "is_full_batch"),
+    [(kind, *settings) for kind, hows in BY_KIND.items() for settings in hows],
 )
-def test_a_client_with_few_rows_takes_each_once(kind, batch_size, replace, all_once):
+def test_small_client_uses_each_row_once(kind, batch_size, replace, is_full_batch):
     x = np.arange(10, dtype=np.float32)[:, None]
     options = {"name": "a", "batch_size": batch_size, "replace": replace}
     if kind == "jax":
@@ -367,11 +378,11 @@ def test_a_client_with_few_rows_takes_each_once(kind, batch_size, replace, all_o
         client = fl.TorchClient(module, lambda m, b: m(b[0]).mean(), lambda m, b: m(b[0]).mean(), rows, **options)
         params = {"weight": np.ones((1, 1), np.float32)}
     tasks = [fl.Task(k, 0, 2, 0.1, True) for k in range(3)]
-    told = [client.report(params, task).objective for task in tasks]
+    objectives = [client.report(params, task).objective for task in tasks]
     steps = [next(iter(client.update(params, task, LocalLoss(1.0, np.zeros(1), 0.0, 0.0)).values())) for task in tasks]
-    right = np.allclose(told, 4.5) and np.allclose(steps, 4.5)
-    assert right == all_once
-    assert (client.value_rows, client.gradient_rows) == ((10, 10) if all_once else (32, 32))
+    right = np.allclose(objectives, 4.5) and np.allclose(steps, 4.5)
+    assert right == is_full_batch
+    assert (client.value_rows, client.gradient_rows) == ((10, 10) if is_full_batch else (32, 32))
 
 
 def test_rows_without_replacement_are_drawn_once():

@@ -1,7 +1,7 @@
-"""A real deployment on loopback: processes, TLS, node authentication; and what happens when processes die.
+"""A real deployment on loopback: processes, TLS, node authentication and killed processes.
 
-How long anything takes depends on the machine, and on Flower, which tries again ever more rarely. So nothing is waited
-for by the clock: a test holds a site at a step of its round (see ``Marking``) until what must happen has happened.
+Durations depend on the machine and on Flower's backoff, so tests do not wait for fixed times. A test holds a site at a
+step of its round (see ``MarkingClient``) until a condition is met.
 """
 
 import os
@@ -30,16 +30,16 @@ sys.path.insert(0, str(APP))
 import small.client  # noqa: E402
 import small.server  # noqa: E402
 
-LIMIT = 900  # seconds, only so that a test that hangs comes to an end
+LIMIT = 900  # seconds; stops tests that hang
 
 
 class Sites(Loopback):
-    """Three sites with their numbers; an imposter has the first one's."""
+    """Three sites with their numbers. An impostor uses the number of the first."""
 
     member = "site-{}"
 
-    def __init__(self, folder, imposters=0):
-        super().__init__(folder, nodes=3, app=APP, imposters=imposters)
+    def __init__(self, folder, impostors=0):
+        super().__init__(folder, nodes=3, app=APP, imposters=impostors)
         self.marks = folder / "marks"
         self.marks.mkdir()
 
@@ -49,24 +49,26 @@ class Sites(Loopback):
     def log(self, name):
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
-    def hold(self, where):
-        """From now on the site waits when it comes there."""
-        (self.marks / f"hold-{where}").touch()
+    def hold(self, step):
+        """Make the site wait at this step."""
+        (self.marks / f"hold-{step}").touch()
 
-    def release(self, where):
-        (self.marks / f"hold-{where}").unlink()
+    def release(self, step):
+        (self.marks / f"hold-{step}").unlink()
 
-    def wait_for(self, happened, what):
-        until = time.monotonic() + LIMIT
-        while not happened():
+    def wait_for(self, condition, description):
+        deadline = time.monotonic() + LIMIT
+        while not condition():
             ended = [name for name, process in self.processes.items() if process.poll() is not None]
-            in_vain = ended or time.monotonic() > until
-            assert not in_vain or happened(), f"{what} did not happen; ended: {ended}\n{self.log('run')[-3000:]}"
+            has_failed = ended or time.monotonic() > deadline
+            assert not has_failed or condition(), (
+                f"{description} did not happen; ended: {ended}\n{self.log('run')[-3000:]}"
+            )
             time.sleep(0.1)
 
-    def wait_until(self, where):
-        """Wait until a site has come to a step of its round."""
-        self.wait_for((self.marks / where).exists, where)
+    def wait_until(self, step):
+        """Wait until a site has reached a step of its round."""
+        self.wait_for((self.marks / step).exists, step)
 
 
 @pytest.fixture
@@ -75,8 +77,8 @@ def sites(tmp_path):
         yield deployment
 
 
-def by_hand(rounds, alpha=1.0, step=0.3):
-    """The whole run in NumPy. The constraint, w_0 − 2, is the same at every site."""
+def reference_run(rounds, alpha=1.0, step=0.3):
+    """Compute the run in NumPy. The constraint, w_0 − 2, is the same at every site."""
     centres = np.array([[n + 0.25] * 2 for n in (1, 2, 3)])
     spread = np.square(np.arange(6) / 10 - 0.25).mean()
     w, iterates = np.zeros(2), []
@@ -91,33 +93,33 @@ def by_hand(rounds, alpha=1.0, step=0.3):
     return np.mean(iterates, axis=0)
 
 
-def check_two_rounds(found):
-    assert found.about["status"]["code"] == "feasible"
-    assert found.clients["client"] == ["site-1", "site-2", "site-3"]
-    assert found.clients["rows"] == [6, 6, 6]
-    assert (found.history.per_client.outcomes == ClientOutcome.COUNTED).all()
-    np.testing.assert_allclose(found.params["['w']"], by_hand(2), rtol=1e-5)
-    assert found.certificate["confidence"] == 0.95
-    assert (found.folder / "report.html").exists()
+def check_two_rounds(run):
+    assert run.about["status"]["code"] == "feasible"
+    assert run.clients["client"] == ["site-1", "site-2", "site-3"]
+    assert run.clients["rows"] == [6, 6, 6]
+    assert (run.history.per_client.outcomes == ClientOutcome.COUNTED).all()
+    np.testing.assert_allclose(run.params["['w']"], reference_run(2), rtol=1e-5)
+    assert run.certificate["confidence"] == 0.95
+    assert (run.folder / "report.html").exists()
 
 
-def test_the_deployed_app_in_one_process(tmp_path):
+def test_deployed_app_in_one_process(tmp_path):
     nodes = {number: {"site": number, "marks": str(tmp_path)} for number in (1, 2, 3)}
     config = {"out": str(tmp_path / "runs"), "rounds": 2}
     small.server.app(InProcessGrid(small.client.app, nodes), Context(1, 0, {}, RecordDict(), config))
-    (found,) = find_runs(tmp_path / "runs")
-    check_two_rounds(found)
+    (run,) = find_runs(tmp_path / "runs")
+    check_two_rounds(run)
 
 
 @pytest.mark.slow
-def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(sites, tmp_path):
-    other = tmp_path / "other"
-    keys.main(other, 1, ["127.0.0.1"])
-    key, authority = str(other / "node-1"), str(other / "ca.crt")
-    refused = {
+def test_tls_and_authentication(sites, tmp_path):
+    other_folder = tmp_path / "other"
+    keys.main(other_folder, 1, ["127.0.0.1"])
+    key, authority = str(other_folder / "node-1"), str(other_folder / "ca.crt")
+    rejected = {
         "unregistered": sites.start_node(1, name="unregistered", auth_supernode_private_key=key),
         "other authority": sites.start_node(1, name="other authority", root_certificates=authority),
-        "plain HTTP": sites.start(  # alone of the three it would try for ever
+        "plain HTTP": sites.start(  # the only one of the three that would retry forever
             "plain HTTP",
             "flower-supernode",
             *("--insecure", "--superlink", sites.address, "--max-retries", "1", "--port", str(free_port())),
@@ -126,20 +128,20 @@ def test_three_nodes_with_tls_and_authentication_and_three_that_are_refused(site
     reasons = {
         "unregistered": "Failed to activate SuperNode",
         "other authority": "CERTIFICATE_VERIFY_FAILED",
-        "plain HTTP": "Server disconnected|reset by peer|Broken pipe|timed out",  # whichever of the two is quicker
+        "plain HTTP": "Server disconnected|reset by peer|Broken pipe|timed out",  # depends on which process is faster
     }
     run = sites.run(rounds=2)
     assert run.wait(timeout=LIMIT) == 0, sites.log("run")
-    (found,) = find_runs(sites.folder / "runs")
-    check_two_rounds(found)
-    for name, process in refused.items():
+    (finished_run,) = find_runs(sites.folder / "runs")
+    check_two_rounds(finished_run)
+    for name, process in rejected.items():
         assert process.wait(timeout=LIMIT) != 0, name
         assert "Exit Code: 305" in sites.log(name)
         assert re.search(reasons[name], sites.log(name)), name
 
 
 @pytest.mark.slow
-def test_a_node_killed_between_the_exchanges_is_dropped_and_comes_back(sites):
+def test_killed_node_is_dropped_and_returns(sites):
     sites.hold("site-2-1-update")
     sites.hold("site-1-2")  # the third round does not end before the node is back
     run = sites.run(rounds=4)
@@ -151,19 +153,19 @@ def test_a_node_killed_between_the_exchanges_is_dropped_and_comes_back(sites):
     sites.wait_for(lambda: "SuperNode ID" in sites.log("node-2 again"), "the node's return")
     sites.release("site-1-2")
     assert run.wait(timeout=LIMIT) == 0, sites.log("run")
-    (found,) = find_runs(sites.folder / "runs")
-    told, outcomes = found.history.per_client.clients, found.history.per_client.outcomes
+    (finished_run,) = find_runs(sites.folder / "runs")
+    participants, outcomes = finished_run.history.per_client.clients, finished_run.history.per_client.outcomes
     assert outcomes[0].tolist() == [ClientOutcome.COUNTED] * 3
     assert outcomes[1].tolist() == [ClientOutcome.COUNTED, ClientOutcome.NO_UPDATE, ClientOutcome.COUNTED]
-    assert not found.history.void.any()
-    assert told[2].tolist() == [0, 2, -1]
-    assert told[3].tolist() == [0, 1, 2]  # it is asked again,
-    assert outcomes[3].tolist() == [ClientOutcome.COUNTED] * 3  # and is back
-    assert found.about["status"]["code"] == "feasible"
+    assert not finished_run.history.void.any()
+    assert participants[2].tolist() == [0, 2, -1]
+    assert participants[3].tolist() == [0, 1, 2]  # it participates again,
+    assert outcomes[3].tolist() == [ClientOutcome.COUNTED] * 3  # and counts
+    assert finished_run.about["status"]["code"] == "feasible"
 
 
 @pytest.mark.slow
-def test_a_run_whose_server_is_killed_is_resumed(sites):
+def test_killed_server_is_resumed(sites):
     sites.hold("site-1-2")  # the run does not end before its server is killed
     run = sites.run(rounds=5)
     sites.wait_until("site-1-2")
@@ -176,27 +178,27 @@ def test_a_run_whose_server_is_killed_is_resumed(sites):
     for process in servers:
         os.kill(process.pid, signal.SIGKILL)
     run.wait(timeout=LIMIT)
-    (found,) = find_runs(sites.folder / "runs")
-    assert not found.finished
+    (finished_run,) = find_runs(sites.folder / "runs")
+    assert not finished_run.finished
     for mark in sites.marks.iterdir():
         mark.unlink()
     assert sites.run(rounds=5, resume=True).wait(timeout=LIMIT) == 0, sites.log("run")
-    (found,) = find_runs(sites.folder / "runs")
-    assert len(found.history) == 5
-    np.testing.assert_allclose(found.params["['w']"], by_hand(5), rtol=1e-5)
-    again = {mark.name for mark in sites.marks.iterdir()}
-    assert {"site-1-2", "site-1-3", "site-1-4"} <= again
-    assert not {"site-1-0", "site-1-1"} & again  # at most one round was lost
+    (finished_run,) = find_runs(sites.folder / "runs")
+    assert len(finished_run.history) == 5
+    np.testing.assert_allclose(finished_run.params["['w']"], reference_run(5), rtol=1e-5)
+    new_marks = {mark.name for mark in sites.marks.iterdir()}
+    assert {"site-1-2", "site-1-3", "site-1-4"} <= new_marks
+    assert not {"site-1-0", "site-1-1"} & new_marks  # at most one round was lost
 
 
 @pytest.mark.slow
-def test_an_imposter_is_turned_away_and_an_excluded_site_left_out(tmp_path):
-    """The imposter's key is registered at the SuperLink, and it calls itself site-1; site-3 is left out on the way."""
-    with Sites(tmp_path, imposters=1) as sites:
+def test_imposter_is_rejected_and_excluded_site_omitted(tmp_path):
+    """The impostor's key is registered at the SuperLink, and its name is site-1. site-3 is excluded on resume."""
+    with Sites(tmp_path, impostors=1) as sites:
         sites.hold("site-1-2")
         run = sites.run(rounds=4)
         sites.wait_until("site-1-2")
-        (found,) = find_runs(sites.folder / "runs")
+        (finished_run,) = find_runs(sites.folder / "runs")
         servers = [
             process
             for process in psutil.Process(sites.processes["superlink"].pid).children(recursive=True)
@@ -208,15 +210,15 @@ def test_an_imposter_is_turned_away_and_an_excluded_site_left_out(tmp_path):
         for mark in sites.marks.iterdir():
             mark.unlink()
         assert sites.run(rounds=4, resume=True, exclude="site-3").wait(timeout=LIMIT) == 0, sites.log("run")
-        (found,) = find_runs(sites.folder / "runs")
-    assert len(found.history) == 4
-    assert found.clients["client"] == ["site-1", "site-2"]
-    assert found.about["excluded"] == ["site-3"]
-    assert [one["client"] for one in found.certificate["clients"]] == ["site-1", "site-2"]
-    turned_away = [event for event in found.events if event["what"] == "turned away"]
-    assert {event["why"] for event in turned_away} == {"its public key is not in the list of clients"}
-    assert len({event["node"] for event in turned_away}) == 1
-    met = {event["client"]: event["node"] for event in found.events if event["what"] == "met"}
-    assert set(met) == {"site-1", "site-2", "site-3"}
-    assert turned_away[0]["node"] not in met.values()
-    assert any(event["what"] == "excluded" and event["client"] == "site-3" for event in found.events)
+        (finished_run,) = find_runs(sites.folder / "runs")
+    assert len(finished_run.history) == 4
+    assert finished_run.clients["client"] == ["site-1", "site-2"]
+    assert finished_run.about["excluded"] == ["site-3"]
+    assert [client["client"] for client in finished_run.certificate["clients"]] == ["site-1", "site-2"]
+    rejections = [event for event in finished_run.events if event["what"] == "turned away"]
+    assert {event["why"] for event in rejections} == {"its public key is not in the list of clients"}
+    assert len({event["node"] for event in rejections}) == 1
+    nodes_by_client = {event["client"]: event["node"] for event in finished_run.events if event["what"] == "met"}
+    assert set(nodes_by_client) == {"site-1", "site-2", "site-3"}
+    assert rejections[0]["node"] not in nodes_by_client.values()
+    assert any(event["what"] == "excluded" and event["client"] == "site-3" for event in finished_run.events)

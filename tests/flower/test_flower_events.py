@@ -1,4 +1,4 @@
-"""Everything that happens to clients is written down, one line each, and survives a kill."""
+"""The event log has one line for each client event and survives a kill."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, W, quadratics
-from member_clients import RULE, grid_of, key, kinds, start
+from member_clients import RULE, events_of_kind, key, make_grid, run_strategy
 from softswitch.flower import messages as wire
 from softswitch.results.events import EVENTS, EventLog, read_events
 from softswitch.results.folder import find_runs
@@ -21,7 +21,7 @@ from softswitch.support.files import write_json
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def test_an_event_is_a_line_of_json(tmp_path):
+def test_event_is_json_line(tmp_path):
     log = EventLog(tmp_path / "new" / "events.jsonl")
     log.record("met", client="Zürich", node=2**63)
     log.round = 3
@@ -34,11 +34,11 @@ def test_an_event_is_a_line_of_json(tmp_path):
     assert second["time"].endswith("+00:00")
 
 
-def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
+def test_truncated_line_is_skipped(tmp_path):
     file = tmp_path / "events.jsonl"
     EventLog(file).record("met", client="a")
-    whole = file.read_bytes()
-    file.write_bytes(whole + whole[: len(whole) // 2])
+    content = file.read_bytes()
+    file.write_bytes(content + content[: len(content) // 2])
     assert [event["what"] for event in read_events(file)] == ["met"]
     EventLog(file).record("resumed")
     file.write_bytes(file.read_bytes() + b'"not an event"\n\xff\xfe{\n')
@@ -46,7 +46,7 @@ def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
     assert read_events(tmp_path / "nowhere") == []
 
 
-def test_a_file_that_cannot_be_written_any_longer_ends_no_run(tmp_path, caplog):
+def test_unwritable_event_log_does_not_stop_run(tmp_path, caplog):
     log = EventLog(tmp_path / "events.jsonl")
     log.record("met")
     log.file.unlink()
@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_written_any_longer_ends_no_run(tmp_path, caplog):
         EventLog(tmp_path / "plain" / "events.jsonl").record("met")
 
 
-def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
+def test_events_survive_sigkill(tmp_path):
     file = tmp_path / "events.jsonl"
     code = (
         "import os, signal\nfrom softswitch.results.events import EventLog\n"
@@ -74,17 +74,17 @@ def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
     assert [event["client"] for event in read_events(file)] == [str(i) for i in range(100)]
 
 
-def test_whatever_goes_wrong_is_told_with_round_client_and_reason(tmp_path):
+def test_events_have_round_client_and_reason(tmp_path):
     grid = FaultyGrid(quadratics(5), 5)
-    troubles = {
+    faults = {
         1: {(0, wire.REPORT): "silent", (1, wire.UPDATE): "raises", (2, wire.REPORT): "NaN"},
         2: {(0, wire.UPDATE): "shape", (3, wire.REPORT): "refuses"},
         3: {(i, wire.REPORT): "silent" for i in range(5)},
         4: {},
     }
 
-    def stir(chunk):
-        grid.faults = troubles.get(chunk.round, {})
+    def set_faults(chunk):
+        grid.faults = faults.get(chunk.round, {})
         if chunk.round == 4:
             grid.connected = {100, 101, 102}
         if chunk.round == 5:
@@ -92,26 +92,26 @@ def test_whatever_goes_wrong_is_told_with_round_client_and_reason(tmp_path):
             grid.connected = {101, 102}
 
     file = tmp_path / "events.jsonl"
-    start(grid, rounds=5, callbacks=[stir], events=file)
-    found = [(e["round"], e["what"], e["client"]) for e in read_events(file)]
-    assert found[:5] == [(None, "met", f"site {i}") for i in range(5)]
-    assert found[5:10] == [
+    run_strategy(grid, rounds=5, callbacks=[set_faults], events=file)
+    recorded = [(e["round"], e["what"], e["client"]) for e in read_events(file)]
+    assert recorded[:5] == [(None, "met", f"site {i}") for i in range(5)]
+    assert recorded[5:10] == [
         (1, "lost", "site 0"),
         (1, "rejected", "site 2"),
         (1, "lost", "site 1"),
         (2, "refused", "site 3"),
         (2, "rejected", "site 0"),
     ]
-    assert found[10:16] == [*((3, "lost", f"site {i}") for i in range(5)), (3, "void round", None)]
-    assert {(4, "left", "site 3"), (4, "left", "site 4")} <= set(found)
-    assert found[-1][1] == "finished"
+    assert recorded[10:16] == [*((3, "lost", f"site {i}") for i in range(5)), (3, "void round", None)]
+    assert {(4, "left", "site 3"), (4, "left", "site 4")} <= set(recorded)
+    assert recorded[-1][1] == "finished"
     reasons = {(e["round"], e["client"]): e["why"] for e in read_events(file)}
     assert "ValueError: no" in reasons[1, "site 1"]
     assert "bad report" in reasons[1, "site 2"]
     assert reasons[2, "site 3"] == "not today"
 
 
-def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
+def test_run_folder_and_report_include_events(tmp_path):
     app = fl.server_app(
         RULE,
         {"w": W},
@@ -125,20 +125,20 @@ def test_a_run_folder_has_its_events_and_the_report_counts_them(tmp_path):
     grid = FaultyGrid(quadratics(3), 3)
     grid.faults[1, wire.REPORT] = "refuses"
     app(grid, Context(1, 1, {}, RecordDict(), {}))
-    (found,) = find_runs(tmp_path)
-    assert found.about["excluded"] == ["site 2"]
-    assert found.clients["client"] == ["site 0", "site 1"]
-    assert Counter(event["what"] for event in found.events) == {"refused": 3, "met": 2, "excluded": 1, "finished": 1}
-    assert kinds(found.folder / EVENTS, "excluded") == [("excluded", "site 2")]
-    page = (found.folder / "report.html").read_text()
+    (run,) = find_runs(tmp_path)
+    assert run.about["excluded"] == ["site 2"]
+    assert run.clients["client"] == ["site 0", "site 1"]
+    assert Counter(event["what"] for event in run.events) == {"refused": 3, "met": 2, "excluded": 1, "finished": 1}
+    assert events_of_kind(run.folder / EVENTS, "excluded") == [("excluded", "site 2")]
+    page = (run.folder / "report.html").read_text()
     assert "Events (events.jsonl): 1 excluded, 2 met, 3 refused, 1 finished." in page
     assert "Excluded clients: site 2." in page
-    assert any(one["code"] == "excluded-clients" for one in found.about["diagnostics"])
-    assert "exclude" in (found.folder / "config.toml").read_text()
+    assert any(diagnostic["code"] == "excluded-clients" for diagnostic in run.about["diagnostics"])
+    assert "exclude" in (run.folder / "config.toml").read_text()
 
 
-def test_the_run_config_names_a_folder_of_keys_and_whom_to_leave_out(tmp_path):
-    """A resumed run stays without those left out before."""
+def test_run_config_sets_keys_and_exclusions(tmp_path):
+    """A resumed run keeps earlier exclusions."""
     folder = tmp_path / "keys"
     folder.mkdir()
     for i in range(4):
@@ -146,32 +146,32 @@ def test_the_run_config_names_a_folder_of_keys_and_whom_to_leave_out(tmp_path):
     app = fl.server_app(RULE, {"w": W}, rounds=3, out=tmp_path, wait=0.0, confidence=None, names=["replaced"])
     config = {"clients": str(folder), "exclude": "site 3,"}
     nodes = {100: (0, 0), 101: (1, 1), 102: (2, 2), 103: (3, 3), 104: (0, 9)}
-    grid = grid_of(nodes)
+    grid = make_grid(nodes)
     app(grid, Context(1, 1, {}, RecordDict(), config))
-    (found,) = find_runs(tmp_path)
-    assert found.clients["client"] == ["site 0", "site 1", "site 2"]
-    assert Counter(event["what"] for event in found.events) == {
+    (run,) = find_runs(tmp_path)
+    assert run.clients["client"] == ["site 0", "site 1", "site 2"]
+    assert Counter(event["what"] for event in run.events) == {
         "met": 3,
         "excluded": 1,
         "turned away": 1,
         "finished": 1,
     }
-    assert 'clients = ["site 0", "site 1", "site 2", "site 3"]' in (found.folder / "config.toml").read_text()
-    write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})  # as if killed
+    assert 'clients = ["site 0", "site 1", "site 2", "site 3"]' in (run.folder / "config.toml").read_text()
+    write_json(run.folder / "run.json", {k: v for k, v in run.about.items() if k != "finished"})  # as if killed
     app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "site 1", "resume": True}))
-    (found,) = find_runs(tmp_path)
-    assert found.about["excluded"] == ["site 3", "site 1"]
-    write_json(found.folder / "run.json", {k: v for k, v in found.about.items() if k != "finished"})
+    (run,) = find_runs(tmp_path)
+    assert run.about["excluded"] == ["site 3", "site 1"]
+    write_json(run.folder / "run.json", {k: v for k, v in run.about.items() if k != "finished"})
     app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(folder), "exclude": "SITE 3", "resume": True}))
-    (found,) = find_runs(tmp_path)
-    assert found.about["excluded"] == ["site 3", "site 1"]
-    assert found.clients["client"] == ["site 0", "site 2"]
+    (run,) = find_runs(tmp_path)
+    assert run.about["excluded"] == ["site 3", "site 1"]
+    assert run.clients["client"] == ["site 0", "site 2"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"NAME\.pub"):
         app(grid, Context(1, 1, {}, RecordDict(), {"clients": str(tmp_path / "empty")}))
 
 
-def test_without_a_file_nothing_is_written(tmp_path, monkeypatch):
+def test_no_events_without_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    start(fl.InProcessGrid(quadratics(2), 2))
+    run_strategy(fl.InProcessGrid(quadratics(2), 2))
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Whatever clients do, the run ends, the model stays finite and the history accounts for everyone."""
+"""Client faults: the run completes, the model stays finite and the history covers every client."""
 
 import logging
 
@@ -14,7 +14,7 @@ from softswitch.flower.intervals import read_intervals
 from softswitch.results.history import ClientOutcome
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
-MANY = 4
+CLIENTS = 4
 pytestmark = pytest.mark.usefixtures("quiet")
 IN_REPORT = {
     **dict.fromkeys(LOST, ClientOutcome.NO_REPORT),
@@ -30,7 +30,7 @@ IN_UPDATE = {
 
 REASONS = {
     "NaN": "contains NaN",
-    "absurd size": "4,000,128 bytes",
+    "too many values": "4,000,128 bytes",
     "silent": "no reply within 0.02 s",
     "gone": "error 5",
 }
@@ -44,22 +44,22 @@ def run(grid, rounds=1, method=RULE, **settings):
     return strategy.result
 
 
-def step_by_hand(present, weighing=None):
-    """w_1 where these clients report, and those of ``weighing`` (of them) return a direction. w_0 = 0 is feasible."""
-    f = np.array([0.5 * np.square(client(i)).sum(axis=1).mean() for i in present])
+def step_by_hand(reporting, updating=None):
+    """Return w_1 if these clients report and those of ``updating`` return a direction. w_0 = 0 is feasible."""
+    f = np.array([0.5 * np.square(client_rows(i)).sum(axis=1).mean() for i in reporting])
     p = np.exp(5.0 * (f - f.max()))
-    keep = np.isin(present, present if weighing is None else weighing)
+    keep = np.isin(reporting, reporting if updating is None else updating)
     p = np.where(keep, p, 0) / p[keep].sum()
-    return 0.2 * sum(weight * client(i).mean(axis=0) for weight, i in zip(p, present, strict=True))
+    return 0.2 * sum(weight * client_rows(i).mean(axis=0) for weight, i in zip(p, reporting, strict=True))
 
 
-def client(i):
+def client_rows(i):
     return quadratic(i)._data["x"].astype(float)
 
 
 @pytest.mark.parametrize("fault", IN_REPORT)
-def test_a_client_that_fails_in_its_report_is_not_in_the_round(fault, caplog):
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_failed_report_excludes_client_from_round(fault, caplog):
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[1, wire.REPORT] = fault
     with caplog.at_level(logging.WARNING):
         result = run(grid)
@@ -70,39 +70,41 @@ def test_a_client_that_fails_in_its_report_is_not_in_the_round(fault, caplog):
 
 
 @pytest.mark.parametrize("fault", IN_UPDATE)
-def test_a_client_that_fails_between_the_exchanges_is_dropped_and_weights_are_renormalised(fault, caplog):
-    worst = int(np.argmax([np.square(client(i)).sum(axis=1).mean() for i in range(MANY)]))  # it weighs most
-    others = [i for i in range(MANY) if i != worst]
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_failed_update_renormalises_weights(fault, caplog):
+    worst = int(
+        np.argmax([np.square(client_rows(i)).sum(axis=1).mean() for i in range(CLIENTS)])
+    )  # it has the largest weight
+    other_clients = [i for i in range(CLIENTS) if i != worst]
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[worst, wire.UPDATE] = fault
     with caplog.at_level(logging.WARNING):
         result = run(grid)
     assert result.history.per_client.outcomes[0, worst] == IN_UPDATE[fault]
-    assert (result.history.per_client.outcomes[0, others] == ClientOutcome.COUNTED).all()
+    assert (result.history.per_client.outcomes[0, other_clients] == ClientOutcome.COUNTED).all()
     assert f"'site {worst}'" in caplog.text
     assert REASONS.get(fault, "") in caplog.text
     assert np.isfinite(result.history.per_client.objective).all()  # its report counted
-    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3], weighing=others), atol=1e-6)
+    np.testing.assert_allclose(result.last["w"], step_by_hand([0, 1, 2, 3], updating=other_clients), atol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [100.0, 6400.0])
-def test_without_the_heaviest_client_the_others_count_at_any_sharpness(alpha):
-    """Next to the worst client the others weigh nothing; without it they are weighed again, and no round is void."""
-    worst = int(np.argmax([np.square(client(i)).sum(axis=1).mean() for i in range(MANY)]))
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_lost_worst_client_at_large_alpha(alpha):
+    """The worst client has all the weight. Without it the others are reweighted, and no round is void."""
+    worst = int(np.argmax([np.square(client_rows(i)).sum(axis=1).mean() for i in range(CLIENTS)]))
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[worst, wire.UPDATE] = "gone"
     result = run(grid, rounds=5, method=ss.SoftmaxSGM(alpha=alpha, step_size=0.2, tolerance=0.1))
     assert not result.history.void.any()
-    f = np.array([0.5 * np.square(client(i)).sum(axis=1).mean() for i in range(MANY)])
+    f = np.array([0.5 * np.square(client_rows(i)).sum(axis=1).mean() for i in range(CLIENTS)])
     second = int(np.argsort(f)[-2])
-    grid = FaultyGrid(quadratics(MANY), MANY)
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[worst, wire.UPDATE] = "gone"
-    once = run(grid, method=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
-    np.testing.assert_allclose(once.last["w"], 0.2 * client(second).mean(axis=0), atol=1e-6)
+    single = run(grid, method=ss.SoftmaxSGM(alpha=6400.0, step_size=0.2, tolerance=0.1))
+    np.testing.assert_allclose(single.last["w"], 0.2 * client_rows(second).mean(axis=0), atol=1e-6)
 
 
-def test_a_client_that_was_restarted_between_the_exchanges_is_sent_the_parameters_again():
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_restarted_client_receives_parameters_again():
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[2, wire.UPDATE] = "restarted"
     result = run(grid)
     assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
@@ -110,8 +112,8 @@ def test_a_client_that_was_restarted_between_the_exchanges_is_sent_the_parameter
 
 
 @pytest.mark.parametrize("kind", [wire.REPORT, wire.UPDATE])
-def test_with_too_few_clients_a_round_is_void(kind):
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_round_with_too_few_clients_is_void(kind):
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     for i in (0, 1):
         grid.faults[i, kind] = "silent"
     result = run(grid, rounds=3, min_clients=3)
@@ -125,27 +127,27 @@ def test_with_too_few_clients_a_round_is_void(kind):
     assert "site 0" in result.diagnostics[0].evidence
 
 
-def test_void_rounds_in_a_row_end_the_run_and_it_can_go_on(tmp_path):
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_run_stops_after_void_rounds_and_can_resume(tmp_path):
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     settings = {"patience": 3, "checkpoints": ss.Checkpoints(tmp_path, every=0)}
 
-    def trouble(chunk):
+    def set_faults(chunk):
         if chunk.round == 4:
             grid.connected.clear()
 
-    result = run(grid, rounds=20, callbacks=[trouble], **settings)
+    result = run(grid, rounds=20, callbacks=[set_faults], **settings)
     assert len(result.history) == 7
     assert result.history.void.tolist() == [False] * 4 + [True] * 3
     assert result.status.code is ss.StatusCode.STOPPED
-    assert np.isnan(result.client_constraint).all()  # nobody was there to judge
-    grid.connected = {100 + i for i in range(MANY)}
+    assert np.isnan(result.client_constraint).all()  # no client evaluated the result
+    grid.connected = {100 + i for i in range(CLIENTS)}
     result = run(grid, rounds=20, **settings)
     assert len(result.history) == 20
     assert result.history.void.sum() == 3
-    assert result.names == tuple(f"site {i}" for i in range(MANY))
+    assert result.names == tuple(f"site {i}" for i in range(CLIENTS))
 
 
-def test_nodes_join_and_leave_and_return_with_another_id():
+def test_nodes_join_leave_and_return():
     """A client is its name, not its node."""
     numbers = {100: 0, 101: 1, 102: 2, 103: 1, 104: 10}
     grid = fl.InProcessGrid(
@@ -170,7 +172,7 @@ def test_nodes_join_and_leave_and_return_with_another_id():
     assert "nothing is known of 'site 10'" in result.status.message
 
 
-def test_two_nodes_of_one_name_and_strangers_are_turned_away(caplog):
+def test_duplicate_and_unknown_nodes_are_rejected(caplog):
     def factory(context):
         i = context.node_config["i"]
         if i == 3:
@@ -187,8 +189,8 @@ def test_two_nodes_of_one_name_and_strangers_are_turned_away(caplog):
     assert caplog.text.count("its name must be a text") == 1
 
 
-def test_whoever_fails_when_the_answer_is_judged_is_named():
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_failed_final_evaluation_names_client():
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[1, wire.EVALUATE] = "raises"
     result = run(grid, rounds=2)
     assert np.isnan(result.client_objective).tolist() == [False, True, False, False]
@@ -198,28 +200,28 @@ def test_whoever_fails_when_the_answer_is_judged_is_named():
 
 
 @pytest.mark.parametrize("rounds", [200, pytest.param(1000, marks=pytest.mark.slow)])
-def test_every_fault_at_random(rounds):
+def test_random_faults(rounds):
     generator = np.random.default_rng(0)
     grid = FaultyGrid(quadratics(6), 6)
-    everyone = set(grid.connected)
+    all_nodes = set(grid.connected)
     injected = []
 
-    def stir(chunk=None):
+    def set_faults(chunk=None):
         grid.faults.clear()
         for i in range(6):
             for kind, faults in ((wire.REPORT, IN_REPORT), (wire.UPDATE, IN_UPDATE)):
                 if generator.random() < 0.15:
                     grid.faults[i, kind] = str(generator.choice([*faults]))
-        grid.connected = {node for node in everyone if generator.random() < 0.95}
+        grid.connected = {node for node in all_nodes if generator.random() < 0.95}
         injected.append((dict(grid.faults), set(grid.connected)))
         if len(injected) > rounds:  # all clients evaluate the answer
-            grid.faults, grid.connected = {}, everyone
+            grid.faults, grid.connected = {}, all_nodes
 
-    stir()
+    set_faults()
     result = run(
         grid,
         rounds=rounds,
-        callbacks=[stir],
+        callbacks=[set_faults],
         participation=0.8,
         min_clients=2,
         report_timeout=0.004,
@@ -230,32 +232,32 @@ def test_every_fault_at_random(rounds):
     assert len(history) == rounds
     assert np.isfinite(np.asarray(result.last["w"])).all()
     assert np.isfinite(np.asarray(result.params["w"])).all()
-    told, outcomes = history.per_client.clients, history.per_client.outcomes
-    np.testing.assert_array_equal(told >= 0, outcomes != ClientOutcome.EMPTY)
+    participants, outcomes = history.per_client.clients, history.per_client.outcomes
+    np.testing.assert_array_equal(participants >= 0, outcomes != ClientOutcome.EMPTY)
     for k, (faults, connected) in enumerate(injected[:rounds]):
-        asked = told[k][told[k] >= 0].tolist()
-        assert len(asked) == max(1, round(0.8 * len(connected)))
-        assert {100 + i for i in asked} <= connected
-        reported = [i for i in asked if (i, wire.REPORT) not in faults]
-        done = [i for i in reported if (i, wire.UPDATE) not in faults]
-        void = len(reported) < 2 or len(done) < 2
+        sampled = participants[k][participants[k] >= 0].tolist()
+        assert len(sampled) == max(1, round(0.8 * len(connected)))
+        assert {100 + i for i in sampled} <= connected
+        reported = [i for i in sampled if (i, wire.REPORT) not in faults]
+        updated = [i for i in reported if (i, wire.UPDATE) not in faults]
+        void = len(reported) < 2 or len(updated) < 2
         assert history.void[k] == void
-        for place, i in enumerate(told[k].tolist()):
+        for position, i in enumerate(participants[k].tolist()):
             if i < 0:
                 continue
             if i not in reported:
-                wanted = IN_REPORT[faults[i, wire.REPORT]]
-            elif len(reported) >= 2 and i not in done:
-                wanted = IN_UPDATE[faults[i, wire.UPDATE]]
+                expected = IN_REPORT[faults[i, wire.REPORT]]
+            elif len(reported) >= 2 and i not in updated:
+                expected = IN_UPDATE[faults[i, wire.UPDATE]]
             else:
-                wanted = ClientOutcome.VOID if void else ClientOutcome.COUNTED
-            assert outcomes[k, place] == wanted
+                expected = ClientOutcome.VOID if void else ClientOutcome.COUNTED
+            assert outcomes[k, position] == expected
     assert 0 < history.void.sum() < 0.3 * rounds
     assert 0.1 < history.switch_share < 0.9
-    assert result.worst_constraint <= RULE.switch_at + 1e-6  # a mean of feasible iterates, of a linear constraint
+    assert result.worst_constraint <= RULE.switch_at + 1e-6  # the mean of feasible iterates of a linear constraint
 
 
-def test_a_client_that_returns_before_its_old_node_is_dropped_is_taken_in_then():
+def test_client_returns_before_old_node_is_dropped():
     grid = fl.InProcessGrid(
         simulated(lambda context: quadratic(context.node_config["i"])), {n: {"i": n % 10} for n in (100, 101, 111)}
     )
@@ -269,20 +271,24 @@ def test_a_client_that_returns_before_its_old_node_is_dropped_is_taken_in_then()
     assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
-def test_enough_clients_are_asked_for_min_clients():
-    result = run(fl.InProcessGrid(quadratics(MANY), MANY), rounds=3, participation=0.5, min_clients=3)
+def test_sampling_respects_min_clients():
+    result = run(fl.InProcessGrid(quadratics(CLIENTS), CLIENTS), rounds=3, participation=0.5, min_clients=3)
     assert result.history.per_client.clients.shape == (3, 3)
     assert not result.history.void.any()
 
 
-def test_what_most_clients_have_is_what_counts(caplog):
-    def odd(params, batch):
+def test_majority_decides_number_of_constraints(caplog):
+    def two_constraints(params, batch):
         return np.zeros(2), {"w": np.zeros((2, 3))}
 
     def factory(context):
         i = context.node_config["partition-id"]
-        client = quadratic(i)
-        return fl.NumpyClient(client._objective, odd, client._data, {"w": W}, name="a") if i == 0 else client
+        client_rows = quadratic(i)
+        return (
+            fl.NumpyClient(client_rows._objective, two_constraints, client_rows._data, {"w": W}, name="a")
+            if i == 0
+            else client_rows
+        )
 
     grid = fl.InProcessGrid(simulated(factory), 3)
     assert run(grid).names == ("site 1", "site 2")
@@ -290,35 +296,35 @@ def test_what_most_clients_have_is_what_counts(caplog):
     assert run(grid, constraints=2).names == ("a",)
 
 
-def test_a_client_that_never_introduces_itself_is_asked_ever_more_rarely():
+def test_unregistered_client_has_backoff():
     grid = FaultyGrid(quadratics(2), 2)
     grid.faults[1, wire.REGISTER] = "silent"
-    asked = []
+    requests = []
     deliver = grid.deliver
 
-    def counting(message):
+    def count_requests(message):
         if message.metadata.message_type == wire.REGISTER and message.metadata.dst_node_id == 101:
-            asked.append(message)
+            requests.append(message)
         return deliver(message)
 
-    grid.deliver = counting
+    grid.deliver = count_requests
     result = run(grid, rounds=40, report_timeout=1e-6)
     assert result.names == ("site 0",)
-    assert 3 <= len(asked) <= 8
+    assert 3 <= len(requests) <= 8
 
 
-def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
+def test_unreadable_reply_excludes_client(caplog):
     class Unreadable(FaultyGrid):
         def pull_messages(self, ids):
             replies = list(super().pull_messages(ids))
             for reply in replies:
                 if reply.metadata.src_node_id == 102 and reply.metadata.message_type == wire.REPORT:
-                    for other in replies:
-                        self._replies[other.metadata.reply_to_message_id] = other
+                    for unchanged in replies:
+                        self._replies[unchanged.metadata.reply_to_message_id] = unchanged
                     raise ValueError("cannot be inflated")
             return replies
 
-    result = run(Unreadable(quadratics(MANY), MANY))
+    result = run(Unreadable(quadratics(CLIENTS), CLIENTS))
     assert result.history.per_client.outcomes.tolist() == [[1, 1, ClientOutcome.NO_REPORT, 1]]
     assert "cannot be inflated" in caplog.text
 
@@ -331,7 +337,7 @@ def test_an_answer_that_cannot_be_read_is_that_clients_trouble(caplog):
         ("\x1b[31mred\x1b[0m" + 10**5 * "x", "error 2: \\x1b[31mred"),
     ],
 )
-def test_what_a_client_writes_is_made_fit_for_a_log(reason, logged, caplog):
+def test_client_error_is_sanitised_for_log(reason, logged, caplog):
     class Wordy(fl.InProcessGrid):
         def deliver(self, message):
             if message.metadata.dst_node_id == 101 and message.metadata.message_type == wire.REPORT:
@@ -345,7 +351,7 @@ def test_what_a_client_writes_is_made_fit_for_a_log(reason, logged, caplog):
     assert line.isprintable()
 
 
-def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the_round(caplog):
+def test_invalid_pooled_statistics(caplog):
     class Pools:
         rows, held_out_rows, value_rows, gradient_rows, constraints, statistics = 5, 0, 5, 5, 1, 2
 
@@ -379,7 +385,7 @@ def test_statistics_that_do_not_fit_are_rejected_and_a_pool_that_fails_voids_the
     assert int(result.history.per_client.outcomes[0, 0]) == ClientOutcome.VOID
     method = ss.AverageSGM(step_size=0.1, tolerance=2.0, criterion="pooled")
     assert run(grid, method=method, pooled=value).status.ok
-    grid.faults[1, wire.EVALUATE] = "silent"  # without it nobody knows of all data put together
+    grid.faults[1, wire.EVALUATE] = "silent"  # without it the pooled value is unknown
     result = run(grid, method=method, pooled=value)
     assert result.status.code is ss.StatusCode.VIOLATED
     assert "nothing is known of 'site 1'" in result.status.message
@@ -409,34 +415,34 @@ GOOD |= {"marginal_upper": [0.2], "meets_at": [1.0], "violates_at": [1.0], "meth
         {"method": [17]},
     ],
 )
-def test_intervals_that_cannot_be_are_rejected(change):
+def test_invalid_intervals_are_rejected(change):
     assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD)}), 9, [None])[0].rows == 9
-    if change == {"rows": 9}:  # one number is a list of one
+    if change == {"rows": 9}:  # one number is a list of length one
         assert read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 9, [None])[0].rows == 9
         return
     with pytest.raises(wire.InvalidMessageError):
         read_intervals(RecordDict({wire.INTERVALS: MetricRecord(GOOD | change)}), 9, [None])
 
 
-def test_evaluations_are_of_those_who_answer():
-    grid = FaultyGrid(quadratics(MANY), MANY)
+def test_evaluation_uses_replying_clients():
+    grid = FaultyGrid(quadratics(CLIENTS), CLIENTS)
     grid.faults[1, wire.EVALUATE] = "silent"
     result = run(grid, rounds=4, eval_every=2)
     assert result.history.full_rounds.tolist() == [0, 2]
-    others = [np.square(client(i)).sum(axis=1).mean() / 2 for i in (0, 2, 3)]
-    np.testing.assert_allclose(result.history.full.objective[0], max(others), rtol=1e-5)
-    np.testing.assert_allclose(result.history.full.mean_objective[0], np.mean(others), rtol=1e-5)
+    other_objectives = [np.square(client_rows(i)).sum(axis=1).mean() / 2 for i in (0, 2, 3)]
+    np.testing.assert_allclose(result.history.full.objective[0], max(other_objectives), rtol=1e-5)
+    np.testing.assert_allclose(result.history.full.mean_objective[0], np.mean(other_objectives), rtol=1e-5)
 
 
-def test_a_client_that_holds_another_rounds_parameters_says_so():
+def test_client_with_parameters_of_other_round_refuses():
     grid = fl.InProcessGrid(quadratics(1), 1)
 
-    def ask(kind, round_number, **records):
+    def send(kind, round_number, **records):
         message = Message(RecordDict(records), 100, kind, group_id=str(round_number))
         return next(iter(grid.send_and_receive([message]))).content
 
     settings = {"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True}
-    ask(wire.REPORT, 0, params=zeros(), settings=ConfigRecord(settings))
-    assert wire.DIRECTION in ask(wire.UPDATE, 0, decision=ConfigRecord({"feasible": True}))
-    told = wire.read_refusal(ask(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
-    assert told == "it has the parameters of round 0, but the request is for round 1"
+    send(wire.REPORT, 0, params=zeros(), settings=ConfigRecord(settings))
+    assert wire.DIRECTION in send(wire.UPDATE, 0, decision=ConfigRecord({"feasible": True}))
+    refusal = wire.read_refusal(send(wire.UPDATE, 1, decision=ConfigRecord({"feasible": True})))
+    assert refusal == "it has the parameters of round 0, but the request is for round 1"

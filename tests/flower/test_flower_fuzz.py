@@ -1,4 +1,4 @@
-"""Whatever is in a message: the server goes on without that client, and a client says no."""
+"""Arbitrary messages: the server continues without the client, and a client refuses the request."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -14,12 +14,12 @@ from softswitch.flower import messages as wire
 from softswitch.flower.membership import get_version
 from softswitch.results.history import ClientOutcome
 
-NODE, MANY = 101, 4
+NODE, CLIENTS = 101, 4
 pytestmark = pytest.mark.usefixtures("quiet")
 W = np.zeros(FEATURES, np.float32)
 NPY = Array(W).data
 NAMES = ("name", "rows", "constraints", "statistics", "held_out_rows", "value_rows", "gradient_rows", "protocol", "why")
-SENT = (
+REPLY_FIELDS = (
     "objective",
     "constraint",
     "statistics",
@@ -31,7 +31,7 @@ SENT = (
     "meets_at",
     "method",
 )
-TOLD = (
+REQUEST_FIELDS = (
     "round",
     "seed",
     "local_steps",
@@ -43,13 +43,13 @@ TOLD = (
     "error",
     "marginal",
 )
-KEYS = st.sampled_from([*NAMES, *SENT, *TOLD, "low", "high", "two_values", "clip_norm", "x"])
-whole = st.integers(-(2**62), 2**62)
-real = st.floats()
-numbers = st.one_of(whole, real, st.lists(whole, max_size=4), st.lists(real, max_size=4))
-words = st.one_of(numbers, st.booleans(), st.text(max_size=20), st.binary(max_size=20), st.lists(st.text(max_size=5)))
+KEYS = st.sampled_from([*NAMES, *REPLY_FIELDS, *REQUEST_FIELDS, "low", "high", "two_values", "clip_norm", "x"])
+integers = st.integers(-(2**62), 2**62)
+floats = st.floats()
+numbers = st.one_of(integers, floats, st.lists(integers, max_size=4), st.lists(floats, max_size=4))
+values = st.one_of(numbers, st.booleans(), st.text(max_size=20), st.binary(max_size=20), st.lists(st.text(max_size=5)))
 metrics = st.dictionaries(KEYS, numbers, max_size=8).map(MetricRecord)
-configs = st.dictionaries(KEYS, words, max_size=8).map(ConfigRecord)
+configs = st.dictionaries(KEYS, values, max_size=8).map(ConfigRecord)
 
 
 @st.composite
@@ -60,12 +60,12 @@ def arrays(draw):
 
 
 def contents(*names):
-    """Records of any kind under the names that a message of its kind has, and under others."""
+    """Return records of any kind, under the names of this message type and under other names."""
     return st.dictionaries(st.sampled_from([*names, "x"]), st.one_of(metrics, configs, arrays()), max_size=4)
 
 
 class FuzzedGrid(fl.InProcessGrid):
-    """A grid one of whose nodes answers a kind of message with anything."""
+    """A grid with a node that sends arbitrary replies to one message type."""
 
     kind, content = "", {}
 
@@ -81,7 +81,7 @@ def app():
 
 
 APP = app()
-ANSWERS = {
+REPLY_RECORDS = {
     wire.REGISTER: (wire.REGISTRATION, wire.REFUSAL),
     wire.REPORT: (wire.VALUES, wire.REFUSAL),
     wire.UPDATE: (wire.DIRECTION, wire.REFUSAL),
@@ -90,12 +90,12 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("kind", REPLY_RECORDS)
 @cases(4, of_long=0.2)
 @given(st.data())
-def test_fuzz_whatever_a_client_answers_the_run_goes_on(kind, data):
-    grid = FuzzedGrid(APP, MANY)
-    grid.kind, grid.content = kind, data.draw(contents(*ANSWERS[kind]))
+def test_fuzz_client_replies(kind, data):
+    grid = FuzzedGrid(APP, CLIENTS)
+    grid.kind, grid.content = kind, data.draw(contents(*REPLY_RECORDS[kind]))
     strategy = fl.SwitchingStrategy(
         ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1, robust=1), wait=0.0, report_timeout=5, update_timeout=5
     )
@@ -104,21 +104,21 @@ def test_fuzz_whatever_a_client_answers_the_run_goes_on(kind, data):
     result = strategy.result
     assert len(result.history) == 2
     assert np.isfinite(result.params["w"]).all()
-    honest = [i for i, name in enumerate(result.names) if name in {"site 0", "site 2", "site 3"}]
-    assert len(honest) == 3
-    told = result.history.per_client
-    assert (told.outcomes[np.isin(told.clients, honest)] == ClientOutcome.COUNTED).all()
+    honest_clients = [i for i, name in enumerate(result.names) if name in {"site 0", "site 2", "site 3"}]
+    assert len(honest_clients) == 3
+    per_client = result.history.per_client
+    assert (per_client.outcomes[np.isin(per_client.clients, honest_clients)] == ClientOutcome.COUNTED).all()
     assert certificate is not None
 
 
-ASKED = {
+REQUEST_RECORDS = {
     wire.REGISTER: (wire.SETTINGS,),
     wire.REPORT: (wire.PARAMS, wire.SETTINGS),
     wire.UPDATE: (wire.DECISION, wire.PARAMS, wire.SETTINGS),
     wire.EVALUATE: (wire.PARAMS,),
     wire.CERTIFY: (wire.PARAMS, wire.SETTINGS),
 }
-PROPER = {
+VALID_REQUEST = {
     wire.SETTINGS: ConfigRecord(
         {
             "round": 0,
@@ -141,47 +141,47 @@ PROPER = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "why"),
+    ("name", "value", "reason"),
     [
         ("local_steps", 0, "its local_steps must be from 1 to 1,000,000, but is 0"),
         ("step_size", float("nan"), "its step_size must be a finite number"),
         ("switches", 1, "its switches must be True or False"),
     ],
 )
-def test_what_a_server_cannot_mean_is_refused_with_the_reason(name, value, why):
-    settings = ConfigRecord({**PROPER[wire.SETTINGS], name: value})
-    content = RecordDict({wire.SETTINGS: settings, wire.PARAMS: PROPER[wire.PARAMS]})
-    reply = fl.InProcessGrid(APP, MANY).deliver(Message(content, NODE, wire.REPORT, ttl=5.0, group_id="0"))
-    assert why in wire.read_refusal(reply.content)
+def test_invalid_request_is_refused_with_reason(name, value, reason):
+    settings = ConfigRecord({**VALID_REQUEST[wire.SETTINGS], name: value})
+    content = RecordDict({wire.SETTINGS: settings, wire.PARAMS: VALID_REQUEST[wire.PARAMS]})
+    reply = fl.InProcessGrid(APP, CLIENTS).deliver(Message(content, NODE, wire.REPORT, ttl=5.0, group_id="0"))
+    assert reason in wire.read_refusal(reply.content)
 
 
-@pytest.mark.parametrize("kind", ASKED)
+@pytest.mark.parametrize("kind", REQUEST_RECORDS)
 @cases(25)
 @given(st.data())
-def test_fuzz_whatever_a_server_asks_a_client_answers_or_says_no(kind, data):
-    grid = fl.InProcessGrid(APP, MANY)
-    content = {name: PROPER[name] for name in ASKED[kind]}
-    for name in data.draw(st.lists(st.sampled_from(ASKED[kind]), min_size=1, unique=True)):
-        how = data.draw(st.sampled_from(["another record", "a few words", "nothing"]))
-        if how == "nothing":
+def test_fuzz_server_requests(kind, data):
+    grid = fl.InProcessGrid(APP, CLIENTS)
+    content = {name: VALID_REQUEST[name] for name in REQUEST_RECORDS[kind]}
+    for name in data.draw(st.lists(st.sampled_from(REQUEST_RECORDS[kind]), min_size=1, unique=True)):
+        change = data.draw(st.sampled_from(["another record", "a few words", "nothing"]))
+        if change == "nothing":
             del content[name]
-        elif how == "another record" or name == wire.PARAMS:
+        elif change == "another record" or name == wire.PARAMS:
             content[name] = data.draw(st.one_of(metrics, configs, arrays()))
         else:
-            content[name] = ConfigRecord({**content[name], **data.draw(st.dictionaries(KEYS, words, max_size=2))})
-    asked = content.get(wire.PARAMS)
+            content[name] = ConfigRecord({**content[name], **data.draw(st.dictionaries(KEYS, values, max_size=2))})
+    params = content.get(wire.PARAMS)
     message = Message(RecordDict(content), NODE, kind, ttl=5.0, group_id="0")
     reply = grid.deliver(message)
-    if reply.has_error():  # only where the client's own functions were given arrays of another name, shape or size
-        assert isinstance(asked, ArrayRecord)
-        found = wire.from_record(asked)
+    if reply.has_error():  # only if the client's functions received arrays with other names, shapes or sizes
+        assert isinstance(params, ArrayRecord)
+        received = wire.from_record(params)
         assert (
-            set(found) != {"w"}
-            or wire.array_specs(found) != wire.array_specs({"w": W})
-            or np.abs(found["w"]).max() > 1e6
+            set(received) != {"w"}
+            or wire.array_specs(received) != wire.array_specs({"w": W})
+            or np.abs(received["w"]).max() > 1e6
         )
         return
-    expected = {wire.REFUSAL, *ANSWERS[kind]}
+    expected = {wire.REFUSAL, *REPLY_RECORDS[kind]}
     assert set(reply.content) <= expected
     if (why := wire.read_refusal(reply.content)) is not None:
         assert why

@@ -1,4 +1,4 @@
-"""SQP over Flower: iterates, lost clients, bad replies, refusals, an attack, resuming and fallback."""
+"""SQP over Flower: iterates, lost clients, bad replies, refusals, an attack, resume and fallback."""
 
 import dataclasses
 import json
@@ -21,14 +21,14 @@ from softswitch.results.history import ClientOutcome
 from softswitch.results.status import DiagnosticCode, StatusCode
 
 pytestmark = pytest.mark.usefixtures("quiet")
-MANY, ROWS, FEATURES = 3, 60, 3
+CLIENTS, ROWS, FEATURES = 3, 60, 3
 TOLERANCE = 0.35
 METHOD = ss.SQP(tolerance=TOLERANCE)
 ALLOWED = fl.ClientPolicy(second_order=True)
 SIMULATED = dataclasses.replace(fl.ClientPolicy.for_simulations(), second_order=True)
 
 
-def table(i, rows=ROWS):
+def make_columns(i, rows=ROWS):
     generator = np.random.default_rng(i)
     x = np.c_[generator.normal(size=(rows, FEATURES - 1)), np.ones(rows)]
     y = x[:, 0] - (0.5 + 0.3 * i) * x[:, 1] + generator.logistic(size=rows) > 0
@@ -48,11 +48,14 @@ def class_loss(label):
 PROBLEM = ss.Problem(class_loss(0), class_loss(1), {"w": jnp.zeros(FEATURES)}, convex=True)
 
 
-def app(policy=SIMULATED, problem=PROBLEM, **changes):
+def make_app(policy=SIMULATED, problem=PROBLEM, **changes):
     def factory(context):
         i = int(context.node_config["partition-id"])
-        data, options = table(i), {"classes": "y", "batch_size": None, "held_out": table(100 + i), **changes}
-        return fl.JaxClient(problem, data, name=f"site {i}", **options)
+        make_clients, options = (
+            make_columns(i),
+            {"classes": "y", "batch_size": None, "held_out": make_columns(100 + i), **changes},
+        )
+        return fl.JaxClient(problem, make_clients, name=f"site {i}", **options)
 
     return fl.client_app(factory, policy)
 
@@ -63,27 +66,27 @@ def run(grid, method=METHOD, rounds=40, **settings):
     return strategy
 
 
-def data():
-    tables = [table(i) for i in range(MANY)]
-    columns = {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
-    return ss.ClientData.from_arrays(columns, np.repeat([f"site {i}" for i in range(MANY)], ROWS))
+def make_clients():
+    tables = [make_columns(i) for i in range(CLIENTS)]
+    columns = {key: np.concatenate([columns_of_client[key] for columns_of_client in tables]) for key in tables[0]}
+    return ss.ClientData.from_arrays(columns, np.repeat([f"site {i}" for i in range(CLIENTS)], ROWS))
 
 
 def in_one_process(**options):
-    return ss.solve(PROBLEM, data(), ss.SQP(tolerance=TOLERANCE), **options)
+    return ss.solve(PROBLEM, make_clients(), ss.SQP(tolerance=TOLERANCE), **options)
 
 
 @pytest.fixture(scope="module")
-def whole():
+def complete_run():
     """A run without faults."""
-    return run(FaultyGrid(app(), MANY)).result
+    return run(FaultyGrid(make_app(), CLIENTS)).result
 
 
 def probability(params, batch):
     return jax.nn.sigmoid(batch["x"] @ params["w"])
 
 
-def test_the_iterates_are_those_of_the_compiled_engine():
+def test_iterates_match_compiled_engine():
     smooth = PROBLEM, TOLERANCE
     parity = ss.Problem(
         lambda p, b: class_loss(0)(p, b) + class_loss(1)(p, b), demographic_parity(probability), PROBLEM.start
@@ -91,30 +94,32 @@ def test_the_iterates_are_those_of_the_compiled_engine():
     for problem, tolerance in (smooth, (parity, 0.1)):
         method, points = ss.SQP(tolerance=tolerance), {}
         for engine in ("compiled", "grid"):
-            seen = points[engine] = []
-            logging = ss.Logging(callbacks=[lambda chunk, seen=seen: seen.append(np.asarray(chunk.state.params["w"]))])
-            result = ss.solve(problem, data(), method, compute=ss.Compute(engine=engine), logging=logging)
+            recorded = points[engine] = []
+            logging = ss.Logging(
+                callbacks=[lambda chunk, recorded=recorded: recorded.append(np.asarray(chunk.state.params["w"]))]
+            )
+            result = ss.solve(problem, make_clients(), method, compute=ss.Compute(engine=engine), logging=logging)
             assert result.status.ok
             assert result.lower_bound is not None
             points[engine, "values"] = result.history.objective, result.client_constraint, result.lower_bound.value
-        for one, other in zip(points["compiled"], points["grid"], strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)  # float32
-        for one, other in zip(points["compiled", "values"], points["grid", "values"], strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-9, rtol=0)
+        for compiled, grid in zip(points["compiled"], points["grid"], strict=True):
+            np.testing.assert_allclose(compiled, grid, atol=1e-6)  # float32
+        for compiled, grid in zip(points["compiled", "values"], points["grid", "values"], strict=True):
+            np.testing.assert_allclose(compiled, grid, atol=1e-9, rtol=0)
 
 
-def test_the_result_has_its_gap_and_counts_exchanges(whole):
+def test_result_has_gap_and_exchange_count(complete_run):
     reference = in_one_process(output=ss.Output(lower_bound=False))
-    assert whole.status.code is StatusCode.FEASIBLE
-    assert len(whole.history) <= 12
-    assert whole.worst_objective == pytest.approx(reference.worst_objective, abs=1e-6)
-    assert whole.lower_bound.certified
-    assert 0 <= whole.lower_bound.objective - whole.lower_bound.value <= 1e-6
-    assert (whole.history.per_client.outcomes == ClientOutcome.COUNTED).all()
-    assert whole.auto_settings == {}
+    assert complete_run.status.code is StatusCode.FEASIBLE
+    assert len(complete_run.history) <= 12
+    assert complete_run.worst_objective == pytest.approx(reference.worst_objective, abs=1e-6)
+    assert complete_run.lower_bound.certified
+    assert 0 <= complete_run.lower_bound.objective - complete_run.lower_bound.value <= 1e-6
+    assert (complete_run.history.per_client.outcomes == ClientOutcome.COUNTED).all()
+    assert complete_run.auto_settings == {}
 
 
-def test_parameters_are_sent_in_the_order_of_their_names(x64):
+def test_params_are_sent_in_order_of_names(x64):
     def objective(params, batch):
         return (batch["weight"] * jnp.exp(batch["x"] @ jnp.stack(params["ws"]) * params["a"][0])).sum()
 
@@ -123,7 +128,7 @@ def test_parameters_are_sent_in_the_order_of_their_names(x64):
     client = fl.JaxClient(ss.Problem(objective, lambda p, b: objective(p, b) ** 2, start), rows, name="one")
     names = sorted(client.start)
     assert names != list(client.start)
-    found = client.derivatives(client.start, np.array([1.0, 0.5]))
+    reply = client.derivatives(client.start, np.array([1.0, 0.5]))
 
     def of_vector(vector, power):
         arrays = dict(zip(names, vector, strict=True))
@@ -131,14 +136,14 @@ def test_parameters_are_sent_in_the_order_of_their_names(x64):
         return objective(params, {"x": jnp.asarray(rows["x"]), "weight": jnp.full(20, 1 / 20)}) ** power
 
     point = jnp.concatenate([jnp.ravel(client.start[name]) for name in names])
-    np.testing.assert_allclose(found.gradients[0], jax.grad(of_vector)(point, 1), rtol=1e-9)
+    np.testing.assert_allclose(reply.gradients[0], jax.grad(of_vector)(point, 1), rtol=1e-9)
     expected = jax.hessian(of_vector)(point, 1) + 0.5 * jax.hessian(of_vector)(point, 2)
-    np.testing.assert_allclose(found.hessian, expected, rtol=1e-9)
+    np.testing.assert_allclose(reply.hessian, expected, rtol=1e-9)
 
 
-def malform(found, fault):
-    """A reply in which something is wrong."""
-    values, arrays = found[wire.VALUES], dict(wire.from_record(found[wire.MATRICES]))
+def make_malformed(reply, fault):
+    """Return a reply with this fault."""
+    values, arrays = reply[wire.VALUES], dict(wire.from_record(reply[wire.MATRICES]))
     if fault == "NaN":
         arrays["gradients"] = arrays["gradients"] * np.nan
     elif fault == "another size":
@@ -156,7 +161,7 @@ def malform(found, fault):
     return RecordDict({wire.VALUES: values, wire.MATRICES: wire.to_record(arrays)})
 
 
-class Faults(FaultyGrid):
+class SecondOrderFaults(FaultyGrid):
     """A grid with a fault of site 1 in its second exchange, for some attempts."""
 
     def __init__(self, *arguments, fault, attempts=1):
@@ -176,7 +181,7 @@ class Faults(FaultyGrid):
             del self.faults[1, wire.DERIVATIVES]
             return reply
         reply = super().deliver(message)
-        reply.content = malform(reply.content, self.fault)
+        reply.content = make_malformed(reply.content, self.fault)
         return reply
 
 
@@ -184,24 +189,28 @@ BAD = ("NaN", "another size", "whole matrix", "no matrix", "float32", "too large
 
 
 @pytest.mark.parametrize("fault", ["silent", "raises", "gone", *BAD])
-def test_an_evaluation_is_repeated_until_all_have_replied(whole, fault, tmp_path):
-    strategy = run(Faults(app(), MANY, fault=fault), events=tmp_path / "events.jsonl")
-    np.testing.assert_array_equal(strategy.result.last["w"], whole.last["w"])
-    (event,) = (one for one in fl.read_events(tmp_path / "events.jsonl") if one["what"] in ("lost", "rejected"))
+def test_evaluation_is_repeated_until_all_clients_reply(complete_run, fault, tmp_path):
+    strategy = run(SecondOrderFaults(make_app(), CLIENTS, fault=fault), events=tmp_path / "events.jsonl")
+    np.testing.assert_array_equal(strategy.result.last["w"], complete_run.last["w"])
+    (event,) = (
+        event_record
+        for event_record in fl.read_events(tmp_path / "events.jsonl")
+        if event_record["what"] in ("lost", "rejected")
+    )
     assert (event["client"], event["what"]) == ("site 1", "rejected" if fault in BAD else "lost")
 
 
-def test_a_client_that_never_replies_ends_the_run():
-    grid = Faults(app(), MANY, fault="NaN", attempts=10**6)
-    result = run(grid, names=[f"site {i}" for i in range(MANY)], patience=3).result
+def test_silent_client_stops_run():
+    grid = SecondOrderFaults(make_app(), CLIENTS, fault="NaN", attempts=10**6)
+    result = run(grid, names=[f"site {i}" for i in range(CLIENTS)], patience=3).result
     assert result.status.code is StatusCode.STOPPED
     assert "no usable reply of 'site 1' in 3 attempts" in result.status.message
     assert len(result.history) == 1
     assert result.lower_bound is None
 
 
-class Leaving(FaultyGrid):
-    """A grid that site 1 leaves after its second exchange, and to which it comes back if it may."""
+class LeavingGrid(FaultyGrid):
+    """A grid that site 1 leaves after its second exchange, and optionally joins again."""
 
     def __init__(self, *arguments, back=None):
         super().__init__(*arguments)
@@ -218,109 +227,114 @@ class Leaving(FaultyGrid):
         return super().deliver(message)
 
 
-def test_the_run_goes_on_without_an_unlisted_client_that_left():
-    grid = Leaving(app(), MANY)
+def test_run_continues_without_unlisted_client():
+    grid = LeavingGrid(make_app(), CLIENTS)
     result = run(grid).result
-    assert grid.weights[0] == grid.weights[3] == [1 / MANY, 0]  # a restart: it compares no replies of other clients
-    assert [1 / MANY, 0] not in (grid.weights[1], grid.weights[2])
-    others = ss.solve(
+    assert (
+        grid.weights[0] == grid.weights[3] == [1 / CLIENTS, 0]
+    )  # a restart, because replies of different sets of clients are not comparable
+    assert [1 / CLIENTS, 0] not in (grid.weights[1], grid.weights[2])
+    other_clients = ss.solve(
         PROBLEM,
         ss.ClientData.from_arrays(
-            {key: np.concatenate([table(i)[key] for i in (0, 2)]) for key in table(0)}, np.repeat([0, 2], ROWS)
+            {key: np.concatenate([make_columns(i)[key] for i in (0, 2)]) for key in make_columns(0)},
+            np.repeat([0, 2], ROWS),
         ),
         ss.SQP(tolerance=TOLERANCE),
     )
     outcomes = result.history.per_client.outcomes
     assert outcomes[0].tolist() == [1, 1, 1]
     assert outcomes[-1].tolist() == [1, 0, 1]
-    np.testing.assert_allclose(result.last["w"], others.last["w"], atol=1e-3)
-    assert result.status.code is StatusCode.VIOLATED  # nothing is known of it
+    np.testing.assert_allclose(result.last["w"], other_clients.last["w"], atol=1e-3)
+    assert result.status.code is StatusCode.VIOLATED  # its values are unknown
     assert "nothing is known of 'site 1'" in result.status.message
 
 
-def test_a_client_that_comes_back_takes_part_again(whole):
-    result = run(Leaving(app(), MANY, back=6)).result
+def test_returning_client_participates_again(complete_run):
+    result = run(LeavingGrid(make_app(), CLIENTS, back=6)).result
     assert result.history.per_client.outcomes[:, 1].min() == 0
     assert result.status.ok
-    assert result.worst_objective == pytest.approx(whole.worst_objective, rel=1e-6)
+    assert result.worst_objective == pytest.approx(complete_run.worst_objective, rel=1e-6)
 
 
-def test_a_listed_client_that_left_is_not_dropped():
-    result = run(Leaving(app(), MANY), names=[f"site {i}" for i in range(MANY)], patience=2).result
+def test_listed_client_is_not_dropped():
+    result = run(LeavingGrid(make_app(), CLIENTS), names=[f"site {i}" for i in range(CLIENTS)], patience=2).result
     assert result.status.code is StatusCode.STOPPED
     assert "'site 1'" in result.status.message
 
 
-def test_a_resumed_run_has_the_same_bits(whole, tmp_path):
-    first = run(FaultyGrid(app(), MANY), rounds=3, checkpoints=Checkpoints(tmp_path, every=0)).result
+def test_resume_is_exact(complete_run, tmp_path):
+    first = run(FaultyGrid(make_app(), CLIENTS), rounds=3, checkpoints=Checkpoints(tmp_path, every=0)).result
     assert len(first.history) == 3
-    resumed = run(FaultyGrid(app(), MANY), checkpoints=Checkpoints(tmp_path, every=0)).result
-    np.testing.assert_array_equal(resumed.last["w"], whole.last["w"])
-    np.testing.assert_array_equal(resumed.history.objective, whole.history.objective)
-    again = run(FaultyGrid(app(), MANY), checkpoints=Checkpoints(tmp_path, every=0), exclude=["site 0"]).result
-    assert again.names == ("site 1", "site 2")
-    assert again.status.ok
-    assert again.worst_objective < whole.worst_objective
-    assert DiagnosticCode.EXCLUDED_CLIENTS in {one.code for one in again.diagnostics}
-    assert again.history.per_client.clients.shape[1] == 3
+    resumed = run(FaultyGrid(make_app(), CLIENTS), checkpoints=Checkpoints(tmp_path, every=0)).result
+    np.testing.assert_array_equal(resumed.last["w"], complete_run.last["w"])
+    np.testing.assert_array_equal(resumed.history.objective, complete_run.history.objective)
+    resumed_result = run(
+        FaultyGrid(make_app(), CLIENTS), checkpoints=Checkpoints(tmp_path, every=0), exclude=["site 0"]
+    ).result
+    assert resumed_result.names == ("site 1", "site 2")
+    assert resumed_result.status.ok
+    assert resumed_result.worst_objective < complete_run.worst_objective
+    assert DiagnosticCode.EXCLUDED_CLIENTS in {diagnostic.code for diagnostic in resumed_result.diagnostics}
+    assert resumed_result.history.per_client.clients.shape[1] == 3
 
 
-def test_clients_allow_second_order_explicitly():
+def test_second_order_needs_client_permission():
     with pytest.raises(UnavailableError, match=r"sends no second derivatives \(client policy: second_order\)"):
-        run(FaultyGrid(app(fl.ClientPolicy()), MANY))
+        run(FaultyGrid(make_app(fl.ClientPolicy()), CLIENTS))
     surrogate = dataclasses.replace(PROBLEM, constraint_surrogate=PROBLEM.constraint, convex=None)
     with pytest.raises(UnavailableError, match="cannot compute second derivatives"):
-        run(FaultyGrid(app(SIMULATED, surrogate), MANY))
+        run(FaultyGrid(make_app(SIMULATED, surrogate), CLIENTS))
 
 
 @pytest.mark.parametrize(("minimum", "allowed"), [(None, True), (40, False)])
-def test_classes_need_enough_rows_for_second_order(minimum, allowed):
+def test_second_order_needs_enough_rows_in_each_class(minimum, allowed):
     policy = dataclasses.replace(ALLOWED, min_second_order_rows=minimum)
     if allowed:
-        assert run(FaultyGrid(app(policy), MANY)).result.status.ok
+        assert run(FaultyGrid(make_app(policy), CLIENTS)).result.status.ok
         return
     with pytest.raises(UnavailableError, match="it has a class of fewer than 40 rows"):
-        run(FaultyGrid(app(policy), MANY))
+        run(FaultyGrid(make_app(policy), CLIENTS))
 
 
 @pytest.mark.parametrize("regularised", [False, True])
-def test_a_server_cannot_make_the_matrix_that_of_one_row(regularised):
-    """At large w all rows but one are saturated: the matrix is the outer product of that row."""
+def test_hessian_of_single_row_is_refused(regularised):
+    """At large w all rows except one are saturated, and the matrix is the outer product of that row."""
 
     def loss(label):
         return lambda params, batch: class_loss(label)(params, batch) + 0.1 * regularised * (params["w"] ** 2).sum()
 
     problem = ss.Problem(loss(0), loss(1), PROBLEM.start)
-    x, y = table(0)["x"].astype(float), table(0)["y"]
+    x, y = make_columns(0)["x"].astype(float), make_columns(0)["y"]
     target = int(np.flatnonzero(y == 0)[3])
-    # A hyperplane through the target: its score is 0, and no other row of the class is near.
+    # A hyperplane through the target: its score is 0, and no other row of the class is close.
     directions = np.random.default_rng(0).normal(size=(2000, FEATURES))
     directions -= np.outer(directions @ x[target], x[target]) / (x[target] @ x[target])
     distances = np.abs(x[(y == 0) & (np.arange(ROWS) != target)] @ directions.T).min(axis=0)
     far = directions[distances.argmax()] * 40 / distances.max()
 
-    def ask(policy, point):
-        grid = FaultyGrid(app(policy, problem), 1)
+    def request(policy, point):
+        grid = FaultyGrid(make_app(policy, problem), 1)
         content = {wire.PARAMS: wire.to_record({"w": point})}
         content[wire.DECISION] = wire.ConfigRecord({"weights": [1.0, 0.0]})
         return grid.deliver(wire.Message(RecordDict(content), 100, wire.DERIVATIVES, group_id="0"))
 
-    found = wire.parse_derivatives(ask(SIMULATED, far).content, 1, FEATURES, with_hessian=True)
-    hessian = found.hessian - 0.2 * regularised * np.eye(FEATURES)
+    reply = wire.parse_derivatives(request(SIMULATED, far).content, 1, FEATURES, with_hessian=True)
+    hessian = reply.hessian - 0.2 * regularised * np.eye(FEATURES)
     row = np.linalg.eigh(hessian)[1][:, -1]
     np.testing.assert_allclose(row / row[-1], x[target] / x[target][-1], rtol=1e-4)  # the attack works
-    reason = wire.read_refusal(ask(ALLOWED, far).content)
+    reason = wire.read_refusal(request(ALLOWED, far).content)
     assert (
         reason
         == "at these parameters fewer than 10 rows make up its second derivatives (client policy: min_class_rows)"
     )
-    assert wire.read_refusal(ask(ALLOWED, np.zeros(FEATURES)).content) is None
+    assert wire.read_refusal(request(ALLOWED, np.zeros(FEATURES)).content) is None
 
 
-def test_exchanges_count_as_rounds(tmp_path):
+def test_policy_counts_exchanges(tmp_path):
     file = tmp_path / "counted.json"
     policy = dataclasses.replace(ALLOWED, max_rounds=2, counter_file=file)
-    result = run(FaultyGrid(app(policy), 1)).result
+    result = run(FaultyGrid(make_app(policy), 1)).result
     assert result.status.code is StatusCode.STOPPED
     assert "it has answered 2 reports, and its policy allows 2" in result.status.message
     assert json.loads(file.read_text())["reports"] == 2
@@ -329,9 +343,9 @@ def test_exchanges_count_as_rounds(tmp_path):
 AUTOMATIC = ss.Automatic(tolerance=TOLERANCE)
 
 
-def test_an_automatic_run_uses_second_order_if_all_clients_allow_it(whole):
-    result = run(FaultyGrid(app(), MANY), AUTOMATIC).result
-    np.testing.assert_array_equal(result.last["w"], whole.last["w"])
+def test_automatic_run_uses_second_order_if_allowed(complete_run):
+    result = run(FaultyGrid(make_app(), CLIENTS), AUTOMATIC).result
+    np.testing.assert_array_equal(result.last["w"], complete_run.last["w"])
     assert result.auto_settings["method"].startswith("SQP, because all clients allow")
     assert isinstance(result.method, ss.SQP)
 
@@ -344,18 +358,18 @@ def test_an_automatic_run_uses_second_order_if_all_clients_allow_it(whole):
         (SIMULATED, {"participation": 0.5}, "participation is 0.5, not 1"),
     ],
 )
-def test_an_automatic_run_says_why_it_is_of_first_order(policy, settings, reason):
-    result = run(FaultyGrid(app(policy), MANY), AUTOMATIC, rounds=2, **settings).result
+def test_automatic_run_names_reason_for_first_order(policy, settings, reason):
+    result = run(FaultyGrid(make_app(policy), CLIENTS), AUTOMATIC, rounds=2, **settings).result
     assert reason in result.auto_settings["method"]
     assert isinstance(result.method, ss.SoftmaxSGM)
 
 
-def test_settings_that_second_order_cannot_use_are_refused():
+def test_incompatible_settings_are_rejected():
     for settings in ({"local_steps": 2}, {"participation": 0.5}, {"clip_norm": 1.0}, {"eval_every": 5}):
         with pytest.raises(ValueError, match="which SQP cannot use over Flower: use Automatic or SoftmaxSGM"):
-            run(FaultyGrid(app(), MANY), **settings)
+            run(FaultyGrid(make_app(), CLIENTS), **settings)
     with pytest.raises(ValueError, match="the constraint is pooled"):
-        run(FaultyGrid(app(), MANY), ss.SQP(tolerance=0.1, criterion="pooled"), pooled=lambda sums: sums[0])
+        run(FaultyGrid(make_app(), CLIENTS), ss.SQP(tolerance=0.1, criterion="pooled"), pooled=lambda sums: sums[0])
 
 
 def kinked(params, batch):
@@ -369,31 +383,31 @@ def infinite(params, batch):
 
 
 @pytest.mark.parametrize(
-    ("objective", "rounds", "why"),
+    ("objective", "rounds", "reason"),
     [(kinked, 80, "did not converge"), (infinite, 10, "no usable reply of 'site 0', 'site 1', 'site 2' in 2 attempts")],
 )
-def test_an_automatic_run_falls_back_to_first_order(objective, rounds, why, tmp_path):
+def test_automatic_run_falls_back_to_first_order(objective, rounds, reason, tmp_path):
     problem = ss.Problem(objective, class_loss(1), PROBLEM.start)
-    for reason in (why, "the run has gone on with it before"):  # the second run resumes the first
-        grid, checkpoints = FaultyGrid(app(problem=problem), MANY), Checkpoints(tmp_path, every=0)
+    for text in (reason, "the run has gone on with it before"):  # the second run resumes the first
+        grid, checkpoints = FaultyGrid(make_app(problem=problem), CLIENTS), Checkpoints(tmp_path, every=0)
         strategy = run(grid, ss.Automatic(0.5), rounds=rounds, checkpoints=checkpoints, patience=2)
-        assert reason in strategy.result.auto_settings["method"]
+        assert text in strategy.result.auto_settings["method"]
         assert isinstance(strategy.result.method, ss.SoftmaxSGM)
         assert len(strategy.result.history) == rounds
-    if objective is kinked:  # it starts where the other ended
-        second = run(FaultyGrid(app(problem=problem), MANY), ss.SQP(tolerance=0.5), rounds=rounds).result
+    if objective is kinked:  # it starts from the last iterate of SQP
+        second = run(FaultyGrid(make_app(problem=problem), CLIENTS), ss.SQP(tolerance=0.5), rounds=rounds).result
         assert strategy.result.history.objective[0] == pytest.approx(second.worst_objective, rel=1e-5)
 
 
-def test_functions_with_kinks_have_no_second_derivatives():
+def test_nonsmooth_functions_have_no_second_derivatives():
     problem = ss.Problem(lambda w, batch: jnp.abs(batch["x"] @ w["w"]).mean(), class_loss(1), PROBLEM.start)
-    strategy = run(FaultyGrid(app(problem=problem), MANY), AUTOMATIC, rounds=2)
+    strategy = run(FaultyGrid(make_app(problem=problem), CLIENTS), AUTOMATIC, rounds=2)
     assert "second derivatives" in strategy.result.auto_settings["method"]
 
 
-def test_a_numpy_client_with_a_hessian(whole):
+def test_numpy_client_with_hessian(complete_run):
     def functions(i):
-        rows = table(i)
+        rows = make_columns(i)
 
         def loss(label, params, batch):
             score, sign = batch["x"] @ params["w"], 1 - 2 * label
@@ -418,9 +432,9 @@ def test_a_numpy_client_with_a_hessian(whole):
             classes="y",
         )
 
-    grid = FaultyGrid(fl.client_app(lambda context: functions(context.node_config["partition-id"]), ALLOWED), MANY)
+    grid = FaultyGrid(fl.client_app(lambda context: functions(context.node_config["partition-id"]), ALLOWED), CLIENTS)
     result = run(grid).result
-    assert result.worst_objective == pytest.approx(whole.worst_objective, abs=1e-6)
+    assert result.worst_objective == pytest.approx(complete_run.worst_objective, abs=1e-6)
     assert result.status.ok
 
 
@@ -440,28 +454,28 @@ def torch_client(i):
     with torch.no_grad():
         for weight in module.parameters():
             weight.zero_()
-    rows = {name: torch.from_numpy(column) for name, column in table(i).items()}
+    rows = {name: torch.from_numpy(column) for name, column in make_columns(i).items()}
     pairs = torch.utils.data.TensorDataset(rows["x"][:, :-1], rows["y"])
     return fl.TorchClient(module, loss(0), loss(1), pairs, name=f"site {i}", batch_size=None, classes=rows["y"])
 
 
-def test_a_torch_client(whole):
-    app = fl.client_app(lambda context: torch_client(int(context.node_config["partition-id"])), ALLOWED)
+def test_torch_client(complete_run):
+    make_app = fl.client_app(lambda context: torch_client(int(context.node_config["partition-id"])), ALLOWED)
     strategy = fl.SwitchingStrategy(METHOD, convex=True, wait=0.0)
-    strategy.start(FaultyGrid(app, MANY), fl.initial_arrays(torch_client(0).start), 40)
+    strategy.start(FaultyGrid(make_app, CLIENTS), fl.initial_arrays(torch_client(0).start), 40)
     assert strategy.result.status.ok
-    assert strategy.result.worst_objective == pytest.approx(whole.worst_objective, abs=1e-6)
+    assert strategy.result.worst_objective == pytest.approx(complete_run.worst_objective, abs=1e-6)
     assert strategy.result.lower_bound.certified
 
 
-def test_all_clients_see_the_same_curvatures():
+def test_clients_have_common_curvatures():
     weights, point = np.array([1.0, 2.0]), np.array([0.3, -0.2, 0.1])
     names = {"weight": point[:2][None], "bias": point[2:]}
-    jax_client = fl.JaxClient(PROBLEM, table(0), name="site 0")
+    jax_client = fl.JaxClient(PROBLEM, make_columns(0), name="site 0")
     by_jax = jax_client.row_curvatures({"w": point}, weights)
     by_torch = torch_client(0).row_curvatures(names, weights)
     np.testing.assert_allclose(by_jax, by_torch, rtol=1e-6)
-    x, y = table(0)["x"].astype(float), table(0)["y"]
+    x, y = make_columns(0)["x"].astype(float), make_columns(0)["y"]
     p = 1 / (1 + np.exp(-x @ point))
     hessians = (p * (1 - p))[:, None, None] * x[:, :, None] * x[:, None, :]
     of_class = hessians[y == 0]

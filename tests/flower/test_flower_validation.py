@@ -1,4 +1,4 @@
-"""Numbers that clients tell are checked against what is known: rows, ranges, statistics, intervals."""
+"""Validation of reported numbers: rows, ranges, statistics and intervals."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, W, constraint, objective, quadratic, simulated
-from member_clients import grid_of, key, start
+from member_clients import key, make_grid, run_strategy
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
 from softswitch.flower import messages as wire
 from softswitch.flower.intervals import encode_intervals, read_intervals
@@ -20,8 +20,8 @@ from softswitch.results.history import ClientOutcome
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-class Pools:
-    """A client whose pooled constraint is a share: of its rows, ``share`` count."""
+class PooledClient:
+    """A client with the pooled constraint of a rate that is ``share`` on its rows."""
 
     held_out_rows, value_rows, gradient_rows, constraints, statistics = 0, 5, 5, 1, 2
 
@@ -48,75 +48,79 @@ def share(sums):
     return sums[0] / sums[1]
 
 
-def pooled(liar, **settings):
-    """Nine clients of whom half the rows count, and a tenth."""
-    app = simulated(lambda context: liar if context.node_config["i"] == 9 else Pools(context.node_config["i"], 0.5))
-    return start(grid_of({100 + i: (i, None) for i in range(10)}, app), 2, POOLED, pooled=share, **settings).result
+def run_pooled(byzantine, **settings):
+    """Run nine clients with a rate of one half, and a tenth client."""
+    app = simulated(
+        lambda context: byzantine if context.node_config["i"] == 9 else PooledClient(context.node_config["i"], 0.5)
+    )
+    return run_strategy(
+        make_grid({100 + i: (i, None) for i in range(10)}, app), 2, POOLED, pooled=share, **settings
+    ).result
 
 
-def test_a_client_of_more_rows_than_can_be_does_not_outvote_the_others(caplog):
-    result = pooled(Pools(9, 0.0, rows=2**40))
+def test_excessive_row_count_is_rejected(caplog):
+    result = run_pooled(PooledClient(9, 0.0, rows=2**40))
     assert len(result.names) == 9
     assert result.pooled_constraint == pytest.approx(0.5)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert "its rows must be an integer from 0 to 100,000,000" in caplog.text
 
 
-def test_a_list_says_how_many_rows_a_client_has_at_most(caplog):
+def test_client_list_limits_rows(caplog):
     nodes = {100: (0, 0), 101: (1, 1)}
     clients = {"site 0": fl.AllowedClient(key(0)[0], rows=8), "site 1": fl.AllowedClient(key(1)[0], rows=7)}
-    result = start(grid_of(nodes), clients=clients).result
+    result = run_strategy(make_grid(nodes), clients=clients).result
     assert result.history.per_client.clients.tolist() == [[0]]
     assert "it reports 8 rows, but the list of clients allows at most 7" in caplog.text
 
 
-def test_most_clients_decide_how_many_statistics_there_are(caplog):
-    class Odd(Pools):
+def test_majority_decides_number_of_statistics(caplog):
+    class ThreeStatistics(PooledClient):
         statistics = 3
 
-    result = pooled(Odd(9, statistics=[0.5, 1.0, 1.0]))
+    result = run_pooled(ThreeStatistics(9, statistics=[0.5, 1.0, 1.0]))
     assert len(result.names) == 9
     assert "it has 3 statistics, the others 2" in caplog.text
 
-    class Undeclared(Pools):
+    class Undeclared(PooledClient):
         statistics = 0
 
     app = simulated(lambda context: Undeclared(context.node_config["i"]))
     with pytest.raises(ValueError, match="an attribute statistics"):
-        start(grid_of({100: (0, None)}, app), 1, POOLED, pooled=share)
+        run_strategy(make_grid({100: (0, None)}, app), 1, POOLED, pooled=share)
     with pytest.raises(ValueError, match="memory must be None with pooled"):
         fl.StrategySettings(pooled=share, memory=ss.Memory())
 
 
-def test_a_client_cannot_change_how_many_rows_it_has(caplog):
-    told = {}
+def test_changed_row_count_is_rejected(caplog):
+    registrations = {}
 
     def factory(context):
-        return quadratic(context.node_config["i"], rows=told.get(context.node_id, 8))
+        return quadratic(context.node_config["i"], rows=registrations.get(context.node_id, 8))
 
     app = simulated(factory)
-    grid = grid_of({100: (0, None), 101: (1, None), 111: (1, None)}, app)
-    grid.connected, told[111] = {100, 101}, 80
+    grid = make_grid({100: (0, None), 101: (1, None), 111: (1, None)}, app)
+    grid.connected, registrations[111] = {100, 101}, 80
 
     def change(chunk):
         grid.connected = {100, 111} if chunk.round == 1 else {100, 101}
 
-    result = start(grid, rounds=4, callbacks=[change]).result
+    result = run_strategy(grid, rounds=4, callbacks=[change]).result
     assert result.history.per_client.clients.tolist() == [[0, 1], [0, -1], [0, 1], [0, 1]]
     assert "it reports 80 rows and 0 held-out rows, but it reported 8 and 0 before" in caplog.text
 
 
 def test_reports_outside_their_range_are_rejected(caplog):
-    grid = grid_of({100 + i: (i, None) for i in range(3)})
-    plain = start(grid).result.history.per_client.objective[0]
-    worst = int(np.argmax(plain))
-    most = float(np.sort(plain)[1]) + 0.01
-    result = start(grid, objective_range=(0.0, most), constraint_range=(-5.0, 5.0)).result
-    assert [fate == ClientOutcome.BAD_REPORT for fate in result.history.per_client.outcomes[0]] == [
+    grid = make_grid({100 + i: (i, None) for i in range(3)})
+    objectives = run_strategy(grid).result.history.per_client.objective[0]
+    worst = int(np.argmax(objectives))
+    limit = float(np.sort(objectives)[1]) + 0.01
+    result = run_strategy(grid, objective_range=(0.0, limit), constraint_range=(-5.0, 5.0)).result
+    assert [outcome == ClientOutcome.BAD_REPORT for outcome in result.history.per_client.outcomes[0]] == [
         i == worst for i in range(3)
     ]
     assert "outside the range" in caplog.text
-    assert np.isnan(result.client_objective[worst])  # likewise where the answer is judged
+    assert np.isnan(result.client_objective[worst])  # also in the final evaluation
     with pytest.raises(ValueError, match="objective_range must be"):
         fl.StrategySettings(objective_range=(1.0, 0.0))
 
@@ -128,16 +132,16 @@ RATE, RANGE = frozenset((0.0, 1.0)), (0.0, 1.0)
 GENERATOR = np.random.default_rng(5)
 
 
-def read(interval, bounds, rows=10_000):
+def parse(interval, bounds, rows=10_000):
     content = RecordDict({wire.INTERVALS: encode_intervals([interval])})
     return read_intervals(content, rows, [bounds])[0]
 
 
-def honest():
-    """Intervals of honest clients, of every kind and many sizes."""
+def honest_intervals():
+    """Yield intervals of honest clients, of every kind and many sizes."""
     for n in (1, 2, 5, 30, 400):
         for mean in (0.0, 0.1, 0.3, 0.9, 1.0):
-            counted = (GENERATOR.random(n) < mean).astype(float)
+            indicators = (GENERATOR.random(n) < mean).astype(float)
             losses = GENERATOR.beta(0.5 + mean, 2.0, n)
             for levels in (
                 LEVELS,
@@ -145,44 +149,44 @@ def honest():
                 ErrorLevels(0.05, 0.05, math.nan),
                 ErrorLevels(1e-6, 0.01, 0.5),
             ):
-                yield mean_interval(counted, levels, RATE), RATE
+                yield mean_interval(indicators, levels, RATE), RATE
                 yield mean_interval(losses, levels, RANGE), RANGE
-                yield mean_interval(counted, levels, RANGE), RANGE
+                yield mean_interval(indicators, levels, RANGE), RANGE
                 yield mean_interval(3 + 4 * losses, levels, (3.0, 7.0)), (3.0, 7.0)
                 yield mean_interval(losses, levels, None), None
-                yield gap_interval(counted, 1 - counted, levels, RATE), RATE
+                yield gap_interval(indicators, 1 - indicators, levels, RATE), RATE
                 yield gap_interval(3 + losses, 4 - losses, levels, (3.0, 4.0)), (3.0, 4.0)
                 resampled = GENERATOR.normal(mean, 0.1, 100)
                 yield resampled_interval(resampled, mean, n, levels), None
 
 
-def test_what_honest_clients_tell_is_believed():
-    many = 0
-    for interval, bounds in honest():
-        assert read(interval, bounds, 800).upper == interval.upper
-        many += 1
-    assert many == 800
+def test_honest_intervals_are_accepted():
+    count = 0
+    for interval, bounds in honest_intervals():
+        assert parse(interval, bounds, 800).upper == interval.upper
+        count += 1
+    assert count == 800
 
 
-def test_absurd_intervals_are_refused():
-    absurd = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, method=IntervalMethod.BETTING)
+def test_extreme_intervals_are_rejected():
+    interval = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, method=IntervalMethod.BETTING)
     for change in ({}, {"rows": 100}):
         with pytest.raises(wire.InvalidMessageError):
-            read(replace(absurd, **change), None)
+            parse(replace(interval, **change), None)
 
 
-COUNTED = mean_interval(np.repeat([1.0, 0.0], [30, 70]), LEVELS, RATE)
-LOSSES = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, RANGE)
-NORMAL = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, None)
+RATE_INTERVAL = mean_interval(np.repeat([1.0, 0.0], [30, 70]), LEVELS, RATE)
+LOSS_INTERVAL = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, RANGE)
+NORMAL_INTERVAL = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, None)
 
 
 @pytest.mark.parametrize(
-    ("interval", "bounds", "change", "why"),
+    ("interval", "bounds", "change", "reason"),
     [
-        (COUNTED, RATE, {"rows": 20_000}, "10,000 held-out rows"),
-        (LOSSES, RANGE, {"estimate": -0.5, "lower": -0.5}, "range"),
-        (LOSSES, RANGE, {"upper": 1.5}, "range"),
-        (NORMAL, None, {"estimate": -1e13, "lower": -1e13}, "at most 1e"),
+        (RATE_INTERVAL, RATE, {"rows": 20_000}, "10,000 held-out rows"),
+        (LOSS_INTERVAL, RANGE, {"estimate": -0.5, "lower": -0.5}, "range"),
+        (LOSS_INTERVAL, RANGE, {"upper": 1.5}, "range"),
+        (NORMAL_INTERVAL, None, {"estimate": -1e13, "lower": -1e13}, "at most 1e"),
         (
             Interval(math.nan, -math.inf, math.inf, 0, math.inf, approximate=True),
             RATE,
@@ -191,25 +195,25 @@ NORMAL = mean_interval(GENERATOR.beta(0.5, 4.0, 100), LEVELS, None)
         ),
     ],
 )
-def test_impossible_intervals_are_refused(interval, bounds, change, why):
-    read(interval, bounds)
-    with pytest.raises(wire.InvalidMessageError, match=why):
-        read(replace(interval, **change), bounds)
+def test_impossible_intervals_are_rejected(interval, bounds, change, reason):
+    parse(interval, bounds)
+    with pytest.raises(wire.InvalidMessageError, match=reason):
+        parse(replace(interval, **change), bounds)
 
 
-def test_a_client_that_certifies_on_rows_it_does_not_have_is_unknown_in_the_certificate(caplog):
-    class Liar(fl.NumpyClient):
+def test_certificate_excludes_client_with_false_row_count(caplog):
+    class ByzantineClient(fl.NumpyClient):
         def certify(self, params, levels, ranges):
-            sure = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, meets_at=0.0)
-            return [sure] * len(ranges)
+            interval = Interval(-1e300, -1e300, -1e300, 2**50, 1e-9, approximate=False, meets_at=0.0)
+            return [interval] * len(ranges)
 
     def factory(context):
         i = context.node_config["i"]
         x = {"x": np.zeros((40, FEATURES), np.float32) + np.linspace(-1, 1, 40, dtype=np.float32)[:, None]}
-        made = Liar if i == 2 else fl.NumpyClient
-        return made(objective, constraint, x, {"w": W}, name=f"site {i}", batch_size=None, held_out=x)
+        client_class = ByzantineClient if i == 2 else fl.NumpyClient
+        return client_class(objective, constraint, x, {"w": W}, name=f"site {i}", batch_size=None, held_out=x)
 
-    strategy = start(grid_of({100 + i: (i, None) for i in range(3)}, simulated(factory)))
+    strategy = run_strategy(make_grid({100 + i: (i, None) for i in range(3)}, simulated(factory)))
     certificate = strategy.clients.certify(strategy.result.params, 0.1)
     assert certificate.clients[2].verdict is Verdict.UNKNOWN
     assert certificate.verdict is not Verdict.MEETS

@@ -1,4 +1,4 @@
-"""Each rule's decision, by hand and against its neighbours."""
+"""Decisions of each method: analytical values and relations between methods."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def decide(method, *args, state=(), **kwargs):
     return method.decide(state, reports(*args, **kwargs))[0]
 
 
-def test_softmax_switches_and_weighs_by_hand():
+def test_softmax_switch_and_weights():
     method = ss.SoftmaxSGM(alpha=1.0, **COMMON)
     feasible = decide(method, [0.0, np.log(3)], [-1.0, -1.0])
     assert bool(feasible.feasible)
@@ -47,7 +47,7 @@ def test_softmax_switches_and_weighs_by_hand():
     np.testing.assert_array_equal(infeasible.local_loss.constraint, [[1], [1]])
 
 
-def test_several_constraints_weigh_pairs():
+def test_several_constraints_weight_pairs():
     """q over the four pairs, exp(g) = 1, 3, 2, 2 of 8: client weights 1/2 and 1/2, mixes (1/4, 3/4) and (1/2, 1/2)."""
     decision = decide(ss.SoftmaxSGM(alpha=1.0, **COMMON), [0, 0], np.log([[1, 3], [2, 2]]))
     np.testing.assert_allclose(decision.weights, [0.5, 0.5])
@@ -83,7 +83,7 @@ def test_criteria(criterion, expected):
         np.testing.assert_allclose(decision.weights, [0.25, 0.75], err_msg="the criterion must not change the weights")
 
 
-def test_another_alpha_for_the_constraint():
+def test_constraint_alpha():
     method = ss.SoftmaxSGM(alpha=1.0, constraint_alpha=2.0, **COMMON)
     np.testing.assert_allclose(decide(method, [0, 0], [0, np.log(3)]).weights, [0.1, 0.9])
     np.testing.assert_allclose(decide(method, [0, np.log(3)], [-1, -1]).weights, [0.25, 0.75])
@@ -95,30 +95,32 @@ REPORTED = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 3)
 @given(REPORTED, st.data())
 def test_average_is_softmax_at_zero(g, data):
     f = data.draw(hnp.arrays(np.float64, len(g), elements=st.floats(-3, 3)))
-    same(decide(ss.AverageSGM(**COMMON), f, g), decide(ss.SoftmaxSGM(alpha=0.0, **COMMON), f, g))
+    assert_same_decision(decide(ss.AverageSGM(**COMMON), f, g), decide(ss.SoftmaxSGM(alpha=0.0, **COMMON), f, g))
 
 
 @given(REPORTED, st.data())
-def test_hard_is_the_limit_of_softmax(g, data):
-    """Values on a grid of 0.01, so that at α = 1e5 only ties remain."""
+def test_hard_is_limit_of_softmax(g, data):
+    """Values are on a grid of 0.01, so that at α = 1e5 only ties remain."""
     f = np.round(data.draw(hnp.arrays(np.float64, len(g), elements=st.floats(-3, 3))), 2)
-    same(decide(ss.HardSGM(**COMMON), f, g.round(2)), decide(ss.SoftmaxSGM(alpha=1e5, **COMMON), f, g.round(2)))
+    assert_same_decision(
+        decide(ss.HardSGM(**COMMON), f, g.round(2)), decide(ss.SoftmaxSGM(alpha=1e5, **COMMON), f, g.round(2))
+    )
     softmax_word = ss.HardSGM(criterion="softmax", **COMMON)
-    same(decide(softmax_word, f, g.round(2)), decide(ss.HardSGM(**COMMON), f, g.round(2)))
+    assert_same_decision(decide(softmax_word, f, g.round(2)), decide(ss.HardSGM(**COMMON), f, g.round(2)))
 
 
-def same(one, other):
-    assert bool(one.feasible) == bool(other.feasible)
-    np.testing.assert_allclose(one.criterion, other.criterion, atol=1e-9)
-    np.testing.assert_allclose(one.weights, other.weights, atol=1e-9)
+def assert_same_decision(actual, expected):
+    assert bool(actual.feasible) == bool(expected.feasible)
+    np.testing.assert_allclose(actual.criterion, expected.criterion, atol=1e-9)
+    np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-9)
     np.testing.assert_allclose(
-        one.weights[:, None] * one.local_loss.constraint,
-        other.weights[:, None] * other.local_loss.constraint,
+        actual.weights[:, None] * actual.local_loss.constraint,
+        expected.weights[:, None] * expected.local_loss.constraint,
         atol=1e-9,
     )
 
 
-def test_penalty_by_hand():
+def test_penalty():
     decision = decide(ss.Penalty(penalty=2.5, **COMMON), [1.0, 2.0], [0.0, 1.0])
     np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
     loss = decision.local_loss
@@ -127,16 +129,16 @@ def test_penalty_by_hand():
     assert not bool(decision.feasible)
 
 
-def test_primal_dual_by_hand():
+def test_primal_dual():
     """μ_0 = (2, 2), means (0.5, −9), η_d = 0.1, ε = 0.11: μ_1 = (2.039, 1.089), and later the second is 0."""
     method = ss.PrimalDual(multiplier=2.0, dual_step_size=0.1, **COMMON)
     state = method.init(3, 2)
-    heard = reports([0, 0], [[0.0, -8.0], [1.0, -10.0]])
-    decision, state = method.decide(state, heard)
+    received = reports([0, 0], [[0.0, -8.0], [1.0, -10.0]])
+    decision, state = method.decide(state, received)
     np.testing.assert_array_equal(decision.local_loss.constraint, [[2, 2], [2, 2]])
     np.testing.assert_allclose(state, [2.039, 1.089], rtol=1e-6)
     for _ in range(3):
-        _, state = method.decide(state, heard)
+        _, state = method.decide(state, received)
     assert state[1] == 0
 
 
@@ -150,7 +152,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_absent_clients_count_nothing(name):
+def test_absent_clients_are_ignored(name):
     method = RULES[name]
     present = method.decide(method.init(3, 1), reports([1.0, 2.0], [0.5, 0.2]))
     masked = method.decide(method.init(3, 1), reports([1.0, np.nan, 2.0], [0.5, np.nan, 0.2], mask=[True, False, True]))
@@ -160,7 +162,7 @@ def test_absent_clients_count_nothing(name):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_void_round_is_not_feasible(name):
+def test_void_round_is_not_feasible(name):
     method = RULES[name]
     decision, state = method.decide(method.init(3, 1), reports([np.nan] * 2, [np.nan] * 2, mask=[False, False]))
     assert not bool(decision.feasible)
@@ -168,9 +170,9 @@ def test_a_void_round_is_not_feasible(name):
     np.testing.assert_array_equal(state, method.init(3, 1))
 
 
-def test_numbers_are_leaves_and_words_are_not():
+def test_only_numbers_are_leaves():
     leaves, structure = jax.tree.flatten(ss.SoftmaxSGM(alpha=1, step_size=2, tolerance=3))
-    assert sorted(leaves) == [1, 2, 3], "what is left out is no number"
+    assert sorted(leaves) == [1, 2, 3], "None must not be a leaf"
     assert sorted(jax.tree.leaves(ss.SoftmaxSGM(alpha=1, step_size=2, tolerance=3, slack=10))) == [1, 2, 3, 10]
     assert structure == jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=8, tolerance=9))
     assert structure != jax.tree.structure(ss.SoftmaxSGM(alpha=7, step_size=8, tolerance=9, criterion="max"))
@@ -179,7 +181,7 @@ def test_numbers_are_leaves_and_words_are_not():
     assert (doubled.alpha, doubled.criterion, doubled.switches_on) == (6.0, None, "softmax")
 
 
-def test_text_is_short():
+def test_repr_is_short():
     assert str(RULES["softmax"]) == "SoftmaxSGM(tolerance=0.11, step_size=0.1, alpha=3.0)"
     assert str(ss.AverageSGM(optimizer=optax.adam, **COMMON)).endswith("optimizer=adam)")
 
@@ -189,20 +191,20 @@ def test_decisions_on_jax_arrays_match_numpy(x64):
     for method in RULES.values():
         on_numpy = method.decide(np.asarray(method.init(3, 2)), reports(f, g))[0]
         on_jax = method.decide(method.init(3, 2), Reports(jnp.asarray(f), jnp.asarray(g), None, jnp.ones(3, bool)))[0]
-        for one, other in zip(jax.tree.leaves(on_numpy), jax.tree.leaves(on_jax), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12)
+        for numpy_leaf, jax_leaf in zip(jax.tree.leaves(on_numpy), jax.tree.leaves(on_jax), strict=True):
+            np.testing.assert_allclose(numpy_leaf, jax_leaf, rtol=1e-12)
 
 
-NOTHING = -np.inf
+MISSING = -np.inf
 
 
-def test_a_client_without_a_function_has_no_weight_in_it():
-    f, g = [0.0, np.log(3), NOTHING], [NOTHING, 0.5, 0.5 + np.log(3)]
+def test_client_without_function_has_no_weight():
+    f, g = [0.0, np.log(3), MISSING], [MISSING, 0.5, 0.5 + np.log(3)]
     softmax = ss.SoftmaxSGM(alpha=1.0, **COMMON)
     infeasible = decide(softmax, f, g)
     np.testing.assert_allclose(infeasible.weights, [0, 0.25, 0.75])
     assert infeasible.criterion == pytest.approx(0.5 + 0.75 * np.log(3))
-    feasible = decide(softmax, f, [NOTHING, -1.0, -2.0])
+    feasible = decide(softmax, f, [MISSING, -1.0, -2.0])
     np.testing.assert_allclose(feasible.weights, [0.25, 0.75, 0])
     average = decide(ss.AverageSGM(**COMMON), f, g)
     np.testing.assert_allclose(average.weights, [0, 0.5, 0.5])
@@ -211,69 +213,73 @@ def test_a_client_without_a_function_has_no_weight_in_it():
     assert decide(ss.HardSGM(**COMMON), f, g).criterion == pytest.approx(0.5 + np.log(3))
 
 
-def test_multipliers_rise_with_those_who_have_the_constraint():
+def test_multipliers_use_clients_with_constraint():
     method = ss.PrimalDual(multiplier=1.0, dual_step_size=0.5, **COMMON)
-    asked = reports([0, 0, 0], [[0.31, NOTHING], [0.51, NOTHING], [NOTHING, NOTHING]])
-    _, after = method.decide(jnp.array([1.0, 2.0]), asked)
-    np.testing.assert_allclose(after, [1 + 0.5 * (0.41 - 0.11), 2.0], rtol=1e-6, err_msg="nobody has the second")
+    received = reports([0, 0, 0], [[0.31, MISSING], [0.51, MISSING], [MISSING, MISSING]])
+    _, multipliers = method.decide(jnp.array([1.0, 2.0]), received)
+    np.testing.assert_allclose(multipliers, [1 + 0.5 * (0.41 - 0.11), 2.0], rtol=1e-6, err_msg="nobody has the second")
 
 
 @pytest.mark.parametrize("method", [ss.SoftmaxSGM(alpha=1.0, **COMMON), ss.AverageSGM(**COMMON), ss.HardSGM(**COMMON)])
-def test_a_round_without_evidence_is_void_and_not_feasible(method):
-    assert not bool(decide(method, [0.0, 0.0], [NOTHING, NOTHING]).feasible)
-    assert not bool(decide(method, [NOTHING, NOTHING], [-1.0, -1.0]).feasible)
+def test_round_without_values_is_void(method):
+    assert not bool(decide(method, [0.0, 0.0], [MISSING, MISSING]).feasible)
+    assert not bool(decide(method, [MISSING, MISSING], [-1.0, -1.0]).feasible)
 
 
-def test_a_rule_of_ones_own_is_a_plain_dataclass():
-    """Registered by itself: its numbers are traced, its words, truth values and functions compiled in."""
+def test_custom_method_is_dataclass():
+    """Subclasses are registered automatically: numbers are traced; text, booleans and functions are static."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Mine(Method):
+    class CustomMethod(Method):
         sharpness: float
-        careful: bool = False
+        use_softmax: bool = False
         kind: str = "gentle"
 
         def decide(self, state, reports):
-            alpha = self.sharpness if self.careful else 0.0
+            alpha = self.sharpness if self.use_softmax else 0.0
             assert self.kind == "gentle"
             weights = softmax_weights(reports.objective, alpha, reports.has_objective)
             pairs = softmax_weights(reports.constraint, alpha, reports.has_constraint)
             return switch(self, reports, self.measure(reports), weights, pairs), state
 
-    leaves, structure = jax.tree.flatten(Mine(sharpness=2.0, careful=True, **COMMON))
+    leaves, structure = jax.tree.flatten(CustomMethod(sharpness=2.0, use_softmax=True, **COMMON))
     assert 2.0 in leaves
     assert True not in [leaf for leaf in leaves if isinstance(leaf, bool)]
-    assert structure != jax.tree.structure(Mine(sharpness=2.0, **COMMON)), "another truth value, another program"
-    assert structure == jax.tree.structure(Mine(sharpness=3.0, careful=True, **COMMON))
-    two = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
+    assert structure != jax.tree.structure(CustomMethod(sharpness=2.0, **COMMON)), (
+        "another boolean must give another program"
+    )
+    assert structure == jax.tree.structure(CustomMethod(sharpness=3.0, use_softmax=True, **COMMON))
+    clients = ss.ClientData.from_arrays({"sign": np.array([1.0, -1.0])}, client=["up", "down"])
     problem = ss.Problem(lambda w, b: (w - b["sign"][0]) ** 2, lambda w, b: -1.0 + 0 * w, jnp.float32(0.3))
     options = {"rounds": 60, "batch_size": None, "eval_every": 0}
-    own = flat.solve(problem, two, Mine(sharpness=4.0, careful=True, **COMMON), **options)
-    known = flat.solve(problem, two, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
-    np.testing.assert_array_equal(own.params, known.params)
-    careless = flat.solve(problem, two, Mine(sharpness=4.0, **COMMON), **options)
-    average = flat.solve(problem, two, ss.AverageSGM(**COMMON), **options)  # another program, so equal to rounding
-    np.testing.assert_allclose(careless.params, average.params, rtol=1e-6)
+    custom = flat.solve(problem, clients, CustomMethod(sharpness=4.0, use_softmax=True, **COMMON), **options)
+    softmax = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=4.0, criterion="mean", **COMMON), **options)
+    np.testing.assert_array_equal(custom.params, softmax.params)
+    other_branch = flat.solve(problem, clients, CustomMethod(sharpness=4.0, **COMMON), **options)
+    average = flat.solve(
+        problem, clients, ss.AverageSGM(**COMMON), **options
+    )  # another program, so equal up to rounding
+    np.testing.assert_allclose(other_branch.params, average.params, rtol=1e-6)
 
 
-APART = hnp.arrays(float, st.integers(2, 6), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3)
+SPREAD_VALUES = hnp.arrays(float, st.integers(2, 6), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3)
 
 
-@given(APART, st.floats(0, 20), st.floats(1e-3, 1e3), st.floats(-100, 100), st.data())
-def test_per_spread_neither_unit_nor_offset_matters(f, alpha, unit, offset, data):
-    """f in other units, and g in others again: the same weights, and the criterion in g's units."""
+@given(SPREAD_VALUES, st.floats(0, 20), st.floats(1e-3, 1e3), st.floats(-100, 100), st.data())
+def test_spread_scale_is_invariant_to_units_and_offset(f, alpha, unit, offset, data):
+    """Units of f and g do not change the weights, and the criterion has the units of g."""
     g = data.draw(hnp.arrays(float, (len(f), 2), elements=st.floats(-10, 10)).filter(lambda x: np.ptp(x) > 1e-3))
     method = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1)
     for level in (1e9, -1e9):  # both branches
-        switched = dataclasses.replace(method, threshold=level)
-        plain = decide(switched, f, g)
-        other = decide(switched, f / unit - offset, unit * g + offset)
-        np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose(other.criterion, unit * plain.criterion + offset, rtol=1e-7, atol=1e-7)
+        with_threshold = dataclasses.replace(method, threshold=level)
+        expected = decide(with_threshold, f, g)
+        rescaled = decide(with_threshold, f / unit - offset, unit * g + offset)
+        np.testing.assert_allclose(rescaled.weights, expected.weights, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(rescaled.criterion, unit * expected.criterion + offset, rtol=1e-7, atol=1e-7)
 
 
-@given(APART, st.floats(0, 20))
-def test_per_spread_the_worst_weighs_e_to_the_alpha_times_the_best(f, alpha):
+@given(SPREAD_VALUES, st.floats(0, 20))
+def test_spread_scale_weight_ratio(f, alpha):
     method = ss.SoftmaxSGM(alpha=alpha, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
     weights = decide(method, f, np.zeros(len(f))).weights
     np.testing.assert_allclose(weights[f.argmax()] / weights[f.argmin()], np.exp(alpha), rtol=1e-6)
@@ -282,7 +288,7 @@ def test_per_spread_the_worst_weighs_e_to_the_alpha_times_the_best(f, alpha):
 
 
 @pytest.mark.parametrize("f", [[3.0, 3.0], [3.0], [1e-45, 0.0], [-np.inf, 2.0], [1e30, -1e30]])
-def test_per_spread_without_a_spread_or_with_a_vast_one(f):
+def test_spread_scale_for_zero_and_huge_spread(f):
     f = np.array(f, np.float32)
     method = ss.SoftmaxSGM(alpha=1e30, alpha_scale="spread", step_size=0.1, tolerance=0.1, threshold=1e9)
     decision = decide(method, jnp.asarray(f), jnp.zeros(len(f)))
@@ -290,6 +296,6 @@ def test_per_spread_without_a_spread_or_with_a_vast_one(f):
     np.testing.assert_allclose(decision.weights.sum(), 1, rtol=1e-6)
 
 
-def test_per_spread_needs_a_word_that_is_known():
+def test_unknown_alpha_scale_is_rejected():
     with pytest.raises(ValueError, match=r"alpha_scale must be one of .*'spread'.*, but is 'range'"):
         ss.SoftmaxSGM(alpha=1.0, alpha_scale="range", step_size=0.1, tolerance=0.1)

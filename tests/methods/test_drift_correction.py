@@ -1,4 +1,4 @@
-"""Estimates of reports that go along with the server's steps, against a plain loop and against the truth."""
+"""Drift-corrected estimates of reports, compared with a reference loop and exact values."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,108 +17,120 @@ PROBLEM = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
 CLIENTS = client_data(*regression(clients=4, sizes=(60, 90)))
 
 
-def test_estimates_are_those_of_a_plain_loop():
-    """Three clients with two values each, two of them asked a round, one lost in round 4, one without its second."""
+def test_estimates_match_reference_loop():
+    """Three clients with two values, two sampled per round, one lost in round 4 and one without its second value."""
     rng = np.random.default_rng(0)
     n, v = 3, 2
-    ours = Forecasts.empty(n, v, jnp.float32)
-    plain, missed, heard = np.full((n, len(DECAY_RATES), v), -np.inf), np.zeros((len(DECAY_RATES), v)), np.full(n, -1)
+    forecasts = Forecasts.empty(n, v, jnp.float32)
+    reference, mean_errors, last_report = (
+        np.full((n, len(DECAY_RATES), v), -np.inf),
+        np.zeros((len(DECAY_RATES), v)),
+        np.full(n, -1),
+    )
     for k in range(12):
-        asked = np.array([k % 3, (k + 1) % 3])
-        told, earlier = rng.normal(size=(2, 2, v))
-        told[asked == 2, 1] = earlier[asked == 2, 1] = -np.inf
-        if k > 8:  # a batch that lacks what client 0 had before
-            told[asked == 0, 0] = earlier[asked == 0, 0] = -np.inf
+        sampled = np.array([k % 3, (k + 1) % 3])
+        current, previous = rng.normal(size=(2, 2, v))
+        current[sampled == 2, 1] = previous[sampled == 2, 1] = -np.inf
+        if k > 8:  # a batch without a value that client 0 had before
+            current[sampled == 0, 0] = previous[sampled == 0, 0] = -np.inf
         mask = np.array([True, k != 4])
-        ages = k - heard[asked]
-        ours, believed = ours.correct(*(jnp.asarray(x) for x in (asked, mask, ages, told, earlier)))
-        new_missed = ERROR_DECAY * missed
-        for place, client in enumerate(asked):
-            if not mask[place]:
+        ages = k - last_report[sampled]
+        forecasts, estimates = forecasts.correct(*(jnp.asarray(x) for x in (sampled, mask, ages, current, previous)))
+        new_errors = ERROR_DECAY * mean_errors
+        for position, client in enumerate(sampled):
+            if not mask[position]:
                 continue
             for j, share in enumerate(DECAY_RATES):
                 for column in range(v):
-                    old, now, then = plain[client, j, column], told[place, column], earlier[place, column]
-                    if np.isfinite([old, now, then]).all():
-                        if ages[place] == 1:
-                            new_missed[j, column] += (1 - ERROR_DECAY) * (then - old) ** 2
-                        plain[client, j, column] = now + share ** ages[place] * (old - then)
-                    elif not (np.isfinite(old) and np.isneginf(now)):
-                        plain[client, j, column] = now
-            heard[client] = k
-        missed = new_missed
-        np.testing.assert_allclose(ours.estimates, plain, rtol=2e-5, atol=1e-6)
-        np.testing.assert_allclose(ours.missed, missed, rtol=2e-5, atol=1e-6)
-        best = missed.argmin(axis=0)
-        np.testing.assert_allclose(believed, plain[:, best, np.arange(v)], rtol=2e-5, atol=1e-6)
+                    old_estimate, new_value, previous_value = (
+                        reference[client, j, column],
+                        current[position, column],
+                        previous[position, column],
+                    )
+                    if np.isfinite([old_estimate, new_value, previous_value]).all():
+                        if ages[position] == 1:
+                            new_errors[j, column] += (1 - ERROR_DECAY) * (previous_value - old_estimate) ** 2
+                        reference[client, j, column] = new_value + share ** ages[position] * (
+                            old_estimate - previous_value
+                        )
+                    elif not (np.isfinite(old_estimate) and np.isneginf(new_value)):
+                        reference[client, j, column] = new_value
+            last_report[client] = k
+        mean_errors = new_errors
+        np.testing.assert_allclose(forecasts.estimates, reference, rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(forecasts.missed, mean_errors, rtol=2e-5, atol=1e-6)
+        best = mean_errors.argmin(axis=0)
+        np.testing.assert_allclose(estimates, reference[:, best, np.arange(v)], rtol=2e-5, atol=1e-6)
 
 
-def test_the_share_that_foresees_best_is_believed():
-    """Without noise and with large steps all shares agree; with noise and no steps the largest wins, and otherwise
-    the smallest, where every step's change is told wrongly."""
+def test_decay_rate_with_smallest_error_is_used():
+    """Without noise all rates agree. With noise and no drift the largest rate is best, and with noisy changes
+    the smallest."""
     rng = np.random.default_rng(1)
-    everyone, mask, ages = jnp.arange(4), jnp.ones(4, bool), jnp.ones(4, jnp.int32)
+    all_clients, mask, ages = jnp.arange(4), jnp.ones(4, bool), jnp.ones(4, jnp.int32)
 
     def best(value_noise, change_noise):
-        state, truth = Forecasts.empty(4, 1, jnp.float32).with_values(jnp.zeros((4, 1)), mask), np.zeros((4, 1))
+        state, exact = Forecasts.empty(4, 1, jnp.float32).with_values(jnp.zeros((4, 1)), mask), np.zeros((4, 1))
         for _ in range(150):
-            then = truth + value_noise * rng.normal(size=(4, 1))
-            now = then + change_noise * rng.normal(size=(4, 1))
-            state, believed = state.correct(everyone, mask, ages, jnp.asarray(now), jnp.asarray(then))
-        return int(state.missed[:, 0].argmin()), np.abs(np.asarray(believed)).mean()
+            previous = exact + value_noise * rng.normal(size=(4, 1))
+            current = previous + change_noise * rng.normal(size=(4, 1))
+            state, estimates = state.correct(all_clients, mask, ages, jnp.asarray(current), jnp.asarray(previous))
+        return int(state.missed[:, 0].argmin()), np.abs(np.asarray(estimates)).mean()
 
     still, error = best(1.0, 0.0)
     assert still == 0
-    assert error < 0.3, "a running mean of some fifty reports"
+    assert error < 0.3, "the accuracy of a running mean of about fifty reports"
     assert best(0.05, 1.0)[0] == len(DECAY_RATES) - 1
 
 
-def run(memory, method=RULE, **more):
+def run(memory, method=RULE, **options):
     return flat.solve(
-        PROBLEM, CLIENTS, method, **{"rounds": 60, "batch_size": None, "memory": memory, "progress": False, **more}
+        PROBLEM, CLIENTS, method, **{"rounds": 60, "batch_size": None, "memory": memory, "progress": False, **options}
     )
 
 
-def test_reports_without_noise_are_left_as_they_are():
-    """Everyone tells of all rows: what is foreseen is what is told, and the run is that of a plain memory."""
-    plain, foreseen = run(ss.Memory()), run(ss.Memory(corrected=True))
-    np.testing.assert_allclose(foreseen.params, plain.params, rtol=1e-4)
-    np.testing.assert_array_equal(foreseen.history.feasible, plain.history.feasible)
-    assert foreseen.history.value_evaluations[-1] == 2 * plain.history.value_evaluations[-1]
-    assert foreseen.history.gradient_evaluations[-1] == plain.history.gradient_evaluations[-1]
+def test_exact_reports_are_unchanged():
+    """With full-batch reports the estimates equal the reports, and the run equals one without correction."""
+    uncorrected, corrected = run(ss.Memory()), run(ss.Memory(corrected=True))
+    np.testing.assert_allclose(corrected.params, uncorrected.params, rtol=1e-4)
+    np.testing.assert_array_equal(corrected.history.feasible, uncorrected.history.feasible)
+    assert corrected.history.value_evaluations[-1] == 2 * uncorrected.history.value_evaluations[-1]
+    assert corrected.history.gradient_evaluations[-1] == uncorrected.history.gradient_evaluations[-1]
 
 
-def test_noisy_reports_are_foreseen_better_than_by_running_means():
-    """How far what is remembered is from the truth at the last iterate, over five seeds, where steps fall."""
-    judge = make_gradient_oracle(PROBLEM, CLIENTS, Sampling(batch_size=32)).evaluate_params
+def test_correction_is_more_accurate_than_running_means():
+    """Compare the memory's error at the last iterate over five seeds, with falling steps."""
+    evaluate_params = make_gradient_oracle(PROBLEM, CLIENTS, Sampling(batch_size=32)).evaluate_params
     falling = ss.SoftmaxSGM(alpha=20.0, step_size=optax.cosine_decay_schedule(0.2, 200), tolerance=0.05)
 
     def error(memory):
         squares = []
         for seed in range(5):
             result = run(memory, falling, rounds=200, batch_size=4, seed=seed)
-            squares.append(np.square(result.state.parts["memory"].objective - judge(result.last).objective).mean())
+            squares.append(
+                np.square(result.state.parts["memory"].objective - evaluate_params(result.last).objective).mean()
+            )
         return np.sqrt(np.mean(squares))
 
-    foreseen = error(ss.Memory(corrected=True))
+    corrected_error = error(ss.Memory(corrected=True))
     for smoothing in (0.0, 0.5, 0.8):
-        assert foreseen < 0.7 * error(ss.Memory(smoothing=smoothing)), smoothing
+        assert corrected_error < 0.7 * error(ss.Memory(smoothing=smoothing)), smoothing
 
 
-def test_few_clients_a_round_and_a_resumed_run(tmp_path):
-    """The estimates are part of a checkpoint: a run that goes on takes the same course to the last bit."""
+def test_resume_with_few_clients_per_round_is_exact(tmp_path):
+    """Checkpoints contain the estimates, so a resumed run is exact."""
     options = {"participation": 0.5, "batch_size": 4, "memory": ss.Memory(corrected=True)}
-    whole = run(**options)
+    uninterrupted = run(**options)
     run(**options, rounds=25, checkpoints=ss.Checkpoints(tmp_path))
-    on = run(**options, checkpoints=ss.Checkpoints(tmp_path))
-    np.testing.assert_array_equal(on.params, whole.params)
+    resumed = run(**options, checkpoints=ss.Checkpoints(tmp_path))
+    np.testing.assert_array_equal(resumed.params, uninterrupted.params)
     np.testing.assert_array_equal(
-        on.state.parts["memory"].forecasts.estimates, whole.state.parts["memory"].forecasts.estimates
+        resumed.state.parts["memory"].forecasts.estimates, uninterrupted.state.parts["memory"].forecasts.estimates
     )
-    assert np.isfinite(whole.state.parts["memory"].objective).all()
+    assert np.isfinite(uninterrupted.state.parts["memory"].objective).all()
 
 
-def test_what_does_not_go_with_it_is_refused():
+def test_incompatible_settings_are_rejected():
     with pytest.raises(ValueError, match=r"smoothing must be 0 for a corrected memory.*0\.5"):
         ss.Memory(corrected=True, smoothing=0.5)
     with pytest.raises(TypeError, match="corrected"):

@@ -1,4 +1,4 @@
-"""The softmax mean's facts, as properties, on NumPy, JAX and PyTorch arrays."""
+"""Properties of the softmax mean on NumPy, JAX and PyTorch arrays."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ def vectors(elements=MODERATE):
 
 
 @st.composite
-def masked(draw, elements=MODERATE):
+def masked_vectors(draw, elements=MODERATE):
     values = draw(vectors(elements))
     mask = draw(hnp.arrays(bool, len(values)))
     assume(mask.any())
@@ -52,7 +52,7 @@ def test_mean_does_not_fall_as_alpha_grows(x, alpha, factor):
     assert softmax_mean(x, alpha * factor) >= softmax_mean(x, alpha) - 1e-10
 
 
-@given(masked(HUGE), ALPHAS)
+@given(masked_vectors(HUGE), ALPHAS)
 def test_between_maximum_and_maximum_minus_log_over_alpha(pair, alpha):
     """Includes α = 1e6 and values of size 1e8: nothing overflows. With a mask, m takes the place of n."""
     x, mask = pair
@@ -63,8 +63,8 @@ def test_between_maximum_and_maximum_minus_log_over_alpha(pair, alpha):
     assert np.isfinite(softmax_weights(x, alpha, mask)).all()
 
 
-@given(masked(), st.floats(1e-2, 1e6), st.data())
-def test_weights_from_noisy_values_still_find_the_maximum(pair, alpha, data):
+@given(masked_vectors(), st.floats(1e-2, 1e6), st.data())
+def test_weights_from_noisy_values_approximate_maximum(pair, alpha, data):
     """<softmax(α(x + d)), x> >= max x − 2‖d‖∞ − ln m/α."""
     x, mask = pair
     noise = data.draw(hnp.arrays(np.float64, len(x), elements=st.floats(-5, 5)))
@@ -75,24 +75,24 @@ def test_weights_from_noisy_values_still_find_the_maximum(pair, alpha, data):
 
 @given(vectors(st.floats(-5, 5)), st.floats(0.1, 20), st.data())
 def test_weights_maximise_mean_plus_entropy(x, alpha, data):
-    """softmax(αx) = argmax over the simplex of <q, x> + Ent(q)/α: no other q does better."""
+    """softmax(αx) = argmax over the simplex of <q, x> + Ent(q)/α: no other q has a larger value."""
 
     def value(q):
         positive = q[q > 0]
         return q @ x - (positive * np.log(positive)).sum() / alpha
 
-    other = data.draw(hnp.arrays(np.float64, len(x), elements=st.floats(1e-3, 1))) + 0.0
-    assert value(softmax_weights(x, alpha)) >= value(other / other.sum()) - 1e-10
+    alternative = data.draw(hnp.arrays(np.float64, len(x), elements=st.floats(1e-3, 1))) + 0.0
+    assert value(softmax_weights(x, alpha)) >= value(alternative / alternative.sum()) - 1e-10
 
 
-@given(masked(HUGE), ALPHAS)
+@given(masked_vectors(HUGE), ALPHAS)
 def test_weights_form_a_distribution_on_the_mask(pair, alpha):
     x, mask = pair
     weights = softmax_weights(x, alpha, mask)
     assert weights.sum() == pytest.approx(1)
     assert (weights >= 0).all()
     assert (weights[~mask] == 0).all()
-    # Masking is the same as leaving the others out, and what they hold is never read.
+    # Masking equals removing the other clients, and their values are not read.
     np.testing.assert_allclose(weights[mask], softmax_weights(x[mask], alpha), atol=1e-15)
     poisoned = np.where(mask, x, np.nan)
     np.testing.assert_array_equal(softmax_weights(poisoned, alpha, mask), weights)
@@ -109,7 +109,7 @@ def test_limits_of_alpha(x):
     np.testing.assert_allclose(softmax_weights(x, 1e6), hardmax_weights(x), atol=1e-12)
 
 
-def test_ties_share_and_matrices_are_one_set():
+def test_ties_and_matrices():
     values = np.array([[3.0, 1.0], [3.0, -2.0]])
     np.testing.assert_array_equal(hardmax_weights(values), [[0.5, 0], [0.5, 0]])
     pairs = softmax_weights(values, 0.7)
@@ -118,30 +118,30 @@ def test_ties_share_and_matrices_are_one_set():
     np.testing.assert_allclose(softmax_weights(values, 0.7, only_first[:, None])[0], softmax_weights(values[0], 0.7))
 
 
-def test_the_largest_up_to_rounding():
-    """A maximum may be computed to another last digit than the value that it is compared with."""
+def test_maximum_up_to_rounding():
+    """The maximum may differ in the last digit from the value that it is compared with."""
     values = np.array([12.96, 1.0, np.nextafter(12.96, 13), np.inf])
     np.testing.assert_array_equal(hardmax_weights(values, np.array([True, True, True, False])), [0.5, 0, 0.5, 0])
     np.testing.assert_array_equal(hardmax_weights(np.array([1.0, 1.0 + 1e-9, 0.5])), [0, 1, 0])
     np.testing.assert_array_equal(hardmax_weights(np.array([-3.0, -1e-20, -2.0])), [0, 1, 0])
 
 
-def test_nobody_in_the_mask():
-    values, nobody = np.array([1.0, np.nan]), np.array([False, False])
-    np.testing.assert_array_equal(softmax_weights(values, 5.0, nobody), [0, 0])
-    np.testing.assert_array_equal(equal_weights(values, nobody), [0, 0])
-    assert maximum(values, nobody) == -np.inf
-    assert softmax_mean(values, 5.0, nobody) == -np.inf
+def test_empty_mask():
+    values, empty_mask = np.array([1.0, np.nan]), np.array([False, False])
+    np.testing.assert_array_equal(softmax_weights(values, 5.0, empty_mask), [0, 0])
+    np.testing.assert_array_equal(equal_weights(values, empty_mask), [0, 0])
+    assert maximum(values, empty_mask) == -np.inf
+    assert softmax_mean(values, 5.0, empty_mask) == -np.inf
 
 
 @pytest.mark.parametrize("library", [jnp.asarray, torch.asarray], ids=["jax", "torch"])
-def test_the_same_on_every_array_library(x64, library):
+def test_array_libraries_agree(x64, library):
     generator = np.random.default_rng(0)
     x, mask = generator.normal(size=(7, 2)), generator.random((7, 1)) < 0.6
     for function in (lambda v, m: softmax_weights(v, 3.0, m), lambda v, m: softmax_mean(v, 3.0, m), hardmax_weights):
-        found = function(library(x), library(mask))
-        assert type(found).__module__.split(".")[0] in ("jaxlib", "torch")
-        np.testing.assert_allclose(np.asarray(found), function(x, mask), rtol=1e-12)
+        actual = function(library(x), library(mask))
+        assert type(actual).__module__.split(".")[0] in ("jaxlib", "torch")
+        np.testing.assert_allclose(np.asarray(actual), function(x, mask), rtol=1e-12)
     np.testing.assert_allclose(np.asarray(equal_weights(library(x), library(mask))), equal_weights(x, mask))
 
 

@@ -1,4 +1,4 @@
-"""ClientData: flat, ragged, in order, by strata."""
+"""ClientData: flat storage, unequal sizes, order and strata."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ def ragged():
     return {"x": np.arange(12.0).reshape(6, 2), "y": np.array([0, 1, 0, 1, 1, 0])}, owner
 
 
-def test_rows_lie_by_client_without_padding():
+def test_rows_are_stored_by_client_without_padding():
     data, owner = ragged()
     clients = ss.ClientData.from_arrays(data, client=owner)
     assert clients.names == ("a", "b", "c")
@@ -27,15 +27,15 @@ def test_rows_lie_by_client_without_padding():
 def test_list_and_arrays_agree():
     data, owner = ragged()
     parts = [{key: column[owner == name] for key, column in data.items()} for name in "abc"]
-    listed = ss.ClientData.from_list(parts, names=["a", "b", "c"], strata="y")
+    from_list = ss.ClientData.from_list(parts, names=["a", "b", "c"], strata="y")
     flat = ss.ClientData.from_arrays(data, client=owner, strata="y")
-    assert listed.names == flat.names
-    np.testing.assert_array_equal(listed.stratum_sizes, flat.stratum_sizes)
+    assert from_list.names == flat.names
+    np.testing.assert_array_equal(from_list.stratum_sizes, flat.stratum_sizes)
     for key in data:
-        np.testing.assert_array_equal(listed.rows.columns[key], flat.rows.columns[key])
+        np.testing.assert_array_equal(from_list.rows.columns[key], flat.rows.columns[key])
 
 
-def test_strata_are_counted_and_may_be_missing():
+def test_strata_are_counted_and_can_be_missing():
     data, owner = ragged()
     clients = ss.ClientData.from_arrays(data, client=owner, strata="y")
     assert clients.strata == (0, 1)
@@ -45,15 +45,15 @@ def test_strata_are_counted_and_may_be_missing():
     np.testing.assert_array_equal(column.stratum_sizes, clients.stratum_sizes)
 
 
-def test_strata_that_are_no_strata_are_refused_before_they_are_counted():
-    """10,000 clients and as many values would be 10⁸ cells of nearly nothing."""
-    many = np.arange(10_000)
+def test_too_many_strata_are_rejected_before_counting():
+    """10,000 clients and 10,000 values would need 10⁸ almost empty cells."""
+    values = np.arange(10_000)
     with pytest.raises(ValueError, match=r"strata must have few different values, but has 10,000: with 10,000 clients"):
-        ss.ClientData.from_arrays({"x": np.zeros(10_000)}, client=many, strata=many)
+        ss.ClientData.from_arrays({"x": np.zeros(10_000)}, client=values, strata=values)
 
 
 @pytest.mark.parametrize("labels", [[7, 2, 7, 0], [-7, -2, -7, -9], [10**9, 5, 10**9, 1], [2.5, 1.5, 2.5, 0.5]])
-def test_numbers_as_labels_keep_their_order(labels):
+def test_numeric_labels_keep_order(labels):
     clients = ss.ClientData.from_arrays({"x": np.arange(4.0)}, client=labels)
     assert clients.names == tuple(sorted(set(labels)))
     order = np.argsort(labels, kind="stable")
@@ -61,28 +61,28 @@ def test_numbers_as_labels_keep_their_order(labels):
     assert clients.sizes.sum() == 4
 
 
-def test_the_users_arrays_are_not_shared():
+def test_input_arrays_are_copied():
     data, owner = ragged()
     clients = ss.ClientData.from_arrays(data, client=np.sort(owner))
-    before = np.asarray(clients.rows.columns["x"]).copy()
+    original = np.asarray(clients.rows.columns["x"]).copy()
     data["x"][:] = -1
-    np.testing.assert_array_equal(clients.rows.columns["x"], before)
+    np.testing.assert_array_equal(clients.rows.columns["x"], original)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, bool, np.uint8])
-def test_dtypes_are_kept(dtype):
+def test_dtypes_are_preserved(dtype):
     clients = ss.ClientData.from_arrays({"x": np.ones(5, dtype)}, client=np.zeros(5))
     assert clients.rows.columns["x"].dtype == jnp.dtype(dtype)
 
 
-def test_text_says_what_is_inside():
+def test_repr():
     data, owner = ragged()
     assert repr(ss.ClientData.from_arrays(data, client=owner)).startswith(
         "ClientData(3 clients, 6 rows, 1 to 3 a client;"
     )
 
 
-def test_iid_split_is_even_in_size_and_class():
+def test_iid_split_has_equal_sizes_and_classes():
     labels = np.random.default_rng(0).random(455) < 0.37
     client = split_iid(labels, 20, seed=1)
     assert set(np.bincount(client)) == {22, 23}
@@ -91,7 +91,7 @@ def test_iid_split_is_even_in_size_and_class():
     np.testing.assert_array_equal(client, split_iid(labels, 20, seed=1))
 
 
-def test_dirichlet_split_is_skewed_and_respects_the_minimum():
+def test_dirichlet_split_is_skewed_and_respects_minimum():
     labels = np.repeat([0, 1], 500)
     skewed = split_dirichlet(labels, 10, concentration=0.3, min_rows=5, seed=0)
     even = split_dirichlet(labels, 10, concentration=1e4, seed=0)
@@ -116,16 +116,16 @@ def test_strata_by_combinations_of_columns():
     data = {"x": np.arange(8.0), "group": [0, 0, 1, 1, 0, 0, 1, 1], "y": [0, 1, 0, 1, 0, 1, 1, 1]}
     clients = ss.ClientData.from_arrays(data, client=[0] * 4 + [1] * 4, strata=("group", "y"))
     np.testing.assert_array_equal(clients.stratum_sizes, [[1, 1, 1, 1], [1, 1, 0, 2]])
-    one = ss.ClientData.from_arrays(data, client=[0] * 4 + [1] * 4, strata=("group",))
-    np.testing.assert_array_equal(one.stratum_sizes, [[2, 2], [2, 2]])
+    single_column = ss.ClientData.from_arrays(data, client=[0] * 4 + [1] * 4, strata=("group",))
+    np.testing.assert_array_equal(single_column.stratum_sizes, [[2, 2], [2, 2]])
     with pytest.raises(ValueError, match="strata must name a column of data"):
         ss.ClientData.from_arrays(data, client=[0] * 8, strata=("group", "sex"))
 
 
-def test_arrays_that_nobody_can_write_to_are_kept_as_they_are():
+def test_read_only_arrays_are_not_copied():
     x = jnp.arange(12.0).reshape(6, 2)
-    ordered = ss.ClientData.from_arrays({"x": x}, client=[0, 0, 1, 1, 1, 2])
-    assert ordered.rows.columns["x"] is x
+    clients = ss.ClientData.from_arrays({"x": x}, client=[0, 0, 1, 1, 1, 2])
+    assert clients.rows.columns["x"] is x
     mixed = ss.ClientData.from_arrays({"x": x}, client=[1, 0, 1, 0, 1, 2])
     np.testing.assert_array_equal(mixed.rows.columns["x"], np.asarray(x)[[1, 3, 0, 2, 4, 5]])
     with pytest.raises(ValueError, match=r"data\['x'\] must be finite, but 1 rows hold NaN .*client 2"):
@@ -133,10 +133,10 @@ def test_arrays_that_nobody_can_write_to_are_kept_as_they_are():
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 1, 1, 2, 2], [2, 0, 1, 1, 0, 2, 1]])
-def test_rows_are_taken_in_block_by_block(monkeypatch, order):
+def test_rows_are_read_in_blocks(monkeypatch, order):
     monkeypatch.setattr(client_data, "_BLOCK_ROWS", 3)
     x = np.arange(14, dtype=np.float32).reshape(7, 2)
     clients = ss.ClientData.from_arrays({"x": x}, client=order)
     np.testing.assert_array_equal(clients.rows.columns["x"], x[np.argsort(order, kind="stable")])
     x[:] = 0
-    assert np.asarray(clients.rows.columns["x"]).any(), "the user's array is not shared"
+    assert np.asarray(clients.rows.columns["x"]).any(), "the user's array must not be shared"

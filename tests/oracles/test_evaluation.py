@@ -1,4 +1,4 @@
-"""Evaluation on all data is exact for ragged clients, whether or not the functions read the row weights."""
+"""Evaluation is exact for clients of unequal sizes, for functions with and without row weights."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +21,11 @@ def weighted(w, b):
     return jnp.average(b["x"], weights=b["weight"]) + 0 * w
 
 
-def plain(w, b):
+def unweighted(w, b):
     return b["x"].mean() + 0 * w
 
 
-@pytest.mark.parametrize("function", [weighted, plain])
+@pytest.mark.parametrize("function", [weighted, unweighted])
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [13, 1, 8, 2, 5, 3], [200]])
 def test_exact_means_in_client_order(function, sizes):
     clients, means = ragged(sizes)
@@ -35,15 +35,15 @@ def test_exact_means_in_client_order(function, sizes):
     np.testing.assert_allclose(constraint, np.stack([means, -means], axis=1), rtol=1e-5, atol=1e-7)
 
 
-def test_in_slices(monkeypatch):
+def test_evaluation_in_batches(monkeypatch):
     clients, means = ragged(np.arange(1, 60))
     problem = ss.Problem(weighted, weighted, 0.0)
     monkeypatch.setattr(slices, "SLICE_BYTES", 1000)
     np.testing.assert_allclose(ss.evaluate(problem, clients, problem.start)[0], means, rtol=1e-5, atol=1e-7)
 
 
-def test_too_many_sizes_for_functions_that_ignore_weights():
+def test_too_many_client_sizes_without_weights():
     clients, _ = ragged(np.arange(1, MAX_WIDTHS + 2))
-    problem = ss.Problem(plain, weighted, 0.0)
+    problem = ss.Problem(unweighted, weighted, 0.0)
     with pytest.raises(ValueError, match="objective must read batch\\['weight'\\], because clients have 65 different"):
         ss.evaluate(problem, clients, problem.start)

@@ -1,4 +1,4 @@
-"""Clients that compute with anything: six members in NumPy, in all that a run can do."""
+"""Host oracles: clients in plain Python, with all features of a run."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ class Quadratics(HostOracle):
 
     def report(self, params, draws):
         w = float(params["w"])
-        off = self.noise * np.random.default_rng(draws.seed).standard_normal(len(draws.clients))
-        objective = ((w - self.centres[draws.clients]) ** 2 + off).astype(np.float32)
+        disturbance = self.noise * np.random.default_rng(draws.seed).standard_normal(len(draws.clients))
+        objective = ((w - self.centres[draws.clients]) ** 2 + disturbance).astype(np.float32)
         constraint = np.full((len(objective), 1), w - self.limit, np.float32)
         return Reports(objective, constraint, None, np.ones(len(objective), bool)), None
 
@@ -51,46 +51,48 @@ def federation(**options):
     return ss.Federation(Quadratics([1.0, 2.0, 3.0], **options), START, ("a", "b", "c"))
 
 
-def test_a_run_finds_the_answer():
-    """The worst client is the third; its best, 3, is beyond the limit, so the answer is the limit."""
+def test_run_finds_optimum():
+    """The third client is the worst. Its optimum of 3 is above the limit, so the solution is the limit."""
     result = flat.solve_federation(federation(), RULE, rounds=200, answer="last")
     assert float(result.params["w"]) == pytest.approx(1.0, abs=0.06)
     assert result.status.code == "feasible" or result.worst_constraint < 0.06
-    middle = flat.solve_federation(federation(limit=5.0), RULE, rounds=200, answer="last")
-    assert float(middle.params["w"]) == pytest.approx(2.0, abs=0.1)  # between the first and the third
+    unconstrained = flat.solve_federation(federation(limit=5.0), RULE, rounds=200, answer="last")
+    assert float(unconstrained.params["w"]) == pytest.approx(2.0, abs=0.1)  # between the first and the third
 
 
-def test_a_run_chooses_for_itself():
+def test_automatic_run():
     result = flat.solve_federation(federation(), ss.Automatic(tolerance=0.01), rounds=200)
     assert result.restarts
     assert result.worst_constraint <= 0.01
     assert result.worst_objective == pytest.approx(4.0, rel=0.02)
 
 
-def test_randomness_is_the_rounds_own_and_noise_is_told():
-    noisy = [flat.solve_federation(federation(noise=0.3), RULE, rounds=40, seed=s).history.objective for s in (1, 1, 2)]
-    np.testing.assert_array_equal(noisy[0], noisy[1])
-    assert np.abs(noisy[0] - noisy[2]).max() > 0.1
+def test_randomness_depends_on_round_and_seed():
+    objectives = [
+        flat.solve_federation(federation(noise=0.3), RULE, rounds=40, seed=s).history.objective for s in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(objectives[0], objectives[1])
+    assert np.abs(objectives[0] - objectives[2]).max() > 0.1
 
 
-def test_a_report_that_is_not_finite_ends_the_run():
+def test_nonfinite_report_stops_run():
     class Broken(Quadratics):
         def report(self, params, draws):
-            reports, kept = super().report(params, draws)
+            reports, state = super().report(params, draws)
             if float(params["w"]) > 0.3:
                 reports = reports._replace(objective=np.full_like(reports.objective, np.nan))
-            return reports, kept
+            return reports, state
 
-    made = ss.Federation(Broken([1.0, 2.0, 3.0]), START, ("a", "b", "c"))
-    result = flat.solve_federation(made, RULE, rounds=100)
+    federation_with_nan = ss.Federation(Broken([1.0, 2.0, 3.0]), START, ("a", "b", "c"))
+    result = flat.solve_federation(federation_with_nan, RULE, rounds=100)
     assert result.status.code == "diverged"
     assert np.isfinite(result.last["w"])
     assert len(result.history) < 100
 
 
-def test_what_is_missing_is_said():
-    class Half(Quadratics):
+def test_missing_methods_are_reported():
+    class Incomplete(Quadratics):
         digest = HostOracle.digest
 
     with pytest.raises(TypeError, match="digest"):
-        Half([1.0])
+        Incomplete([1.0])

@@ -1,4 +1,4 @@
-"""Clipped sums and draws of private clients, against plain loops, and what a single row can change."""
+"""Clipped sums and draws of private clients, compared with loops, and their sensitivity to a row."""
 
 import jax
 import jax.numpy as jnp
@@ -21,55 +21,55 @@ CLIP, SLOPE = 1.5, 2.0
 LOSSES = Losses(objective, constraint)
 
 
-def rows(count=40, seed=0):
+def make_rows(count=40, seed=0):
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(count, 3)).astype(np.float32)
     return x, generator.integers(2, size=count), generator.random(count) < 0.7
 
 
-def by_hand(w, x, y, counted):
-    """Sums of clipped values and of clipped gradients of f + 2 g, row by row in NumPy."""
+def expected_sums(w, x, y, is_counted):
+    """Return sums of clipped values and clipped gradients of f + 2 g, computed row by row in NumPy."""
     values, slopes = np.zeros(2), np.zeros(3)
-    for row, label, counts in zip(x.astype(float), y, counted, strict=True):
+    for row, label, counts in zip(x.astype(float), y, is_counted, strict=True):
         if not counts:
             continue
         score = row @ w
         loss = np.log1p(np.exp(score)) - label * score
-        told = np.array([loss, 0.0]) if label == 0 else np.array([0.0, loss])
-        values += told * min(1, CLIP / np.linalg.norm(told))
+        row_values = np.array([loss, 0.0]) if label == 0 else np.array([0.0, loss])
+        values += row_values * min(1, CLIP / np.linalg.norm(row_values))
         slope = (1 if label == 0 else 2) * (1 / (1 + np.exp(-score)) - label) * row
         slopes += slope * min(1, SLOPE / np.linalg.norm(slope))
     return values, slopes
 
 
-def test_sums_are_those_of_a_plain_loop():
-    x, y, counted = rows()
+def test_sums_match_reference_loop():
+    x, y, counted = make_rows()
     w = np.array([2.0, -1.0, 0.5])
     batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "weight": jnp.zeros(len(x))}
     values = sum_clipped_values(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), CLIP)
     slopes = sum_clipped_gradients(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), jnp.array([1.0, 2.0]), SLOPE)
-    for found, wanted in zip((values, slopes), by_hand(w, x, y, counted), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    for actual, expected in zip((values, slopes), expected_sums(w, x, y, counted), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("row", [1e30, -1e30, 3e38, 0.0, 1e3])
-def test_no_row_changes_a_sum_by_more_than_the_clip(row):
-    x, y, _ = rows()
+def test_row_changes_sum_by_at_most_clip_bound(row):
+    x, y, _ = make_rows()
     x[0] = row
     w = jnp.array([2.0, -1.0, 0.5])
     for label in (0, 1):
         y[0] = label
         batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "weight": jnp.zeros(len(x))}
-        both = [jnp.ones(len(x), bool).at[0].set(there) for there in (True, False)]
-        with_row, without = (sum_clipped_values(LOSSES, w, batch, counted, CLIP) for counted in both)
-        assert np.linalg.norm(with_row - without) <= CLIP * (1 + 1e-5)
+        masks = [jnp.ones(len(x), bool).at[0].set(is_present) for is_present in (True, False)]
+        with_row, without_row = (sum_clipped_values(LOSSES, w, batch, counted, CLIP) for counted in masks)
+        assert np.linalg.norm(with_row - without_row) <= CLIP * (1 + 1e-5)
         mix = jnp.array([1.0, 2.0])
-        with_row, without = (sum_clipped_gradients(LOSSES, w, batch, counted, mix, SLOPE) for counted in both)
-        assert np.linalg.norm(with_row - without) <= SLOPE * (1 + 1e-5)
+        with_row, without_row = (sum_clipped_gradients(LOSSES, w, batch, counted, mix, SLOPE) for counted in masks)
+        assert np.linalg.norm(with_row - without_row) <= SLOPE * (1 + 1e-5)
 
 
-def test_a_mixture_of_functions_is_the_local_loss():
-    """Σ m_j h_j with means over different rows is a sum over rows times one number."""
+def test_mixture_of_functions_is_local_loss():
+    """Σ m_j h_j with means over different rows is a sum over rows times a factor."""
     loss = LocalLoss(0.5, jnp.array([2.0, 0.0]), 3.0, 0.1)
     counts = jnp.array([10.0, 4.0, 0.0])
     mix, scale = mix_row_losses(
@@ -79,30 +79,30 @@ def test_a_mixture_of_functions_is_the_local_loss():
     assert mix_row_losses(loss._replace(objective=0.0), jnp.array([0.0, 0.5]), jnp.array([10.0, 0.0, 0.0]))[1] == 0
 
 
-def store(sizes=(50, 20)):
+def make_store(sizes=(50, 20)):
     owner = np.repeat(np.arange(len(sizes)), sizes)
     return ss.ClientData.from_arrays({"a": np.arange(len(owner))}, client=owner).rows
 
 
-def test_rows_are_drawn_each_by_itself_with_the_rate():
-    """Every row as often as the rate says, pairs as often as independent ones, none of another client."""
-    data, rate, times = store(), 0.3, 8000
+def test_rows_are_sampled_independently():
+    """Rows and pairs of rows are sampled at the expected rates, without rows of other clients."""
+    data, rate, times = make_store(), 0.3, 8000
     capacity = poisson_capacity(rate, 50)
     draw = jax.vmap(lambda key: draw_poisson_sample(data, jnp.int32(1), 50, capacity, key, rate))
-    drawn = draw(jax.random.split(jax.random.key(0), times))
-    places = np.where(drawn.counted, drawn.indices, -1)
-    there = np.stack([(places == row).any(axis=1) for row in range(70)], axis=1)
-    assert not there[:, :50].any()
-    own = there[:, 50:]
-    assert (drawn.counted.sum(axis=1) == own.sum(axis=1)).all()  # nobody is drawn twice, and none is lost
+    draws = draw(jax.random.split(jax.random.key(0), times))
+    places = np.where(draws.counted, draws.indices, -1)
+    is_drawn = np.stack([(places == row).any(axis=1) for row in range(70)], axis=1)
+    assert not is_drawn[:, :50].any()
+    is_drawn_second = is_drawn[:, 50:]
+    assert (draws.counted.sum(axis=1) == is_drawn_second.sum(axis=1)).all()  # no row is drawn twice or lost
     deviation = np.sqrt(rate * (1 - rate) / times)
-    assert np.abs(own.mean(axis=0) - rate).max() < 5 * deviation
-    pairs = (own[:, :, None] & own[:, None, :]).mean(axis=0)[np.triu_indices(20, 1)]
+    assert np.abs(is_drawn_second.mean(axis=0) - rate).max() < 5 * deviation
+    pairs = (is_drawn_second[:, :, None] & is_drawn_second[:, None, :]).mean(axis=0)[np.triu_indices(20, 1)]
     assert np.abs(pairs - rate**2).max() < 5 * np.sqrt(rate**2 * (1 - rate**2) / times)
-    assert abs(own.sum(axis=1).var() - 20 * rate * (1 - rate)) < 0.3
+    assert abs(is_drawn_second.sum(axis=1).var() - 20 * rate * (1 - rate)) < 0.3
 
 
-def test_more_rows_than_there_is_room_for_are_practically_never_drawn():
+def test_capacity_overflow_is_negligible():
     from scipy.stats import binom
 
     for rate, width in ((0.001, 1000), (0.1, 1000), (0.5, 100), (0.01, 100_000)):

@@ -12,7 +12,7 @@ def norm(params):
     return np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in jax.tree.leaves(params)))
 
 
-def test_ball_acts_on_the_whole_pytree():
+def test_ball_uses_norm_of_pytree():
     params = {"a": jnp.array([3.0, 0.0]), "b": jnp.float32(4.0)}
     projected = ss.Ball(2.5).project(params)
     np.testing.assert_allclose(projected["a"], [1.5, 0])
@@ -29,24 +29,24 @@ def test_box_clips_each_entry():
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5), st.floats(0.01, 100))
-def test_projections_land_inside_and_stay(entries, size):
+def test_projections_are_feasible_and_idempotent(entries, size):
     params = jnp.asarray(entries, jnp.float32)
     for domain in (ss.Ball(size), ss.Box(-size, size)):
-        once = domain.project(params)
-        assert np.isfinite(once).all()
-        np.testing.assert_allclose(domain.project(once), once, rtol=1e-5, atol=1e-6)
+        projected = domain.project(params)
+        assert np.isfinite(projected).all()
+        np.testing.assert_allclose(domain.project(projected), projected, rtol=1e-5, atol=1e-6)
     assert norm(ss.Ball(size).project(params)) <= size * (1 + 1e-5)
     assert np.abs(ss.Box(-size, size).project(params)).max() <= size * (1 + 1e-6)
 
 
-def test_another_radius_is_traced_not_compiled_in():
+def test_radius_is_traced():
     project = jax.jit(lambda domain, w: domain.project(w))
     assert float(project(ss.Ball(1.0), jnp.float32(3.0))) == 1
     assert float(project(ss.Ball(2.0), jnp.float32(3.0))) == 2
     assert project._cache_size() == 1
 
 
-def test_a_point_very_far_away_comes_to_the_rim():
+def test_distant_point_is_projected_to_boundary():
     """The square of 2e19 overflows float32."""
     assert norm(ss.Ball(10.0).project(jnp.full(4, 2e19))) == pytest.approx(10, rel=1e-5)
     assert norm(ss.Ball(10.0).project(jnp.zeros(4))) == 0

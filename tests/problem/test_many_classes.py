@@ -1,4 +1,4 @@
-"""Labels of several classes: values by hand, and training that keeps what is bounded."""
+"""Labels of several classes: analytical values, and training with bounded rates."""
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,10 @@ BATCH = {
     "y": jnp.array([0, 1, 2, 0, 2]),
     "weight": jnp.full(5, 0.2),
 }
-THREE = MulticlassLabel(("a", "b", "c"), (0.6, 0.3, 0.1))
+LABEL = MulticlassLabel(("a", "b", "c"), (0.6, 0.3, 0.1))
 
 
-def test_by_hand():
+def test_class_miss_rates():
     np.testing.assert_allclose(class_miss_rates(3).constraint(PARAMS, BATCH), [0.5, 0.0, 0.5], atol=1e-6)
     assert float(class_error_rate().constraint(PARAMS, BATCH)) == pytest.approx(0.4)
     scores = np.asarray(BATCH["x"]) * [1.0, 0.0, -1.0] + [0.0, 0.5, 0.0]
@@ -36,54 +36,54 @@ def test_by_hand():
     assert float(class_cross_entropy(PARAMS, BATCH)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_class_without_rows_has_no_rate():
-    some = BATCH | {"weight": BATCH["weight"] * (BATCH["y"] != 1)}
-    told = np.asarray(class_miss_rates(3).constraint(PARAMS, some))
-    assert np.isneginf(told[1])
-    assert np.isfinite(told[[0, 2]]).all()
-    moves = jax.tree.leaves(jax.jacobian(class_miss_rates(3).surrogate)(PARAMS, some))
+def test_class_without_rows_has_no_rate():
+    batch = BATCH | {"weight": BATCH["weight"] * (BATCH["y"] != 1)}
+    rates = np.asarray(class_miss_rates(3).constraint(PARAMS, batch))
+    assert np.isneginf(rates[1])
+    assert np.isfinite(rates[[0, 2]]).all()
+    moves = jax.tree.leaves(jax.jacobian(class_miss_rates(3).surrogate)(PARAMS, batch))
     assert all(np.isfinite(leaf).all() for leaf in moves)
 
 
-def test_the_stand_in_mends_the_nearest_wrong_row():
-    """Row 3, of class 0, is decided 1 by a little: a step must raise class 0 there, and lower class 1."""
+def test_surrogate_corrects_nearest_wrong_row():
+    """Row 3 of class 0 is narrowly decided as 1: a step must raise class 0 and lower class 1."""
     moves = jax.jacobian(class_miss_rates(3).surrogate)(PARAMS, BATCH)[0]["b"]
     assert moves[0][0] < 0 < moves[0][1]
     assert moves[0][2] == 0
 
 
-def test_every_class_keeps_its_rate_at_every_client():
-    """A plain logistic regression hardly ever decides for the rare class."""
+def test_class_rates_are_met_at_every_client():
+    """An unconstrained logistic regression rarely predicts the rare class."""
     generator = np.random.default_rng(1)
     label = generator.choice(3, size=600, p=[0.65, 0.25, 0.1]).astype(np.int32)
     centres = np.array([[0.0, 0.0], [1.6, 0.0], [0.8, 1.4]])
     x = (centres[label] + generator.normal(size=(600, 2))).astype(np.float32)
     owner = generator.integers(2, size=600)
     clients = ss.ClientData.from_arrays({"x": x, "y": label}, owner, strata="y")
-    problem = build_problem("class-miss-rate", 2, label=THREE).problem
+    problem = build_problem("class-miss-rate", 2, label=LABEL).problem
     result = flat.solve(problem, clients, ss.Automatic(tolerance=0.5), rounds=1000)
 
-    def worst(decided):
-        of_class = [(owner == client) & (label == one) for client in range(2) for one in range(3)]
-        return max((decided != label)[rows].mean() for rows in of_class)
+    def worst(decisions):
+        of_class = [(owner == client) & (label == class_index) for client in range(2) for class_index in range(3)]
+        return max((decisions != label)[rows].mean() for rows in of_class)
 
-    plain = LogisticRegression().fit(x, label)
-    own = np.asarray(predict_class(apply_network(result.params, jnp.asarray(x))))
-    assert worst(plain.predict(x)) > 0.6
-    assert worst(own) <= 0.5
-    assert result.worst_constraint == pytest.approx(worst(own), abs=1e-6)
+    unconstrained = LogisticRegression().fit(x, label)
+    constrained_decisions = np.asarray(predict_class(apply_network(result.params, jnp.asarray(x))))
+    assert worst(unconstrained.predict(x)) > 0.6
+    assert worst(constrained_decisions) <= 0.5
+    assert result.worst_constraint == pytest.approx(worst(constrained_decisions), abs=1e-6)
     assert result.worst_objective < 0.9 * np.log(3)
 
 
-def test_what_constants_and_moves_are():
-    like = build_problem("error-rate", 2, label=THREE).problem.start
-    shares = jax.nn.softmax(THREE.constant(like, 1.0)[0]["b"])
-    np.testing.assert_allclose(shares, THREE.shares, rtol=1e-5)
-    moved = THREE.move(like, 1.0, 2.0)
-    assert moved[0]["b"][2] > moved[0]["b"][1] > moved[0]["b"][0]  # rarer classes are favoured
+def test_constants_and_moves():
+    params = build_problem("error-rate", 2, label=LABEL).problem.start
+    shares = jax.nn.softmax(LABEL.constant(params, 1.0)[0]["b"])
+    np.testing.assert_allclose(shares, LABEL.shares, rtol=1e-5)
+    moved = LABEL.move(params, 1.0, 2.0)
+    assert moved[0]["b"][2] > moved[0]["b"][1] > moved[0]["b"][0]  # rarer classes are raised more
     assert MulticlassLabel(("a", "b"), (0.5, 0.5)).move is None
 
 
-def test_kinds_that_do_not_suit():
+def test_unsupported_kinds_are_rejected():
     with pytest.raises(ValueError, match=r"task\.kind must be one of error-rate, class-miss-rate if the label type"):
-        build_problem("miss-rate", 2, label=THREE)
+        build_problem("miss-rate", 2, label=LABEL)

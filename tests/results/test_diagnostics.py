@@ -1,4 +1,4 @@
-"""Each illness is found in a run built to have it, and in none of the healthy ones."""
+"""Each diagnostic occurs in a run with the problem, and in no healthy run."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,28 +12,28 @@ from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 
 def codes(result):
-    return [finding.code for finding in result.diagnostics]
+    return [diagnostic.code for diagnostic in result.diagnostics]
 
 
-def two(data=(1.0, -1.0)):
+def two_clients(data=(1.0, -1.0)):
     return ss.ClientData.from_arrays({"sign": np.array(data, dtype=np.float32)}, client=["plus", "minus"])
 
 
 def run(objective, constraint, start, method, clients=None, **options):
     problem = ss.Problem(objective, constraint, jnp.float32(start))
-    return flat.solve(problem, clients or two(), method, **{"rounds": 400, "batch_size": None} | options)
+    return flat.solve(problem, clients or two_clients(), method, **{"rounds": 400, "batch_size": None} | options)
 
 
 def signed(w, b):
     return b["sign"][0] * w
 
 
-def never(w, b):
+def infeasible(w, b):
     return -1.0 + 0 * w
 
 
-def sgm(alpha=50.0, step_size=0.01, tolerance=0.1, **more):
-    return ss.SoftmaxSGM(alpha=alpha, step_size=step_size, tolerance=tolerance, **more)
+def sgm(alpha=50.0, step_size=0.01, tolerance=0.1, **options):
+    return ss.SoftmaxSGM(alpha=alpha, step_size=step_size, tolerance=tolerance, **options)
 
 
 def test_incompatible_constraints():
@@ -42,7 +42,7 @@ def test_incompatible_constraints():
     assert "2 of 2 clients are above the tolerance 0.1" in result.explain()
 
 
-def test_a_client_infeasible_by_itself():
+def test_infeasible_client():
     clients = ss.ClientData.from_arrays({"shift": np.array([-5.0, 0.5], np.float32)}, client=["Earth", "Mars"])
     result = run(lambda w, b: w, lambda w, b: w**2 + b["shift"][0], 1.0, sgm(), clients)
     assert codes(result)[0] == "never-feasible"
@@ -50,47 +50,47 @@ def test_a_client_infeasible_by_itself():
 
 
 @pytest.mark.parametrize(("start", "step"), [(30.0, 0.01), (10.0, 0.001), (3.0, optax.exponential_decay(0.1, 10, 0.5))])
-def test_a_run_that_is_only_too_short_blames_no_client(start, step):
+def test_short_run_names_no_client(start, step):
     result = run(lambda w, b: w**2, lambda w, b: w + 0 * b["sign"][0], start, sgm(step_size=step), rounds=200)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert codes(result)[0] == "never-feasible"
     assert "longer" in result.diagnostics[0].advice
 
 
-def test_reports_that_never_show_a_constraint_that_is_met():
-    """Every client is within the tolerance on all its data; the largest of noisy reports never is below λ."""
+def test_noise_hides_feasibility():
+    """Every client is within the tolerance on all its data, but the largest noisy report is always above λ."""
     generator = np.random.default_rng(0)
     rows = np.repeat(generator.choice([0.0, 1.0], size=(79, 40)).cumsum(axis=0)[:1], 79, axis=0)
     noise = np.tile(np.repeat([0.0, 1.0], 20), (79, 1))
-    many = ss.ClientData.from_arrays({"x": noise.ravel()}, client=np.repeat(np.arange(79), rows.shape[1]))
+    clients = ss.ClientData.from_arrays({"x": noise.ravel()}, client=np.repeat(np.arange(79), rows.shape[1]))
     problem = ss.Problem(
         lambda w, b: w**2 + 0 * b["x"][0], lambda w, b: jnp.average(b["x"], weights=b["weight"]) + 0 * w, jnp.float32(1)
     )
-    result = flat.solve(problem, many, sgm(alpha=1e4, tolerance=0.5), rounds=40, batch_size=4)
+    result = flat.solve(problem, clients, sgm(alpha=1e4, tolerance=0.5), rounds=40, batch_size=4)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert result.violating == ()
     assert "all 79 clients are within the tolerance 0.5" in result.status.message
     assert codes(result)[0] == "switch-never-passes"
-    assert not any("0 of 79" in str(found) for found in result.diagnostics)
+    assert not any("0 of 79" in str(diagnostic) for diagnostic in result.diagnostics)
     assert "value_batch_size" in result.diagnostics[0].advice
 
 
-def test_an_early_end_before_the_average_begins_says_so():
-    watch = [lambda chunk: chunk.round >= 250]
-    options = {"rounds": 1000, "average_last": 0.5, "callbacks": watch}
+def test_run_ends_before_average_begins():
+    callbacks = [lambda chunk: chunk.round >= 250]
+    options = {"rounds": 1000, "average_last": 0.5, "callbacks": callbacks}
     result = run(lambda w, b: w**2, lambda w, b: w - 5 + 0 * b["sign"][0], 1.0, sgm(), **options)
     assert len(result.history) == 250
     assert result.selected.endswith("the average begins with round 500, and the run ended before it")
     assert "no feasible round from 500 on" not in result.explain()
 
 
-def test_a_tolerance_of_zero_raises_no_alarm():
+def test_zero_tolerance_has_no_diagnostics():
     method = sgm(alpha=10.0, step_size=1e-3, tolerance=0.0)
     result = run(signed, lambda w, b: 0.5 - w, 0.6, method, rounds=1000)
     assert codes(result) == [], result.explain()
 
 
-def test_other_rules_and_several_constraints_are_read_too():
+def test_other_methods_and_several_constraints():
     vector = lambda w, b: jnp.stack([0.5 - w, w - 3])  # noqa: E731
     common = {"step_size": 0.05, "tolerance": 0.1}
     methods = (
@@ -103,23 +103,23 @@ def test_other_rules_and_several_constraints_are_read_too():
         assert isinstance(result.explain(), str)
 
 
-def test_hardly_ever_feasible():
+def test_rarely_feasible():
     """From 10 down to 0.1 in steps of 0.01·(gradient 1): only the last of 1,000 rounds are feasible."""
     result = run(signed, lambda w, b: w + 0 * b["sign"][0], 10.0, sgm(), rounds=1000)
     assert "few-averaged-rounds" in codes(result)
 
 
-def test_constraint_that_never_acts():
-    assert codes(run(signed, never, 1.0, sgm())) == ["inactive-constraint"]
+def test_inactive_constraint():
+    assert codes(run(signed, infeasible, 1.0, sgm())) == ["inactive-constraint"]
 
 
-def test_a_mean_that_hides_the_worst_client():
+def test_mean_masks_worst_client():
     """g = ±w at α = 0.01: their softmax mean w·tanh(αw) is 0.04 at w = 2, so every round is feasible."""
     for method in (sgm(alpha=0.01), ss.AverageSGM(step_size=0.01, tolerance=0.1)):
         result = run(lambda w, b: (w - 2) ** 2, signed, 2.0, method)
         assert "masked-worst-client" in codes(result)
-    finding = next(f for f in result.diagnostics if f.code == "masked-worst-client")
-    assert "constraint_alpha" in finding.advice
+    diagnostic = next(f for f in result.diagnostics if f.code == "masked-worst-client")
+    assert "constraint_alpha" in diagnostic.advice
     for method in (sgm(alpha=0.01, alpha_scale="spread"), sgm(alpha_scale="spread", criterion="mean")):
         assert "masked-worst-client" in codes(run(lambda w, b: (w - 2) ** 2, signed, 2.0, method))
 
@@ -132,11 +132,11 @@ def test_step_size_too_large():
 
 
 def test_divergence():
-    result = run(lambda w, b: w**4, never, 3.0, sgm(step_size=1.0))
+    result = run(lambda w, b: w**4, infeasible, 3.0, sgm(step_size=1.0))
     assert codes(result)[0] == "diverged"
 
 
-def test_batch_too_small_for_the_threshold():
+def test_batch_too_small_for_threshold():
     """Rows of ±5 around a mean of 0: batches of 2 scatter by 3.5, with a threshold of 0.09."""
     generator = np.random.default_rng(0)
     noise = generator.choice([-5.0, 5.0], 4000)
@@ -171,13 +171,13 @@ def _healthy_np(**options):
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_runs_are_left_alone(name):
+def test_healthy_runs_have_no_diagnostics(name):
     result = HEALTHY[name]()
     assert codes(result) == [], result.explain()
     assert "No problems detected." in result.explain()
 
 
-def test_sweeps_are_diagnosed_too():
+def test_sweeps_are_diagnosed():
     problem = ss.Problem(lambda w, b: w**2, lambda w, b: 1 + b["sign"][0] * w, jnp.float32(0.5))
-    (result,) = flat.sweep(problem, two(), {"one": sgm()}, seeds=1, rounds=100, batch_size=None)["one"]
+    (result,) = flat.sweep(problem, two_clients(), {"one": sgm()}, seeds=1, rounds=100, batch_size=None)["one"]
     assert codes(result) == ["never-feasible"]

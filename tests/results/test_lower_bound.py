@@ -1,4 +1,4 @@
-"""What a lower bound says, and that result, folder and report keep it."""
+"""Lower bounds: text, and storage in results, folders and reports."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ from softswitch.results.folder import write_result
 from softswitch.results.report import write_report
 
 
-def bound(**changed):
-    plain = LowerBound(
+def make_bound(**changes):
+    default = LowerBound(
         value=0.2,
         objective=0.203,
         tolerance=0.1,
@@ -31,45 +31,51 @@ def bound(**changed):
         subtracted=1e-9,
         rows=1000,
     )
-    return dataclasses.replace(plain, **changed)
+    return dataclasses.replace(default, **changes)
 
 
-def test_in_words():
-    assert str(bound()) == "at most 1.5% above the optimum (certified: the problem is convex)"
-    guess = bound(certified=False, reason="convexity is not known")
-    assert str(guess) == "about 1.5% above the optimum (estimated: convexity is not known)"
-    assert str(bound(objective=0.7)).startswith("at most 250% above")
-    assert str(bound(value=-0.2)).startswith("at most 0.403 above")
-    assert str(bound(value=1e-9)).startswith("at most 0.203 above")
-    assert str(bound(value=-math.inf, certified=False, reason="it falls")) == "no bound: it falls"
-    assert "may be below the optimum" in str(bound(feasible=False))
-    np.testing.assert_allclose([bound().gap, bound().relative_gap], [0.003, 0.015])
-    assert bound(value=0.0).relative_gap == math.inf
+def test_text():
+    assert str(make_bound()) == "at most 1.5% above the optimum (certified: the problem is convex)"
+    estimated = make_bound(certified=False, reason="convexity is not known")
+    assert str(estimated) == "about 1.5% above the optimum (estimated: convexity is not known)"
+    assert str(make_bound(objective=0.7)).startswith("at most 250% above")
+    assert str(make_bound(value=-0.2)).startswith("at most 0.403 above")
+    assert str(make_bound(value=1e-9)).startswith("at most 0.203 above")
+    assert str(make_bound(value=-math.inf, certified=False, reason="it falls")) == "no bound: it falls"
+    assert "may be below the optimum" in str(make_bound(feasible=False))
+    np.testing.assert_allclose([make_bound().gap, make_bound().relative_gap], [0.003, 0.015])
+    assert make_bound(value=0.0).relative_gap == math.inf
 
 
-@pytest.mark.parametrize("kept", [bound(), bound(value=-math.inf, certified=False, reason="it falls")])
-def test_as_plain_words(kept):
-    told = json.loads(json.dumps(kept.to_dict(), allow_nan=False))
-    assert told["value"] == (kept.value if math.isfinite(kept.value) else None)
-    assert (told["certified"], told["reason"], told["description"]) == (kept.certified, kept.reason, str(kept))
+@pytest.mark.parametrize("lower_bound", [make_bound(), make_bound(value=-math.inf, certified=False, reason="it falls")])
+def test_dict_round_trip(lower_bound):
+    stored = json.loads(json.dumps(lower_bound.to_dict(), allow_nan=False))
+    assert stored["value"] == (lower_bound.value if math.isfinite(lower_bound.value) else None)
+    assert (stored["certified"], stored["reason"], stored["description"]) == (
+        lower_bound.certified,
+        lower_bound.reason,
+        str(lower_bound),
+    )
 
 
-def test_a_result_keeps_it(tmp_path):
+def test_result_keeps_lower_bound(tmp_path):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4), convex=True)
     clients = client_data(*regression())
-    plain = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.02, tolerance=0.1), rounds=300)
-    assert plain.lower_bound is None
-    assert plain.gap is None
-    assert "Optimality:" not in plain.explain()
-    result = with_lower_bound(plain, problem, clients)
+    result_without_bound = flat.solve(
+        problem, clients, ss.SoftmaxSGM(alpha=20.0, step_size=0.02, tolerance=0.1), rounds=300
+    )
+    assert result_without_bound.lower_bound is None
+    assert result_without_bound.gap is None
+    assert "Optimality:" not in result_without_bound.explain()
+    result = with_lower_bound(result_without_bound, problem, clients)
     assert result.lower_bound.certified
     assert result.gap == pytest.approx(result.worst_objective - result.lower_bound.value, abs=1e-5)
     assert f"Optimality: {result.lower_bound}." in result.explain()
     write_result(tmp_path / "run", result)
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert about["lower_bound"]["description"] == str(result.lower_bound)
+    run_json = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run_json["lower_bound"]["description"] == str(result.lower_bound)
     page = write_report([tmp_path / "run"]).read_text()
     assert f"Optimality: {result.lower_bound}." in page
     assert "optimal F, at least" in page
-    write_result(tmp_path / "other", plain)
+    write_result(tmp_path / "other", result_without_bound)
     assert "Optimality:" not in write_report([tmp_path / "other"]).read_text()

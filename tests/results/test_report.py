@@ -1,6 +1,7 @@
-"""The report: its words, and the page as a browser shows it."""
+"""The report: texts, and the page in a browser."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -10,32 +11,36 @@ import pandas as pd
 import pytest
 from playwright.sync_api import sync_playwright
 
+from softswitch.cli.terminal import OUTCOME_CODES
+from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import judge_run, summarise_clients
+from softswitch.results.report.clients import HEADLINES, judge_run, summarise_clients
+from softswitch.results.report.frequencies import natural_frequencies
 from softswitch.support.text import format_number
 from softswitch.tables import training
+from softswitch.tables.usefulness import judge_rate
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Two runs on a small table, the second shorter; client names that a careless page would break on."""
-    home = tmp_path_factory.mktemp("report")
+    """Two runs on a small table, the second shorter, with client names that need escaping."""
+    folder = tmp_path_factory.mktemp("report")
     generator = np.random.default_rng(0)
     table = pd.DataFrame(generator.normal(size=(600, 3)), columns=["a", "b", "c"])
     table["y"] = (table["a"] + 0.5 * generator.normal(size=600) > 0).astype(int)
     table["ward"] = generator.choice(["<b>north</b>", 'so"uth', "west & co", "</script>", "<!--<script>"], 600)
-    table.to_csv(home / "cases.csv", index=False)
-    made = []
+    table.to_csv(folder / "cases.csv", index=False)
+    run_folders = []
     for name, rounds in (("long", 300), ("short", 40)):
         data = '[data]\nfile = "cases.csv"\nlabel = "y"\nclient = "ward"\n'
         method = '[method]\nname = "softmax"\n'
         settings = f"{data}[task]\nbound = 0.4\n{method}[run]\nrounds = {rounds}\n"
-        (home / f"{name}.toml").write_text(settings)
-        made.append(training.train(home / f"{name}.toml").folder)
-    return made
+        (folder / f"{name}.toml").write_text(settings)
+        run_folders.append(training.train(folder / f"{name}.toml").folder)
+    return run_folders
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +53,8 @@ def single(folders):
 def browser():
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
-        assert "NEEDS_BROWSER" not in os.environ, "Chromium is needed to look at the report: apt-get install chromium"
-        pytest.skip("there is no Chromium to look at the report with")
+        assert "NEEDS_BROWSER" not in os.environ, "Chromium is needed to open the report: apt-get install chromium"
+        pytest.skip("Chromium is not installed")
     with sync_playwright() as play:
         started = play.chromium.launch(executable_path=chromium, args=FLAGS)
         yield started
@@ -57,11 +62,11 @@ def browser():
 
 
 @pytest.fixture
-def look(browser):
-    """Opens a page, and at the end asserts that the browser had nothing to complain of."""
+def open_page(browser):
+    """Return a function that opens a page, and assert at the end that the browser had no errors."""
     complaints, pages = [], []
 
-    def at(file, width=1200, scheme="light"):
+    def load_page(file, width=1200, scheme="light"):
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -75,94 +80,94 @@ def look(browser):
         pages.append(page)
         return page
 
-    yield at
+    yield load_page
     for page in pages:
         page.close()
     assert complaints == []
 
 
-def shown(page, chart):
-    """The picture of a chart."""
+def chart_image(page, chart):
+    """Return the image of a chart."""
     return page.locator(f"[data-chart={chart}] svg:visible")
 
 
-def test_the_page_as_a_browser_shows_it(folders, single, look):
-    page = look(single)
+def test_page_in_browser(folders, single, open_page):
+    page = open_page(single)
     run = open_run(folders[0])
-    short = judge_run(run, summarise_clients(run))
-    assert page.inner_text(".verdict h1") == short.headline
-    assert page.inner_text(".verdict .counts") == f"{short.counts}."
+    verdict = judge_run(run, summarise_clients(run))
+    assert page.inner_text(".verdict h1") == verdict.headline
+    assert page.inner_text(".verdict .counts") == f"{verdict.counts}."
     assert page.inner_text(".verdict .requirement") == run.about["requirement"]
-    assert short.level in page.get_attribute(".verdict", "class")
+    assert verdict.level in page.get_attribute(".verdict", "class")
     for chart in ("curves-0", "clients-0"):
-        assert shown(page, chart).count() == 1
-    names = shown(page, "clients-0").locator("text").all_text_contents()
+        assert chart_image(page, chart).count() == 1
+    names = chart_image(page, "clients-0").locator("text").all_text_contents()
     assert set(run.clients["client"]) <= set(names)
 
 
-def test_sorting_by_a_click(single, look):
-    page = look(single)
+def test_table_is_sorted_by_click(single, open_page):
+    page = open_page(single)
     table = "table.clients"
     heads = page.locator(f"{table} th button").all_inner_texts()
 
     def column(head):
-        place = heads.index(head) + 1
-        return place, [float(text) for text in page.locator(f"{table} tbody td:nth-child({place})").all_inner_texts()]
+        index = heads.index(head) + 1
+        return index, [float(text) for text in page.locator(f"{table} tbody td:nth-child({index})").all_inner_texts()]
 
-    place, rows = column("training rows")
+    index, rows = column("training rows")
     assert rows != sorted(rows)
-    page.click(f"{table} th:nth-child({place}) button")
+    page.click(f"{table} th:nth-child({index}) button")
     assert column("training rows")[1] == sorted(rows)
-    assert page.get_attribute(f"{table} th:nth-child({place})", "aria-sort") == "ascending"
-    page.click(f"{table} th:nth-child({place}) button")
+    assert page.get_attribute(f"{table} th:nth-child({index})", "aria-sort") == "ascending"
+    page.click(f"{table} th:nth-child({index}) button")
     assert column("training rows")[1] == sorted(rows, reverse=True)
 
 
-def test_a_phone_shows_the_verdict_first_and_needs_no_sideways_scroll(single, look):
-    page = look(single, width=360)
+def test_mobile_layout(single, open_page):
+    page = open_page(single, width=360)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert shown(page, "curves-0").bounding_box()["width"] <= 360
-    size = shown(page, "curves-0").locator("text").first.evaluate("e => e.getBoundingClientRect().height")
+    assert chart_image(page, "curves-0").bounding_box()["width"] <= 360
+    size = chart_image(page, "curves-0").locator("text").first.evaluate("e => e.getBoundingClientRect().height")
     assert size >= 9  # pixels
-    for part in ("h1", ".counts", ".requirement", ".use"):
-        box = page.locator(f".verdict {part}").bounding_box()
-        assert box["y"] + box["height"] < 700
+    for selector in ("h1", ".counts", ".requirement", ".use"):
+        bounding_box = page.locator(f".verdict {selector}").bounding_box()
+        assert bounding_box["y"] + bounding_box["height"] < 700
 
 
-def test_the_theme_follows_the_system(single, look):
+def test_theme_follows_system(single, open_page):
     grounds = {}
     for scheme in ("light", "dark"):
-        page = look(single, scheme=scheme)
+        page = open_page(single, scheme=scheme)
         body = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        text = shown(page, "curves-0").locator("text").first.evaluate("e => getComputedStyle(e).fill")
+        text = chart_image(page, "curves-0").locator("text").first.evaluate("e => getComputedStyle(e).fill")
         grounds[scheme] = (body, text)
     assert grounds["light"] == ("rgb(255, 255, 255)", "rgb(28, 36, 48)")
     assert grounds["dark"] == ("rgb(20, 24, 31)", "rgb(230, 234, 240)")
 
 
-def test_several_runs_side_by_side(folders, look, tmp_path):
-    page = look(write_report(folders, tmp_path / "both.html"))
+def test_comparison_of_runs(folders, open_page, tmp_path):
+    page = open_page(write_report(folders, tmp_path / "both.html"))
     assert page.inner_text("h1") == "2 runs"
     assert page.locator("details.run").count() == 2
     page.click("details.run summary")
     run = open_run(folders[0])
     assert page.locator(".verdict .counts").first.inner_text() == f"{judge_run(run, summarise_clients(run)).counts}."
-    assert shown(page, "curves-0").count() == 1
+    assert chart_image(page, "curves-0").count() == 1
 
 
 @pytest.fixture(scope="module")
-def crowd(folders, tmp_path_factory):
-    """A run's folder in which there are 10,000 clients: 9 violate, 3 are undecided."""
-    kept = tmp_path_factory.mktemp("crowd") / "run"
-    shutil.copytree(folders[0], kept)
+def many_clients_folder(folders, tmp_path_factory):
+    """The folder of a run with 10,000 clients, of which 9 violate and 3 are undecided."""
+    run_folder = tmp_path_factory.mktemp("crowd") / "run"
+    shutil.copytree(folders[0], run_folder)
     names = [f"ward {i}" for i in range(10_000)]
     lines = ["client,rows,rows_held_out,held_out_miss_rate,constant_miss_rate,objective,constraint"]
     lines += [f"{name},{30_000 + i},7,0.25,1.0,{i / 10_000},0.1" for i, name in enumerate(names)]
-    (kept / "clients.csv").write_text("\n".join(lines))
-    told = json.loads((kept / "certificate.json").read_text())
-    interval = told["clients"][0]["objective"] | {"estimate": 0.1, "lower": 0.0, "upper": 0.3}
+    (run_folder / "clients.csv").write_text("\n".join(lines))
+    certificate = json.loads((run_folder / "certificate.json").read_text())
+    interval = certificate["clients"][0]["objective"] | {"estimate": 0.1, "lower": 0.0, "upper": 0.3}
     verdicts = {i: "violates" if i < 9 else "undecided" for i in range(12)}
-    told["clients"] = [
+    certificate["clients"] = [
         {
             "client": name,
             "objective": interval,
@@ -172,14 +177,14 @@ def crowd(folders, tmp_path_factory):
         }
         for i, name in enumerate(names)
     ]
-    (kept / "certificate.json").write_text(json.dumps(told | {"verdict": "violates"}))
-    return kept
+    (run_folder / "certificate.json").write_text(json.dumps(certificate | {"verdict": "violates"}))
+    return run_folder
 
 
-def test_of_very_many_clients_the_worst_are_shown(crowd, look):
-    file = write_report([crowd])
+def test_worst_of_many_clients_are_shown(many_clients_folder, open_page):
+    file = write_report([many_clients_folder])
     assert file.stat().st_size < 3e6
-    page = look(file)
+    page = open_page(file)
     assert page.evaluate("document.documentElement.scrollHeight") < 8000
     counts = page.inner_text(".verdict .counts")
     assert counts.startswith("9,988 of 10,000 meet, 9 violate (ward 8, ward 7, ward 6 and 6 more), 3 undecided (")
@@ -189,11 +194,11 @@ def test_of_very_many_clients_the_worst_are_shown(crowd, look):
     classes = [rows.nth(i).get_attribute("class") for i in range(20)]
     assert classes == ["violates"] * 9 + ["undecided"] * 3 + ["meets"] * 8
     assert rows.first.locator("td").first.inner_text() == "ward 8"
-    assert shown(page, "clients-0").count() == 1
+    assert chart_image(page, "clients-0").count() == 1
     assert "although its simultaneous limit is above it" not in page.inner_text("main")
 
 
-def test_other_models_beside_the_answer(folders, single):
+def test_baselines_are_shown(folders, single):
     page = single.read_text(encoding="utf-8")
     assert "Comparison with other models" in page
     assert "<td>best constant prediction</td>" in page
@@ -201,28 +206,28 @@ def test_other_models_beside_the_answer(folders, single):
     assert "No constant prediction is feasible" not in page
 
 
-def test_what_was_chosen_and_what_no_constant_can_do(folders, tmp_path):
-    """Also in a folder without them."""
-    kept = tmp_path / "run"
-    shutil.copytree(folders[0], kept)
-    about = json.loads((kept / "run.json").read_text())
-    about["auto_settings"] = {"rounds": "at most 7,000"}
-    first = about["restarts"][0]
-    for one in about["models"]:
-        one["feasible"] = False
-    (kept / "run.json").write_text(json.dumps(about))
-    page = write_report([kept]).read_text(encoding="utf-8")
+def test_auto_settings_and_infeasible_constants(folders, tmp_path):
+    """These also appear for a folder without baselines."""
+    run_folder = tmp_path / "run"
+    shutil.copytree(folders[0], run_folder)
+    run_json = json.loads((run_folder / "run.json").read_text())
+    run_json["auto_settings"] = {"rounds": "at most 7,000"}
+    first = run_json["restarts"][0]
+    for model in run_json["models"]:
+        model["feasible"] = False
+    (run_folder / "run.json").write_text(json.dumps(run_json))
+    page = write_report([run_folder]).read_text(encoding="utf-8")
     cycle = f"rounds 0 to {first['end'] - 1}, step {first['step_size']:.3g} decaying to 0"
-    for words in ("rounds: at most 7,000", cycle, "No constant prediction is feasible"):
-        assert words in page
+    for text in ("rounds: at most 7,000", cycle, "No constant prediction is feasible"):
+        assert text in page
     for name in ("auto_settings", "restarts", "models", "price"):
-        del about[name]
-    (kept / "run.json").write_text(json.dumps(about))
-    assert "Comparison with other models" not in write_report([kept]).read_text(encoding="utf-8")
+        del run_json[name]
+    (run_folder / "run.json").write_text(json.dumps(run_json))
+    assert "Comparison with other models" not in write_report([run_folder]).read_text(encoding="utf-8")
 
 
-def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None):
-    """The verdict on a run with clients a, b, c, …; ``verdicts``: the certificate's, None without one."""
+def judge(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None, **entries):
+    """Return the verdict on a run with clients a, b, c, …; ``verdicts`` are the certificate's, None without one."""
     names = "abcdefghi"[: len(verdicts or "abc")]
     about = {
         "status": {"code": code, "message": "in round 7 something happened"},
@@ -231,75 +236,172 @@ def told(code="feasible", violating=(), verdicts=None, needed=None, approximate=
         "tolerance": 0.1,
         "rounds": 1000,
         "certification": aim,
+        **entries,
     }
-    run = Run(folder=None, about=about)
     levels = [0.2 if name in violating else 0.05 for name in names]
-    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3}
+    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3, "rows": 6}
     clients = [
         {"client": name, "verdict": word, "constraints": [interval], "rows_needed": (needed or {}).get(name)}
         for name, word in zip(names, verdicts or (), strict=False)
     ]
     certificate = {"confidence": 0.95, "approximate": approximate, "clients": clients}
-    run.__dict__.update(
-        {
-            "certificate": None if verdicts is None else certificate,
-            "clients": {"client": list(names), "constraint": levels},
-        }
-    )
+    run = make_run(about, {"client": list(names), "constraint": levels}, None if verdicts is None else certificate)
     return judge_run(run, summarise_clients(run))
 
 
-def test_verdicts_in_words():
-    short = told(verdicts=["meets"] * 3)
-    assert short == (
+def make_run(about, clients, certificate=None):
+    """Return a run without a folder."""
+    run = Run(folder=None, about=about)
+    run.__dict__.update({"certificate": certificate, "clients": clients, "settings": {"data.client": "ward"}})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level", "headline"),
+    [
+        ("certified", "good", "Certified and useful"),
+        ("partly certified", "unsure", "Partly certified"),
+        ("no better than a constant", "unsure", "Certified, but no better than a constant"),
+        ("too few rows", "unsure", "Not certified: too few rows"),
+        ("likely violates", "bad", "Not certified: likely violates the bound"),
+        ("incomplete", "unsure", "Stopped early"),
+    ],
+)
+def test_headline_follows_outcome(outcome, level, headline):
+    aim = {"outcome": outcome, "certified": False, "message": "Reason and advice."}
+    verdict = judge(verdicts=["meets"] * 3, aim=aim, usefulness={"is_useful": True})
+    assert verdict[:2] == (level, headline)
+    if level == "bad":
+        assert verdict.new_data == "Reason and advice."
+
+
+def test_every_outcome_has_headline_and_exit_code():
+    assert set(HEADLINES) == set(Outcome)
+    assert set(OUTCOME_CODES) == set(map(str, Outcome))
+
+
+def test_verdict_without_outcome_in_run_folder():
+    assert judge(verdicts=["meets"] * 3) == (
         "good",
         "Certified",
         "All 3 meet",
-        "Based on held-out rows, with 95% confidence. On their training rows all 3 meet.",
+        "On new data, with 95% confidence: this holds at every ward.",
+        "On their training rows all 3 meet.",
     )
-    assert told(verdicts=["meets"] * 3, aim={"certified": True}).headline == "Certified"
-    assert told(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified")
-    assert told(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
-    short = told(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
-    assert short[:3] == ("unsure", "Not certified", "3 of 4 meet, 1 undecided (b: about 120 more rows)")
-    short = told(verdicts=["meets", "undecided", "violates"])
-    assert short[:3] == ("bad", "Violated", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
-    many = told(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
+    assert judge(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified: too few rows")
+    assert judge(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
+    verdict = judge(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
+    assert verdict[:2] == ("unsure", "Not certified: too few rows")
+    assert verdict.counts == "3 of 4 meet, 1 undecided (b: about 120 more rows)"
+    verdict = judge(verdicts=["meets", "undecided", "violates"])
+    assert (verdict.level, verdict.counts) == ("bad", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
+    many = judge(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
     assert many.counts.startswith("0 of 6 meet, 6 undecided (a: about 9 more rows, b: about 1,200 more rows, ")
-    assert told(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b: no relevant held-out rows)"
-    short = told("answer-violates", ["a"], ["meets"] * 3)
-    assert short[:2] == ("bad", "Certified, but violated on training rows")
-    assert short.details.endswith("On their training rows 1 of 3 is above the bound: a.")
-    assert told()[:3] == ("unsure", "Not certified", "All 3 meet")
-    assert "There is no certificate" in told().details
-    assert told(violating=["a"])[:2] == ("bad", "Violated on training rows")
-    assert told("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped early")
-    assert "stopped after 1,000 rounds" in told("stopped").details
-    assert told("diverged")[:2] == ("bad", "The run diverged")
-    assert told("no-feasible-round")[:2] == ("bad", "No round was feasible")
+    assert judge(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b: no relevant held-out rows)"
+    verdict = judge("answer-violates", ["a"], ["meets"] * 3)
+    assert verdict[:2] == ("bad", "Certified, but violated on training rows")
+    assert verdict.details == "On their training rows 1 of 3 is above the bound: a."
 
 
-def test_a_limit_above_the_bound_of_a_client_that_meets_is_explained(folders, tmp_path):
-    kept = tmp_path / "run"
-    shutil.copytree(folders[0], kept)
-    told = json.loads((kept / "certificate.json").read_text())
-    for one in told["clients"]:
-        one["verdict"], one["constraints"][0]["upper"] = "meets", 0.41
-    (kept / "certificate.json").write_text(json.dumps(told))
-    assert "although its simultaneous limit is above it" in write_report([kept]).read_text(encoding="utf-8")
+def test_clients_with_too_few_rows_are_named():
+    verdict = judge(verdicts=["meets", "too few rows", "meets"])
+    assert verdict[:2] == ("unsure", "Partly certified")
+    assert verdict.counts == "2 of 3 meet, 1 with too few rows (b: 6 rows, not enough for any model)"
+    assert verdict.new_data.endswith("at every ward, except b: too few held-out rows.")
 
 
-def test_a_client_that_a_certificate_of_an_earlier_version_left_out_is_undecided(folders, tmp_path):
-    kept = tmp_path / "run"
-    shutil.copytree(folders[0], kept)
-    told = json.loads((kept / "certificate.json").read_text())
-    gone = told["clients"].pop(0)["client"]
-    (kept / "certificate.json").write_text(json.dumps(told))
-    (one,) = [one for one in summarise_clients(open_run(kept)) if one.name == gone]
-    assert (one.verdict, one.reason) == ("undecided", "no held-out rows")
+def test_verdict_without_certificate_or_after_a_stop():
+    assert judge()[:3] == ("unsure", "Not certified", "All 3 meet")
+    assert "There is no certificate" in judge().new_data
+    assert judge(violating=["a"])[:2] == ("bad", "Violated on training rows")
+    assert judge("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped early")
+    assert "stopped after 1,000 rounds" in judge("stopped").details
+    assert judge("diverged")[:2] == ("bad", "The run diverged")
+    assert judge("no-feasible-round")[:2] == ("bad", "No round was feasible")
 
 
-def test_what_cannot_be_reported(folders, tmp_path):
+def test_natural_frequencies_of_worst_clients_and_average():
+    """North misses 10 of 100 and calls 30 of 300 positive; south misses 1 of 20 and calls 40 of 80 positive."""
+    columns = {"client": ["north", "south"], "rows_held_out": [400, 100], "positives_held_out": [100, 20]}
+    columns |= {"held_out_miss_rate": [0.1, 0.05], "held_out_false_alarm_rate": [0.1, 0.5]}
+    north, south, average = natural_frequencies(make_run({}, columns))
+    assert north[:5] == ("north: most missed", 250, 25, 750, 75)
+    assert north.basis == "estimated from 100 and 300 held-out rows"
+    assert south[:5] == ("south: most false alarms", 200, 10, 800, 400)
+    assert average == ("Average ward", 225, 17, 775, 232, "")
+
+
+def test_natural_frequencies_of_small_and_single_clients():
+    """A client with two negative rows is not the worst for false alarms."""
+    columns = {"client": ["a", "b"], "rows_held_out": [40, 32], "positives_held_out": [20, 30]}
+    columns |= {"held_out_miss_rate": [0.2, 0.1], "held_out_false_alarm_rate": [0.5, 1.0]}
+    entries = natural_frequencies(make_run({}, columns))
+    assert [one.where for one in entries] == ["a: most missed and most false alarms", "Average ward"]
+    assert natural_frequencies(make_run({}, {"client": ["a"]})) == []
+    (single,) = natural_frequencies(make_run({}, {name: column[:1] for name, column in columns.items()}))
+    assert single.positives == 500
+    unknown = {name: [math.nan] * 2 for name in columns if name.startswith("held_out")}
+    assert natural_frequencies(make_run({}, columns | unknown)) == []
+
+
+def edit_run(folder, **entries):
+    """Change entries of run.json."""
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | entries))
+
+
+def test_first_screen_of_a_rate(folders, tmp_path, open_page):
+    folder = tmp_path / "run"
+    shutil.copytree(folders[0], folder)
+    errors = {"north": np.arange(145) < 45}
+    usefulness = judge_rate("false_alarm_rate", errors, condition="y = 0", prediction="y = 1").to_dict()
+    bins = [{"predicted": p, "observed": p, "lower": p / 2, "upper": p, "rows": 10} for p in (0.2, 0.8)]
+    classes = {"negative": "y = 0", "positive": "y = 1"}
+    reliability = {"all": bins, "clients": {"north": bins}}
+    edit_run(folder, usefulness=usefulness, classes=classes, reliability=reliability, certification=None)
+    page = open_page(write_report([folder]))
+    assert page.inner_text(".verdict .use").startswith("Useful: at the worst ward (north), 31% of the rows with y = 0")
+    assert page.locator(".card").count() >= 2
+    assert "have y = 1" in page.locator(".card").first.inner_text()
+    assert chart_image(page, "reliability-0").count() == 1
+    assert "Slope and intercept" in page.inner_text("main")
+    edit_run(folder, usefulness=usefulness | {"rows": "many"})
+    with pytest.raises(ValueError, match=r"usefulness.rows"):
+        write_report([folder])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"), [("certified", "No problems detected."), ("likely violates", "See the verdict at the top")]
+)
+def test_no_problems_are_reported_only_with_a_good_verdict(folders, tmp_path, outcome, sentence):
+    folder = tmp_path / "run"
+    shutil.copytree(folders[0], folder)
+    certification = {"outcome": outcome, "certified": outcome == "certified", "message": "Reason."}
+    edit_run(folder, diagnostics=[], certification=certification, violating=[])
+    assert sentence in write_report([folder]).read_text(encoding="utf-8")
+
+
+def test_limit_above_bound_is_explained(folders, tmp_path):
+    run_folder = tmp_path / "run"
+    shutil.copytree(folders[0], run_folder)
+    certificate = json.loads((run_folder / "certificate.json").read_text())
+    for client in certificate["clients"]:
+        client["verdict"], client["constraints"][0]["upper"] = "meets", 0.41
+    (run_folder / "certificate.json").write_text(json.dumps(certificate))
+    assert "although its simultaneous limit is above it" in write_report([run_folder]).read_text(encoding="utf-8")
+
+
+def test_client_missing_from_certificate_is_undecided(folders, tmp_path):
+    run_folder = tmp_path / "run"
+    shutil.copytree(folders[0], run_folder)
+    certificate = json.loads((run_folder / "certificate.json").read_text())
+    missing = certificate["clients"].pop(0)["client"]
+    (run_folder / "certificate.json").write_text(json.dumps(certificate))
+    (client,) = [client for client in summarise_clients(open_run(run_folder)) if client.name == missing]
+    assert (client.verdict, client.reason) == ("undecided", "no held-out rows")
+
+
+def test_invalid_folders_are_rejected(folders, tmp_path):
     with pytest.raises(ValueError, match="folders must have at least one run"):
         write_report([])
     (tmp_path / "run.json").write_text(json.dumps({"format": "softswitch run 1"}))
@@ -307,6 +409,6 @@ def test_what_cannot_be_reported(folders, tmp_path):
         write_report([tmp_path])
 
 
-def test_everything_is_in_the_one_file(single):
+def test_page_is_self_contained(single):
     text = single.read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"(?!data:)", text)

@@ -1,4 +1,4 @@
-"""A result on disk: a run folder, from which models and reports are read."""
+"""Results on disk: run folders, with models and reports."""
 
 import json
 
@@ -31,7 +31,7 @@ def result():
     return flat.solve(problem, client_data(*regression()), RULE, rounds=80, record_clients=True)
 
 
-def test_everything_comes_back(result, tmp_path):
+def test_result_round_trip(result, tmp_path):
     write_result(tmp_path / "it", result)
     run = open_run(tmp_path / "it")
     params = run.restore_params(TREE)
@@ -39,17 +39,17 @@ def test_everything_comes_back(result, tmp_path):
     for a, b in zip(jax.tree.leaves(result.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == b.dtype
-    saved, back = result.history.to_arrays(), run.history.to_arrays()
-    assert saved.keys() == back.keys()
+    saved, loaded = result.history.to_arrays(), run.history.to_arrays()
+    assert saved.keys() == loaded.keys()
     for name, array in saved.items():
-        np.testing.assert_array_equal(array, back[name])
+        np.testing.assert_array_equal(array, loaded[name])
     assert run.about["answer"] == result.selected
     assert run.about["status"] == {"code": result.status.code, "message": result.status.message}
     assert (run.about["seed"], run.about["violating"]) == (result.seed, [str(name) for name in result.violating])
     np.testing.assert_array_equal(run.clients["constraint"], result.client_constraint[:, 0])
 
 
-def test_labels_of_any_kind_are_saved_as_text(tmp_path):
+def test_labels_are_saved_as_text(tmp_path):
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(4))
     data, owner = regression(clients=3)
     labels = [("north", 1), np.int64(7), "west"]
@@ -59,32 +59,32 @@ def test_labels_of_any_kind_are_saved_as_text(tmp_path):
     assert open_run(tmp_path).clients["client"] == ["('north', 1)", "7", "west"]
 
 
-def test_a_folder_is_read_with_care(result, tmp_path):
+def test_invalid_folders_are_rejected(result, tmp_path):
     write_result(tmp_path, result)
     with pytest.raises(ValueError, match=r"must be the folder of a run, but has no run\.json"):
         open_run(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"params\.safetensors"):
         open_run(tmp_path).restore_params({"other": jnp.zeros(2)})
-    about = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(about | {"format": "softswitch run 9"}))
+    run_json = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(run_json | {"format": "softswitch run 9"}))
     with pytest.raises(ValueError, match="has the format 'softswitch run 9'"):
         open_run(tmp_path)
 
 
-def test_a_diverged_run_is_saved_too(tmp_path):
+def test_diverged_run_can_be_saved(tmp_path):
     problem = ss.Problem(lambda w, b: jnp.log(w) * b["x"].mean(), lambda w, b: -1.0 + 0 * w, jnp.float32(1.0))
-    one = ss.ClientData.from_arrays({"x": np.ones(3)}, client=[0, 0, 0])
-    result = flat.solve(problem, one, ss.HardSGM(step_size=2.0, tolerance=0.1), rounds=30)
+    clients = ss.ClientData.from_arrays({"x": np.ones(3)}, client=[0, 0, 0])
+    result = flat.solve(problem, clients, ss.HardSGM(step_size=2.0, tolerance=0.1), rounds=30)
     assert result.status.code is ss.StatusCode.DIVERGED
     write_result(tmp_path, result)
     assert open_run(tmp_path).about["status"]["message"] == result.status.message
 
 
 @pytest.mark.parametrize("options", [{}, {"participation": 0.5}], ids=["all", "remembered"])
-def test_what_a_run_chose_comes_back(tmp_path, options):
+def test_auto_settings_round_trip(tmp_path, options):
     problem, clients = ss.Problem(least_squares, softplus_level, jnp.zeros(4)), client_data(*regression())
-    bare = ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM)
-    chosen = flat.solve(problem, clients, bare, rounds=100, eval_every=0, lower_bound=False, **options)
-    assert len(chosen.restarts) > 1
-    write_result(tmp_path, chosen)
-    assert tuple(open_run(tmp_path).restarts) == chosen.restarts
+    method = ss.Automatic(tolerance=0.1, method=ss.SoftmaxSGM)
+    auto_result = flat.solve(problem, clients, method, rounds=100, eval_every=0, lower_bound=False, **options)
+    assert len(auto_result.restarts) > 1
+    write_result(tmp_path, auto_result)
+    assert tuple(open_run(tmp_path).restarts) == auto_result.restarts

@@ -1,4 +1,4 @@
-"""Trackers write what the history holds, once a chunk."""
+"""Trackers write the history once per chunk."""
 
 import csv
 import importlib
@@ -32,14 +32,16 @@ def test_csv(tmp_path):
     with CSVTracker(file) as tracker:
         sizes = []
         result = solve(tracker, lambda chunk: sizes.append(file.stat().st_size))
-    assert sizes == sorted(set(sizes))  # written out after every chunk
+    assert sizes == sorted(set(sizes))  # written after every chunk
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [int(row["round"]) for row in rows] == list(range(ROUNDS))
     np.testing.assert_allclose([float(row["criterion"]) for row in rows], result.history.criterion, rtol=1e-6)
-    looked = [row for row in rows if row["train_objective"]]
-    assert [int(row["round"]) for row in looked] == result.history.full_rounds.tolist()
-    np.testing.assert_allclose([float(r["held_out_constraint"]) for r in looked], result.history.held_out.constraint)
+    evaluated_rows = [row for row in rows if row["train_objective"]]
+    assert [int(row["round"]) for row in evaluated_rows] == result.history.full_rounds.tolist()
+    np.testing.assert_allclose(
+        [float(r["held_out_constraint"]) for r in evaluated_rows], result.history.held_out.constraint
+    )
     with pytest.raises(ValueError, match=r"file must not exist, but .*progress.csv does"):
         CSVTracker(file)
 
@@ -59,7 +61,7 @@ def test_tensorboard(tmp_path):
 
 
 def test_mlflow(monkeypatch, tmp_path):
-    """Into files, as the small MLflow does without a server."""
+    """MLflow writes to files without a server."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
     with MLflowTracker("trial", settings={"alpha": 20.0}, tracking_uri=uri) as tracker:
@@ -68,13 +70,15 @@ def test_mlflow(monkeypatch, tmp_path):
     run = client.get_run(tracker.run_id)
     assert run.data.params == {"alpha": "20.0"}
     assert run.info.status == "FINISHED"
-    told = sorted(client.get_metric_history(tracker.run_id, "sampled_objective"), key=lambda metric: metric.step)
-    np.testing.assert_allclose([metric.value for metric in told], result.history.objective, rtol=1e-6)
+    metric_history = sorted(
+        client.get_metric_history(tracker.run_id, "sampled_objective"), key=lambda metric: metric.step
+    )
+    np.testing.assert_allclose([metric.value for metric in metric_history], result.history.objective, rtol=1e-6)
     assert run.data.metrics["train_constraint"] == pytest.approx(result.history.full.constraint[-1], rel=1e-6)
 
 
-def parsed(file):
-    """Prometheus' own reader: each number by its name, and its kind."""
+def parse_metrics(file):
+    """Parse metrics with the Prometheus client, and return values and types by name."""
     families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
     assert all(len(family.samples) == 1 and family.documentation for family in families)
     kinds = {family.samples[0].name: family.type for family in families}
@@ -83,35 +87,35 @@ def parsed(file):
 
 def test_prometheus(tmp_path):
     file = tmp_path / "metrics" / "trial.prom"
-    seen = []
+    recorded = []
     name = 'a "run"\\ of\nmine'
     with PrometheusTracker(file, run=name) as tracker:
-        result = solve(tracker, lambda chunk: seen.append(parsed(file)[0]["softswitch_round"].value))
-    assert seen == sorted(set(seen))
-    assert seen[-1] == ROUNDS
-    found, kinds = parsed(file)
-    assert {sample.labels["run"] for sample in found.values()} == {name}
-    assert found["softswitch_objective"].value == pytest.approx(float(result.history.objective[-1]))
-    assert found["softswitch_constraint"].value == pytest.approx(float(result.history.constraint[-1]))
-    assert found["softswitch_feasible_share"].value == pytest.approx(result.history.switch_share)
-    assert found["softswitch_rounds"].value == ROUNDS
-    assert found["softswitch_running"].value == 0
-    assert abs(found["softswitch_updated_timestamp_seconds"].value - time.time()) < 600
+        result = solve(tracker, lambda chunk: recorded.append(parse_metrics(file)[0]["softswitch_round"].value))
+    assert recorded == sorted(set(recorded))
+    assert recorded[-1] == ROUNDS
+    metrics, kinds = parse_metrics(file)
+    assert {sample.labels["run"] for sample in metrics.values()} == {name}
+    assert metrics["softswitch_objective"].value == pytest.approx(float(result.history.objective[-1]))
+    assert metrics["softswitch_constraint"].value == pytest.approx(float(result.history.constraint[-1]))
+    assert metrics["softswitch_feasible_share"].value == pytest.approx(result.history.switch_share)
+    assert metrics["softswitch_rounds"].value == ROUNDS
+    assert metrics["softswitch_running"].value == 0
+    assert abs(metrics["softswitch_updated_timestamp_seconds"].value - time.time()) < 600
     assert kinds["softswitch_void_rounds_total"] == "counter"
     assert kinds["softswitch_round"] == "gauge"
-    assert "softswitch_clients_lost" not in found  # nobody can be lost here
+    assert "softswitch_clients_lost" not in metrics  # no client can be lost here
     assert [path.name for path in file.parent.iterdir()] == ["trial.prom"]
     with pytest.raises(ValueError, match=r"must end in \.prom"):
         PrometheusTracker(tmp_path / "trial.txt")
 
 
-def test_prometheus_names_the_extra_that_is_missing(monkeypatch, tmp_path):
+def test_prometheus_names_missing_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r"softswitch\[prometheus\]"):
         PrometheusTracker(tmp_path / "run.prom")
 
 
-def test_prometheus_counts_clients_that_are_lost(tmp_path):
+def test_prometheus_counts_lost_clients(tmp_path):
     def history(outcomes, objective):
         return SimpleNamespace(
             objective=np.array(objective),
@@ -122,16 +126,16 @@ def test_prometheus_counts_clients_that_are_lost(tmp_path):
 
     tracker = PrometheusTracker(tmp_path / "x.prom")
     tracker(Chunk(2, 5, history([[1, 1, 2, 0], [5, 1, 6, 4]], [0.5, -np.inf]), 1.0, None, 1.0))
-    found, _ = parsed(tmp_path / "x.prom")
+    metrics, _ = parse_metrics(tmp_path / "x.prom")
     assert [
-        found[f"softswitch_{name}"].value for name in ("clients_counted", "clients_lost", "clients_lost_total")
+        metrics[f"softswitch_{name}"].value for name in ("clients_counted", "clients_lost", "clients_lost_total")
     ] == [*(1, 3, 4)]
-    assert found["softswitch_objective"].value == -np.inf
+    assert metrics["softswitch_objective"].value == -np.inf
     tracker(Chunk(3, 5, history([[1, 1, 1, 7]], [np.nan]), 1.0, None, 2.0))
-    found, _ = parsed(tmp_path / "x.prom")
+    metrics, _ = parse_metrics(tmp_path / "x.prom")
     assert [
-        found[f"softswitch_{name}"].value for name in ("clients_counted", "clients_lost", "clients_lost_total")
+        metrics[f"softswitch_{name}"].value for name in ("clients_counted", "clients_lost", "clients_lost_total")
     ] == [*(4, 0, 4)]
-    assert np.isnan(found["softswitch_constraint"].value)
-    assert found["softswitch_void_rounds_total"].value == 1
-    assert found["softswitch_running"].value == 1
+    assert np.isnan(metrics["softswitch_constraint"].value)
+    assert metrics["softswitch_void_rounds_total"].value == 1
+    assert metrics["softswitch_running"].value == 1

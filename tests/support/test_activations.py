@@ -1,4 +1,4 @@
-"""How much memory a network's layers take."""
+"""Memory of a network's layers."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def network(batch):
     return (jnp.tanh(hidden @ jnp.ones((32, 32))) @ jnp.ones((32, 1))).mean()
 
 
-def test_bytes_are_those_of_the_layers():
+def test_activation_bytes():
     number = BATCH["x"].dtype.itemsize
     assert estimate_activation_bytes(lambda batch: batch["x"].sum(), BATCH) == 0
     for function in (network, jax.jit(network)):

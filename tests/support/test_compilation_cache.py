@@ -1,4 +1,4 @@
-"""Compiled programs are kept where the user's caches are, unless the user says where."""
+"""Compiled programs are cached in the user's cache folder by default."""
 
 import os
 import subprocess
@@ -13,20 +13,20 @@ NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PER
 
 
 @pytest.fixture
-def unset(monkeypatch, tmp_path):
+def without_settings(monkeypatch, tmp_path):
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_what_the_user_says_stays(unset, monkeypatch):
+def test_user_settings_are_kept(without_settings, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     enable_compilation_cache()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
     assert NAMES[1] not in os.environ
 
 
-def test_a_process_finds_what_another_compiled(unset, tmp_path):
+def test_cache_is_shared_between_processes(without_settings, tmp_path):
     code = (
         "from softswitch.support.startup import enable_compilation_cache; enable_compilation_cache()\n"
         "import jax, jax.numpy as jnp\n"
@@ -36,26 +36,26 @@ def test_a_process_finds_what_another_compiled(unset, tmp_path):
         "jax.jit(lambda x: jnp.sin(x) + 3)(1.0)\n"
         "print(sum('cache_hits' in name for name in hits))"
     )
-    told = [
+    outputs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
         for _ in range(2)
     ]
-    assert told[0] == "0"
-    assert int(told[1]) >= 1
+    assert outputs[0] == "0"
+    assert int(outputs[1]) >= 1
     assert any((tmp_path / "softswitch" / "programs").iterdir())
 
 
-def test_without_a_setting_it_is_below_the_home(monkeypatch, tmp_path):
+def test_default_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "softswitch" / "programs"
 
 
-def test_without_a_home_nothing_is_kept(unset, monkeypatch):
-    def nowhere():
+def test_no_cache_without_home_folder(without_settings, monkeypatch):
+    def raise_error():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(Path, "home", raise_error)
     enable_compilation_cache()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ

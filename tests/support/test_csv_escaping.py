@@ -1,4 +1,4 @@
-"""Cells that begin as formulas are defused, and read back as they were."""
+"""Cells that start like formulas are escaped, and restored when read."""
 
 import csv
 import io
@@ -9,24 +9,24 @@ from hypothesis import example, given
 
 from softswitch.support.text import escape_cell, escape_row, unescape_cell
 
-BEGINS = ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"]  # OWASP's list
-LIKELY = st.lists(st.sampled_from(["'", *BEGINS, "a", "1", ".", "e", " ", "%"]), max_size=8).map("".join)
+FORMULA_PREFIXES = ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"]  # OWASP's list
+RISKY_TEXT = st.lists(st.sampled_from(["'", *FORMULA_PREFIXES, "a", "1", ".", "e", " ", "%"]), max_size=8).map("".join)
 
 
-@given(LIKELY | st.text())
+@given(RISKY_TEXT | st.text())
 @example("'=1")
 @example("''=1")
 @example("'tis")
 @example("-5")
 @example("'-5")
-def test_what_is_defused_can_be_restored(text):
+def test_escaping_round_trip(text):
     assert unescape_cell(escape_cell(text)) == text
 
 
-@given(st.sampled_from(BEGINS), st.text())
-def test_no_cell_begins_as_a_formula_but_numbers(first, rest):
+@given(st.sampled_from(FORMULA_PREFIXES), st.text())
+def test_escaped_cells_are_not_formulas(first, rest):
     cell = escape_cell(first + rest)
-    if cell.startswith(tuple(BEGINS)):
+    if cell.startswith(tuple(FORMULA_PREFIXES)):
         assert not set(cell) & set("()|!@=/*")
         assert "+" not in cell[1:].replace("e+", "").replace("E+", "").lstrip("+")
     else:
@@ -37,23 +37,23 @@ def test_no_cell_begins_as_a_formula_but_numbers(first, rest):
     "cell",
     ["-5", "+5", "-1,234.5", "-1e-7", "-5 %", "-€5", "-3.50 EUR", "-", "--", "-.5", "-nan", "-inf", "x", "", "5"],
 )
-def test_numbers_and_plain_words_stay(cell):
+def test_numbers_and_plain_text_are_unchanged(cell):
     assert escape_cell(cell) == cell
 
 
 @pytest.mark.parametrize(
     "cell", ["=1+1", "-1+1", "+1-1", "-2+3+cmd|' /C calc'!A0", "@SUM(A1)", "-A1", "-5/2", "\t=1", "\r=1", "-(1)", "+a"]
 )
-def test_formulas_do_not(cell):
+def test_formulas_are_escaped(cell):
     assert escape_cell(cell) == f"'{cell}"
 
 
-def test_numbers_are_not_touched():
+def test_numeric_values_are_unchanged():
     assert escape_row([-1, -1.5, None, float("-inf")]) == [-1, -1.5, None, float("-inf")]
 
 
-@given(st.lists(LIKELY, min_size=1, max_size=4))
-def test_through_a_file(cells):
+@given(st.lists(RISKY_TEXT, min_size=1, max_size=4))
+def test_file_round_trip(cells):
     stream = io.StringIO(newline="")
     csv.writer(stream).writerow(escape_row(cells))
     (row,) = csv.reader(io.StringIO(stream.getvalue(), newline=""))

@@ -1,4 +1,4 @@
-"""Files from others: no more is read than a cap, and what is wrong is told in one clear error."""
+"""Untrusted files: size limits, and clear errors for invalid content."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from softswitch.support.files import MAX_BYTES_VARIABLE, read_json, read_npz, re
 from softswitch.support.text import format_bytes
 
 
-def test_a_cap_that_is_told(tmp_path, monkeypatch):
+def test_limit_from_environment(tmp_path, monkeypatch):
     file = tmp_path / "words.json"
     file.write_text(json.dumps("a" * 3000))
     assert read_json(file) == "a" * 3000
@@ -24,22 +24,22 @@ def test_a_cap_that_is_told(tmp_path, monkeypatch):
     assert read_json(file) == "a" * 3000
 
 
-@pytest.mark.parametrize("told", ["many", "-1", "nan", "inf", "0"])
-def test_a_cap_that_is_none(monkeypatch, told):
-    monkeypatch.setenv(MAX_BYTES_VARIABLE, told)
-    with pytest.raises(ValueError, match=f"SOFTSWITCH_MAX_FILE_BYTES must be a number of bytes, .* '{told}'"):
+@pytest.mark.parametrize("value", ["many", "-1", "nan", "inf", "0"])
+def test_invalid_limit_is_rejected(monkeypatch, value):
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, value)
+    with pytest.raises(ValueError, match=f"SOFTSWITCH_MAX_FILE_BYTES must be a number of bytes, .* '{value}'"):
         size_limit(10)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
-def test_a_pipe_is_not_waited_for(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no pipes")
+def test_pipe_is_rejected(tmp_path):
     os.mkfifo(tmp_path / "run.json")
     with pytest.raises(ValueError, match="must be a regular file, but is a pipe"):
         read_json(tmp_path / "run.json")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
@@ -50,54 +50,54 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         (b"", "is damaged"),
     ],
 )
-def test_json_that_is_none(tmp_path, content, said):
+def test_invalid_json_is_rejected(tmp_path, content, message):
     file = tmp_path / "run.json"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         read_json(file)
-    assert str(file) in str(caught.value)
-    assert type(caught.value) is ValueError
+    assert str(file) in str(error.value)
+    assert type(error.value) is ValueError
 
 
 @pytest.mark.parametrize("content", [b"a = " + b"[" * 5000, b"\x80", b"a = " + b"9" * 5000, b"a", b"a = 1\na = 2"])
-def test_toml_that_is_none(tmp_path, content):
+def test_invalid_toml_is_rejected(tmp_path, content):
     file = tmp_path / "config.toml"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"config.toml is not (TOML|UTF-8)") as caught:
+    with pytest.raises(ValueError, match=r"config.toml is not (TOML|UTF-8)") as error:
         read_toml(file)
-    assert type(caught.value) is ValueError
+    assert type(error.value) is ValueError
 
 
-def test_words_are_not_changed(tmp_path):
+def test_text_is_unchanged(tmp_path):
     (tmp_path / "words").write_bytes("é\r\nb\r".encode())
     assert read_text(tmp_path / "words") == "é\r\nb\r"
 
 
-def packed(file, members, how=zipfile.ZIP_DEFLATED):
-    with zipfile.ZipFile(file, "w", how) as archive:
+def write_zip(file, members, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(file, "w", compression) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
 
 
-def npy(array):
+def npy_bytes(array):
     stream = io.BytesIO()
     np.save(stream, array)
     return stream.getvalue()
 
 
-def test_arrays_come_back(tmp_path):
+def test_npz_round_trip(tmp_path):
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False]), "c.d": np.asfortranarray(np.eye(3))}
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", **arrays)
-        found = read_npz(tmp_path / "a.npz")
-        assert list(found) == list(arrays)
+        result = read_npz(tmp_path / "a.npz")
+        assert list(result) == list(arrays)
         for name, array in arrays.items():
-            np.testing.assert_array_equal(found[name], array)
-            assert found[name].dtype == array.dtype
-            assert found[name].flags.writeable
+            np.testing.assert_array_equal(result[name], array)
+            assert result[name].dtype == array.dtype
+            assert result[name].flags.writeable
 
 
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+def test_zip_bomb_is_rejected(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(1 << 24))  # 128 MiB of zeros
     with pytest.raises(ValueError, match=r"bomb.npz has 1\d\d kB and 134 MB or more uncompressed, over 200 times"):
         read_npz(tmp_path / "bomb.npz")
@@ -108,20 +108,20 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     assert read_npz(tmp_path / "bomb.npz")["a"].size == 1 << 24
 
 
-def test_headers_that_lie(tmp_path):
-    honest = npy(np.zeros(4))
-    lying = honest.replace(b"'shape': (4,)", b"'shape': (10000000000000,)"[: len(b"'shape': (4,)")])
-    huge = honest.replace(b"(4,), }             ", b"(4000000000000,), } ")
-    assert len(huge) == len(honest) != huge.count(b"(4,)")
-    for content in (huge, honest[:-8], honest + b"x", b"", b"\x93NUMPY", b"\x93NUMPY\x07\x00", lying):
-        packed(tmp_path / "a.npz", {"a.npy": content})
+def test_false_npy_headers_are_rejected(tmp_path):
+    valid = npy_bytes(np.zeros(4))
+    false_shape = valid.replace(b"'shape': (4,)", b"'shape': (10000000000000,)"[: len(b"'shape': (4,)")])
+    huge_shape = valid.replace(b"(4,), }             ", b"(4000000000000,), } ")
+    assert len(huge_shape) == len(valid) != huge_shape.count(b"(4,)")
+    for content in (huge_shape, valid[:-8], valid + b"x", b"", b"\x93NUMPY", b"\x93NUMPY\x07\x00", false_shape):
+        write_zip(tmp_path / "a.npz", {"a.npy": content})
         with pytest.raises(ValueError, match=r"a.npz is damaged"):
             read_npz(tmp_path / "a.npz")
 
 
-def test_sizes_in_the_archive_that_lie(tmp_path):
-    """What is declared is all that is ever read: a member that has more is damaged."""
-    packed(tmp_path / "a.npz", {"a.npy": npy(np.zeros(1000))}, zipfile.ZIP_STORED)
+def test_false_zip_sizes_are_rejected(tmp_path):
+    """Only the declared size is read, and a member with more data is damaged."""
+    write_zip(tmp_path / "a.npz", {"a.npy": npy_bytes(np.zeros(1000))}, zipfile.ZIP_STORED)
     content = (tmp_path / "a.npz").read_bytes()
     size = (8000 + 128).to_bytes(4, "little")
     (tmp_path / "a.npz").write_bytes(content.replace(size, (200).to_bytes(4, "little")))
@@ -129,29 +129,31 @@ def test_sizes_in_the_archive_that_lie(tmp_path):
         read_npz(tmp_path / "a.npz")
 
 
-def test_no_objects_and_no_other_ways_of_packing(tmp_path):
+def test_objects_and_other_compression_are_rejected(tmp_path):
     stream = io.BytesIO()
     np.save(stream, np.array([{}, {}]), allow_pickle=True)
-    packed(tmp_path / "a.npz", {"a.npy": stream.getvalue()})
+    write_zip(tmp_path / "a.npz", {"a.npy": stream.getvalue()})
     with pytest.raises(ValueError, match=r"is damaged.*Object arrays cannot be loaded"):
         read_npz(tmp_path / "a.npz")
-    packed(tmp_path / "b.npz", {"a.npy": npy(np.zeros(4))}, zipfile.ZIP_LZMA)  # may ask for any memory
+    write_zip(
+        tmp_path / "b.npz", {"a.npy": npy_bytes(np.zeros(4))}, zipfile.ZIP_LZMA
+    )  # could allocate any amount of memory
     with pytest.raises(ValueError, match="must be stored or deflated"):
         read_npz(tmp_path / "b.npz")
 
 
-SHAPE = {"a": float, "b?": [str], "c?": (None, {"d": bool}), "e?": MapOf(int), "f?": ANY}
+SCHEMA = {"a": float, "b?": [str], "c?": (None, {"d": bool}), "e?": MapOf(int), "f?": ANY}
 
 
 @pytest.mark.parametrize(
-    "told", [{"a": 1}, {"a": 1.5, "b": [], "c": None, "e": {}}, {"a": 0, "c": {"d": True}, "f": 1}]
+    "content", [{"a": 1}, {"a": 1.5, "b": [], "c": None, "e": {}}, {"a": 0, "c": {"d": True}, "f": 1}]
 )
-def test_shapes_that_fit(told):
-    check_schema(told, SHAPE)
+def test_valid_schemas(content):
+    check_schema(content, SCHEMA)
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("content", "message"),
     [
         ([], "it must be an object, but is list"),
         ({}, "it.a is missing"),
@@ -165,12 +167,12 @@ def test_shapes_that_fit(told):
         ({"a": 1, "e": {"x": 1.5}}, "it.e.x must be a whole number"),
     ],
 )
-def test_shapes_that_do_not(told, said):
-    with pytest.raises(ValueError, match=said):
-        check_schema(told, SHAPE)
+def test_invalid_schemas_are_rejected(content, message):
+    with pytest.raises(ValueError, match=message):
+        check_schema(content, SCHEMA)
 
 
-def test_sizes_as_people_write_them():
+def test_size_text():
     assert [format_bytes(n) for n in (0, 999, 1000, 3_200_000, 10**9, 68719476736, 2 * 10**12)] == [
         "0 bytes",
         "999 bytes",

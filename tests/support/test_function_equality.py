@@ -1,4 +1,4 @@
-"""Functions that are made anew and yet the same share what was compiled; those that may differ never do."""
+"""Equal functions share compiled programs, and functions that may differ do not."""
 
 import functools
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ def loss(w, batch, scale=1.0):
     return scale * jnp.average((w - batch["x"]) ** 2, weights=batch["weight"])
 
 
-def below(w, batch):
+def is_below(w, batch):
     return -1.0 + 0 * w
 
 
-def around(value):
+def make_closure(value):
     return lambda w: value * w
 
 
-def by_global():
+def make_global_reader():
     return lambda w: SCALE * w
 
 
@@ -49,23 +49,21 @@ class Holder:
         lambda x: lambda w, batch: loss(w, batch, x),
         lambda x: lambda size: optax.chain(optax.clip(x), optax.adam(size)),
         lambda x: Holder(partial(loss, scale=x)),
-        around,
+        make_closure,
     ],
 )
-def test_made_twice_they_are_alike_and_with_another_number_they_are_not(make):
+def test_equality_depends_on_captured_values(make):
     assert ComparableFunction(make(0.5)) == ComparableFunction(make(0.5))
     assert hash(ComparableFunction(make(0.5))) == hash(ComparableFunction(make(0.5)))
     assert ComparableFunction(make(0.5)) != ComparableFunction(make(0.25))
-    assert ComparableFunction(make(1)) != ComparableFunction(make(True)), (
-        "equal numbers of another kind compute something else"
-    )
+    assert ComparableFunction(make(1)) != ComparableFunction(make(True)), "equal numbers of other types must differ"
 
 
 class Config:
     weight = 1.0
 
 
-def by_class():
+def make_class_reader():
     return lambda w: Config.weight * w
 
 
@@ -77,44 +75,44 @@ def scaled(*arguments):
 @pytest.mark.parametrize(
     "value", [[1.0], {"a": 1.0}, np.ones(3), Holder([1.0]), object(), Config, {"a": 1.0}.get, np.poly1d([1.0])]
 )
-def test_what_may_change_is_like_itself_only(value):
-    function = around(value)
+def test_mutable_values_equal_themselves_only(value):
+    function = make_closure(value)
     assert ComparableFunction(function) == ComparableFunction(function)
-    assert ComparableFunction(function) != ComparableFunction(around(value))
+    assert ComparableFunction(function) != ComparableFunction(make_closure(value))
 
 
-def test_arrays_that_nobody_can_write_to_are_told_apart_by_being_the_same():
+def test_read_only_arrays_are_compared_by_identity():
     array = jnp.ones(3)
-    assert ComparableFunction(around(array)) == ComparableFunction(around(array))
-    assert ComparableFunction(around(array)) != ComparableFunction(around(jnp.ones(3)))
+    assert ComparableFunction(make_closure(array)) == ComparableFunction(make_closure(array))
+    assert ComparableFunction(make_closure(array)) != ComparableFunction(make_closure(jnp.ones(3)))
 
 
-def test_a_name_of_the_module_counts_with_what_it_means_now(monkeypatch):
-    before = ComparableFunction(by_global())
-    assert before == ComparableFunction(by_global())
+def test_globals_are_compared_by_current_value(monkeypatch):
+    original = ComparableFunction(make_global_reader())
+    assert original == ComparableFunction(make_global_reader())
     monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert before != ComparableFunction(by_global())
+    assert original != ComparableFunction(make_global_reader())
 
 
-def test_what_a_class_holds_may_change():
-    assert ComparableFunction(by_class()) != ComparableFunction(by_class())
+def test_class_attributes_may_change():
+    assert ComparableFunction(make_class_reader()) != ComparableFunction(make_class_reader())
 
 
-def test_a_wrapper_that_takes_a_librarys_name_is_still_the_users(monkeypatch):
+def test_wrapper_with_library_name_is_user_code(monkeypatch):
     assert scaled.__module__.startswith("optax")
-    before = ComparableFunction(around(scaled))
+    original = ComparableFunction(make_closure(scaled))
     monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert before != ComparableFunction(around(scaled))
+    assert original != ComparableFunction(make_closure(scaled))
 
 
-def test_a_function_that_refers_to_very_much_is_not_followed_for_ever():
+def test_traversal_is_limited():
     function = loss
     for _ in range(60):
-        function = (lambda one, other: lambda w, batch: one(w, batch) + other(w, batch))(function, function)
+        function = (lambda first, second: lambda w, batch: first(w, batch) + second(w, batch))(function, function)
     assert ComparableFunction(function) == ComparableFunction(function)
 
 
-def test_functions_that_call_themselves_or_each_other_end():
+def test_recursive_functions():
     def odd(n):
         return even(n - 1)
 
@@ -124,18 +122,18 @@ def test_functions_that_call_themselves_or_each_other_end():
     assert ComparableFunction(odd) == ComparableFunction(odd)
 
 
-def test_nothing_is_compiled_anew_for_schedules_and_partials_made_anew():
+def test_equal_schedules_and_partials_do_not_recompile():
     clients = ss.ClientData.from_arrays({"x": np.arange(4.0)}, client=[0, 0, 1, 1])
 
     def run(scale):
-        problem = ss.Problem(partial(loss, scale=scale), below, 0.0)
+        problem = ss.Problem(partial(loss, scale=scale), is_below, 0.0)
         method = ss.SoftmaxSGM(alpha=1.0, tolerance=0.1, step_size=optax.cosine_decay_schedule(0.1, 20))
         return flat.solve(problem, clients, method, rounds=5, eval_every=0)
 
     run(1.0)
     programs = compiled.CompiledEngine.run_chunk._cache_size()
-    again = run(1.0)
+    repeated = run(1.0)
     assert compiled.CompiledEngine.run_chunk._cache_size() == programs
-    other = run(2.0)
+    other_scale = run(2.0)
     assert compiled.CompiledEngine.run_chunk._cache_size() == programs + 1
-    assert other.worst_objective != again.worst_objective
+    assert other_scale.worst_objective != repeated.worst_objective

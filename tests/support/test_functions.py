@@ -1,4 +1,4 @@
-"""A function's digest: what it computes counts, what it is called or says of itself does not."""
+"""Digests of functions depend on the computation, not on names and docstrings."""
 
 import os
 import subprocess
@@ -14,42 +14,47 @@ from softswitch.support.tracing import function_digest
 SCALE = 2.0
 
 
-def made(factor, text="x * {factor} + offset"):
-    """A function of a text, with its own surroundings."""
-    around = {"__name__": "made", "offset": 1.0}
-    exec(f"def f(x):\n    'some words'\n    return {text.format(factor=factor)}\n", around)
-    return around
+def make_function(factor, text="x * {factor} + offset"):
+    """Return a function from source text, with a separate namespace."""
+    namespace = {"__name__": "made", "offset": 1.0}
+    exec(f"def f(x):\n    'some words'\n    return {text.format(factor=factor)}\n", namespace)
+    return namespace
 
 
-def test_what_a_function_computes_counts():
-    assert function_digest(made(2)["f"]) == function_digest(made(2)["f"])
-    assert function_digest(made(2)["f"]) != function_digest(made(3)["f"])
-    other = made(2)
-    other["offset"] = 5.0
-    assert function_digest(made(2)["f"]) != function_digest(other["f"])
-    said = made(2)
-    exec("def f(x):\n    'other words'\n    return x * 2 + offset\n", said)
-    assert function_digest(said["f"]) == function_digest(made(2)["f"])
+def test_digest_depends_on_code():
+    assert function_digest(make_function(2)["f"]) == function_digest(make_function(2)["f"])
+    assert function_digest(make_function(2)["f"]) != function_digest(make_function(3)["f"])
+    other_function = make_function(2)
+    other_function["offset"] = 5.0
+    assert function_digest(make_function(2)["f"]) != function_digest(other_function["f"])
+    same_code = make_function(2)
+    exec("def f(x):\n    'other words'\n    return x * 2 + offset\n", same_code)
+    assert function_digest(same_code["f"]) == function_digest(make_function(2)["f"])
 
 
-def test_what_it_closes_over_counts():
-    def around(array, inner=np.sin, power=2):
+def test_digest_depends_on_closure():
+    def make_closure(array, inner=np.sin, power=2):
         def f(x, shift=power):
             return inner(x @ array) + shift * SCALE
 
         return f
 
     ones = np.ones(3)
-    assert function_digest(around(ones)) == function_digest(around(ones.copy()))
-    for other in (around(ones + 1e-9), around(ones, np.cos), around(ones, power=3), around(torch.ones(3))):
-        assert function_digest(around(ones)) != function_digest(other)
+    assert function_digest(make_closure(ones)) == function_digest(make_closure(ones.copy()))
+    for changed in (
+        make_closure(ones + 1e-9),
+        make_closure(ones, np.cos),
+        make_closure(ones, power=3),
+        make_closure(torch.ones(3)),
+    ):
+        assert function_digest(make_closure(ones)) != function_digest(changed)
 
 
-def test_helpers_methods_and_objects_count():
+def test_digest_depends_on_helpers_methods_and_objects():
     def helper_of(text):
-        around = {"__name__": "made"}
-        exec(f"def helper(x):\n    return {text}\ndef f(x):\n    return helper(x)\n", around)
-        return around["f"]
+        namespace = {"__name__": "made"}
+        exec(f"def helper(x):\n    return {text}\ndef f(x):\n    return helper(x)\n", namespace)
+        return namespace["f"]
 
     assert function_digest(helper_of("x + 1")) == function_digest(helper_of("x + 1"))
     assert function_digest(helper_of("x + 1")) != function_digest(helper_of("x + 2"))
@@ -74,10 +79,10 @@ def test_helpers_methods_and_objects_count():
 
 
 def ones_like(x):
-    return ones_like(x) if x is None else x  # it refers to itself
+    return ones_like(x) if x is None else x  # a recursive function
 
 
-def test_partials_pooled_constraints_modules_and_inner_functions_count():
+def test_digest_of_partials_modules_and_inner_functions():
     def square(x):
         return x**2
 
@@ -101,20 +106,20 @@ def test_partials_pooled_constraints_modules_and_inner_functions_count():
     assert function_digest(Make(4.0).__call__) != function_digest(Make(10.0).__call__)
     losses = [torch.nn.CrossEntropyLoss(weight=torch.tensor([1.0, weight])) for weight in (1.0, 1.0, 2.0)]
     assert function_digest(losses[0]) == function_digest(losses[1]) != function_digest(losses[2])
-    inner = [made(2, "sum(offset * v for v in [x])") for _ in range(2)]
+    inner = [make_function(2, "sum(offset * v for v in [x])") for _ in range(2)]
     inner[1]["offset"] = 7.0
     assert function_digest(inner[0]["f"]) != function_digest(inner[1]["f"])
-    endless = []
-    endless.append(endless)
-    assert function_digest(endless, torch.ones(2, dtype=torch.bfloat16))
+    self_reference = []
+    self_reference.append(self_reference)
+    assert function_digest(self_reference, torch.ones(2, dtype=torch.bfloat16))
 
 
-def test_a_set_has_the_same_digest_in_every_process():
+def test_set_digest_is_equal_in_every_process():
     program = (
         "from softswitch.support.tracing import function_digest\n"
         "print(function_digest(lambda x: x in {'alpha', 'beta', 'gamma'}, {'delta', 'epsilon'}))"
     )
-    told = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", program],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -124,20 +129,20 @@ def test_a_set_has_the_same_digest_in_every_process():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(digests) == 1
 
 
-def test_every_function_of_many_counts():
-    """Whatever is looked at on the way is kept until the end: what takes a freed place is not taken for it."""
+def test_digest_depends_on_every_function():
+    """Visited objects stay alive during the traversal, so that reused ids are not mistaken for them."""
 
-    def several(changed=None):
+    def several(changed_index=None):
         functions = []
         for i in range(50):
-            around = made(2)
-            around["offset"] = 100.0 if i == changed else float(i)
-            functions.append(around["f"])
+            namespace = make_function(2)
+            namespace["offset"] = 100.0 if i == changed_index else float(i)
+            functions.append(namespace["f"])
         return function_digest(*functions)
 
-    plain = several()
-    assert several() == plain
-    assert len({plain, *(several(i) for i in range(50))}) == 51
+    reference = several()
+    assert several() == reference
+    assert len({reference, *(several(i) for i in range(50))}) == 51

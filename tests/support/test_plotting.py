@@ -1,4 +1,4 @@
-"""Figures for a narrow page: two panels side by side at most, and nothing wider than the page."""
+"""Figures for a narrow page: at most two panels in a row, and nothing wider than the page."""
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -7,7 +7,7 @@ from softswitch_experiments import plotting
 
 
 @pytest.mark.parametrize(("rows", "columns", "lines"), [(1, 2, 1), (2, 3, 4), (2, 4, 4), (1, 5, 3)])
-def test_panels_of_a_row_stand_two_and_two(rows, columns, lines):
+def test_rows_have_two_panels(rows, columns, lines):
     figure, axes = plotting.make_narrow_panels(rows, columns, "a title")
     assert axes.shape == (rows, columns)
     assert figure.get_figwidth() == plotting.NARROW_WIDTH
@@ -19,36 +19,36 @@ def test_panels_of_a_row_stand_two_and_two(rows, columns, lines):
     assert wide == [columns % 2 == 1 and column == columns - 1 for _ in range(rows) for column in range(columns)]
 
 
-def drawn(figure):
+def draw(figure):
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return figure.bbox, canvas.get_renderer()
 
 
-def test_long_words_stay_within_the_figure_and_their_panel():
+def test_long_text_fits_figure_and_panel():
     figure, axes = plotting.make_narrow_panels(1, 2, "many words " * 20)
     for panel in axes.flat:
         panel.set(title="the words above a panel " * 4)
         panel.plot([0, 1], label="a label of some length, with settings")
         panel.plot([1, 0], label="another label of some length, tuned")
     plotting.add_legend(figure, axes.flat, columns=6)
-    page, renderer = drawn(figure)
-    for words in (figure._suptitle, figure.legends[0], *(panel.title for panel in axes.flat)):
-        box = words.get_window_extent(renderer)
-        assert page.x0 <= box.x0
-        assert box.x1 <= page.x1
+    page, renderer = draw(figure)
+    for artist in (figure._suptitle, figure.legends[0], *(panel.title for panel in axes.flat)):
+        extent = artist.get_window_extent(renderer)
+        assert page.x0 <= extent.x0
+        assert extent.x1 <= page.x1
     left, right = (panel.title.get_window_extent(renderer) for panel in axes[0])
     assert left.x1 < right.x0
 
 
-def test_a_panel_as_wide_as_two_has_room_for_twice_the_words():
+def test_wide_panel_has_room_for_long_title():
     _, axes = plotting.make_narrow_panels(1, 3)
     for panel in axes.flat:
         panel.set(title="sixty letters, more than fit above a panel with one beside it")
     assert [panel.get_title().count("\n") for panel in axes.flat] == [1, 1, 0]
 
 
-def test_a_wide_figure_keeps_the_columns_of_its_legend():
+def test_wide_figure_keeps_legend_columns():
     figure, axes = plotting.make_panels(1, 3, width=5.0)
     for label in ("a label of some length, with settings", "b", "c"):
         axes[0, 0].plot([0, 1], label=label)

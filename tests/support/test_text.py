@@ -1,4 +1,4 @@
-"""Numbers as people write them."""
+"""Formatting of numbers and lists."""
 
 import math
 
@@ -35,7 +35,7 @@ from softswitch.support.text import (
         (-math.inf, "—"),
     ],
 )
-def test_a_number(value, written):
+def test_number(value, written):
     assert format_number(value) == written
 
 
@@ -54,7 +54,7 @@ def test_a_number(value, written):
         (math.inf, "—"),
     ],
 )
-def test_a_share(value, written):
+def test_share(value, written):
     assert format_percent(value) == written
 
 
@@ -71,11 +71,11 @@ def test_a_share(value, written):
         (3900, "1 h 5 min"),
     ],
 )
-def test_a_duration(seconds, written):
+def test_duration(seconds, written):
     assert format_duration(seconds) == written
 
 
-def test_numbers_in_a_text_are_cut():
+def test_numbers_in_text_are_rounded():
     method = (
         "SoftmaxSGM(tolerance=0.05, alpha=69.31471805599453, step_size=1.2345678e-05, tiny=1.2345678e-09, seed=123456)"
     )
@@ -86,7 +86,7 @@ def test_numbers_in_a_text_are_cut():
     assert shorten_numbers("version 1.2.345678, 0.12345.csv") == "version 1.2.345678, 0.12345.csv"
 
 
-def test_in_a_sentence_what_is_not_finite_is_told():
+def test_nonfinite_number_in_text():
     assert [format_value(value) for value in (30_400.0, math.inf, -math.inf, math.nan)] == [
         "30,400",
         "inf",
@@ -95,6 +95,6 @@ def test_in_a_sentence_what_is_not_finite_is_told():
     ]
 
 
-def test_a_few_of_many():
+def test_join_first():
     assert join_first(list("abc"), 2) == "a, b and 1 more"
     assert join_first(["a"] * 10_005, 1) == "a and 10,004 more"

@@ -61,7 +61,8 @@ def uncertified(home, certified):
 def test_certified_model_predicts(certified, home):
     run, printed = certified
     assert "There are enough rows." in printed
-    assert "Certified: with 95% confidence, the constraint is at most 0.2 at each of the 4 clients on" in printed
+    assert "✔ Certified" in printed
+    assert "On new data, with 95% confidence: this holds at every hospital." in printed
     assert run.about["certification"]["certified"]
     assert run.certificate["verdict"] == "meets"
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
@@ -74,7 +75,7 @@ def test_too_few_rows_are_not_certified(uncertified):
     run, printed = uncertified
     assert "needs 299 applicable rows per client" in printed
     assert "Too few rows for any model at" in printed
-    assert "Not certified: there is no 95% confidence" in printed
+    assert run.about["certification"]["outcome"] == "too few rows"
     assert "The same rows have certified 1 model of other runs." in printed
     assert run.about["certification"] | {"certified": False, "earlier_certificates": 1} == run.about["certification"]
     assert not run.about["violating"], "the bound holds on the training rows"
@@ -97,10 +98,10 @@ def test_predict_requires_uncertified_flag(uncertified, home, tmp_path):
 def test_report_shows_certification(certified, uncertified):
     from softswitch.results.report.clients import judge_run, summarise_clients
 
-    assert judge_run(certified[0], summarise_clients(certified[0]))[:2] == ("good", "Certified")
+    assert judge_run(certified[0], summarise_clients(certified[0])).level == "good"
     judgement = judge_run(uncertified[0], summarise_clients(uncertified[0]))
-    assert judgement[:2] == ("unsure", "Not certified")
-    assert "more rows" in judgement.counts
+    assert judgement[:2] == ("unsure", "Not certified: too few rows")
+    assert "rows" in judgement.counts
 
 
 def test_resume_reproduces_certified_model(certified, home):

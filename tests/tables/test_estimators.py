@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
+from sklearn.tree import DecisionTreeClassifier
 
 import softswitch as ss
 from softswitch.engine.auto_tuning import default_alpha
@@ -120,19 +121,43 @@ def test_grid_search_over_alpha_in_pipeline(cases):
     assert search.best_estimator_[-1].result_.names == ("north", "south", "west")
 
 
-def test_predictions_satisfy_miss_rate_bound(cases):
-    """The bound applies to the miss rate of ``predict``."""
+def test_miss_rate_is_bounded_in_cross_validation(cases):
     frame, malignant, hospital = cases
-    model = ss.BoundedClassifier("miss-rate", 0.05, rounds=400).fit(frame, malignant, clients=hospital)
+    model = ss.BoundedClassifier("miss-rate", 0.05).fit(frame, malignant, clients=hospital)
     assert model.status_.ok
-    missed = [np.mean(model.predict(frame)[(hospital == one) & (malignant == 1)] == 0) for one in np.unique(hospital)]
-    assert max(missed) == pytest.approx(model.worst_constraint_, abs=1e-6)
-    assert max(missed) <= 0.05
+    assert model.worst_constraint_ <= 0.05
     assert model.score(frame, malignant) > 0.8
+    assert model.score_.estimators[0].n_features_in_ == frame.shape[1]
     with pytest.raises(ValueError, match="kind must be one of 'miss-rate'"):
         ss.BoundedClassifier("coverage").fit(frame, malignant)
     with pytest.raises(ValueError, match="sensitive_features must be given"):
         ss.BoundedClassifier("decision-parity").fit(frame, malignant)
+
+
+def test_rounds_train_with_the_constraint(cases):
+    """With a number of rounds the bound applies to the miss rate of ``predict`` on the training rows."""
+    frame, malignant, hospital = cases
+    model = ss.BoundedClassifier("miss-rate", 0.05, rounds=400).fit(frame, malignant, clients=hospital)
+    assert model.status_.ok
+    assert model.score_ is None
+    missed = [np.mean(model.predict(frame)[(hospital == one) & (malignant == 1)] == 0) for one in np.unique(hospital)]
+    assert max(missed) == pytest.approx(model.worst_constraint_, abs=1e-6)
+    assert max(missed) <= 0.05
+
+
+@pytest.mark.parametrize("estimator", ["linear", "boosting", DecisionTreeClassifier(max_depth=3, random_state=0)])
+def test_estimators_as_scores(cases, estimator):
+    """Decisions are those of the probability and the threshold; a linear score has coefficients."""
+    frame, malignant, hospital = cases
+    model = ss.BoundedClassifier("miss-rate", 0.2, estimator=estimator).fit(frame, malignant, clients=hospital)
+    probability = model.predict_proba(frame)[:, 1]
+    np.testing.assert_array_equal(model.predict(frame), (probability > model.threshold_).astype(int))
+    assert abs(probability.mean() - malignant.mean()) < 0.05
+    if estimator == "linear":
+        odds = frame.to_numpy() @ model.coef_[0] + model.intercept_
+        np.testing.assert_allclose(odds, model.decision_function(frame), rtol=1e-3, atol=1e-3)
+    else:
+        assert not hasattr(model, "coef_")
 
 
 def test_demographic_parity_bound():
@@ -181,6 +206,7 @@ def test_defaults_and_automatic_settings(cases):
         "compute": None,
         "logging": None,
         "hidden": (),
+        "estimator": "auto",
         "held_out": 0.0,
         "validation": 0.0,
         "allow_uncertified": False,

@@ -5,18 +5,22 @@ import pandas as pd
 import pytest
 
 from softswitch.tables.inspection import (
+    category_columns,
     clear_choice,
     client_candidates,
     infer_label_type,
     inspect_column,
     label_association,
     label_candidates,
+    leakage_remarks,
     non_numeric_cells,
     parse_value,
     positive_class,
     reasons_to_ignore,
     remarks,
     split_name,
+    unit_columns,
+    unit_words,
 )
 
 ROWS = 400
@@ -45,6 +49,12 @@ def inspect_values(values, name="x"):
         (DRAWS.integers(0, 10**6, ROWS), "patient_id", "identifier", "named as an identifier"),
         (DRAWS.integers(0, 10**6, ROWS), "amount", "whole number", None),
         (DRAWS.integers(0, 16, ROWS), "education-num", "whole number", None),
+        (DRAWS.integers(1, 9, ROWS), "admission_type_id", "category code", None),
+        (DRAWS.integers(1, 22, ROWS).astype(float), "discharge_disposition_id", "category code", None),
+        (DRAWS.integers(0, 120, ROWS), "disposition_code", "whole number", None),
+        (DRAWS.integers(0, 22, ROWS), "patient_id", "identifier", "named as an identifier, with 22 values"),
+        (DRAWS.integers(0, 22, ROWS), "id", "identifier", "named as an identifier, with 22 values"),
+        (DRAWS.integers(0, 8, ROWS), "store_id", "category code", None),
         ([5] * ROWS, "x", "constant", "5 in every row"),
         ([None] * ROWS, "x", "empty", "empty in every row"),
         (
@@ -80,6 +90,21 @@ def test_non_numeric_cells():
 
 def test_split_name():
     assert split_name("storeId") == split_name("store_id") == split_name("Store.ID") == ["store", "id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hospitalid", ["hospital", "id"]),
+        ("hospitals121", ["hospital"]),
+        ("region16", ["region"]),
+        ("admission_type_id", ["admission", "type", "id"]),
+        ("covid", ["covid"]),
+        ("x1", ["x1"]),
+    ],
+)
+def test_unit_words(name, words):
+    assert unit_words(name) == words
 
 
 @pytest.mark.parametrize(
@@ -153,6 +178,14 @@ def test_roles_are_inferred_from_names():
     )  # the last column, and the only binary one
 
 
+def test_client_and_its_code_are_one_candidate():
+    table = hospitals()
+    for name in ("hospital_id", "hospitalid"):
+        table[name] = table["hospital"].map({"north": 11, "south": 12, "west": 19})
+    assert roles(table) == ("outcome", "hospital")
+    assert roles(table.drop(columns="hospital"))[1] == "hospital_id"
+
+
 def test_ambiguous_roles_are_not_guessed():
     table = hospitals()
     assert roles(table.rename(columns={"hospital": "shade"})) == ("outcome", None)
@@ -162,13 +195,14 @@ def test_ambiguous_roles_are_not_guessed():
     assert roles(table.rename(columns={"colour": "device_protection"}))[1] == "hospital"
 
 
-def reasons(table, label_type="binary"):
-    survey = [inspect_column(table[name]) for name in table]
-    return reasons_to_ignore(table, survey, "outcome", "hospital", label_type)
+def reasons(table):
+    summaries = [inspect_column(table[name]) for name in table]
+    units = unit_columns(table, summaries, "outcome", "hospital")
+    return reasons_to_ignore(summaries, units, "outcome", "hospital")
 
 
-def test_label_copies_are_detected():
-    """Copies as words, numbers, missing values or bins are detected, but not merely predictive columns."""
+def test_label_copies_are_flagged():
+    """Copies as words, numbers, missing values or bins are flagged, but not merely predictive columns."""
     table = hospitals()
     late = (table["outcome"] == "late").to_numpy()
     noise = DRAWS.normal(size=len(table))
@@ -178,14 +212,84 @@ def test_label_copies_are_detected():
     table["middle"] = np.where(late, 0, np.sign(noise) * 9) + noise
     table["helps"] = 2.5 * late + noise
     table["date"] = np.where(late, "2014-01-01", "2013-01-01")
-    ignored = reasons(table)
-    assert set(ignored) == {"id", "code", "delay", "reason", "middle", "date"}
-    assert "a near copy of outcome (AUC 1.000); is it known when a prediction is needed?" in ignored["code"]
+    assert set(reasons(table)) == {"id"}
+    names = [name for name in table if name not in ("outcome", "hospital", "id")]
+    flagged = leakage_remarks(table, names, "outcome", "binary")
+    assert set(flagged) == {"code", "delay", "reason", "middle", "date"}
+    assert flagged["code"] == "predicts the label almost alone (AUC 1.000)"
     noisy_copy = pd.Series(np.where(DRAWS.random(len(table)) < 0.004, ~late, late))
-    assert label_association(noisy_copy, table["outcome"], "binary") > 0.99
+    assert label_association(noisy_copy, table["outcome"], "binary") > 0.98
     words = pd.Series([f"w{i}" for i in DRAWS.integers(0, 500, len(table))])
     assert label_association(words, table["outcome"], "binary") < 0.7  # fitted and evaluated on different rows
     assert label_association(table["helps"], table["outcome"], "binary") < 0.98
+
+
+def trial():
+    """Return a table of 12 hospitals in 4 regions with codes and features of the hospitals."""
+    rows = 1200
+    code = np.arange(rows) % 12
+    return pd.DataFrame(
+        {
+            "hospital": np.array([f"clinic {i}" for i in range(12)])[code],
+            "hospitalid": code * 7 + 3,
+            "hospitals12": code,
+            "number": code + 1,
+            "name": np.array([f"St. {i}" for i in range(12)])[code],
+            "region4": code % 4,
+            "beds": np.array([120, 80, 400, 95, 310, 120, 60, 75, 900, 230, 80, 150])[code],
+            "staff": code * 10.5,
+            "teaching": code % 2,
+            "hospital_type": code % 3 + 1,
+            "setting": np.array(["city", "town", "village"])[code % 3],
+            "ward9": code * 3 + DRAWS.integers(0, 3, rows),
+            "admission_type_id": DRAWS.integers(1, 9, rows),
+            "age": DRAWS.integers(20, 90, rows),
+            "stage": 1,
+            "rare": (np.arange(rows) < 4).astype(int),
+            "outcome": DRAWS.choice([0, 1], rows),
+        }
+    )
+
+
+def test_codes_of_clients_are_ignored():
+    table = trial()
+    summaries = [inspect_column(table[name]) for name in table]
+    units = unit_columns(table, summaries, "outcome", "hospital")
+    ignored = reasons_to_ignore(summaries, units, "outcome", "hospital")
+    code, group = "a code of the client: the same at all", "a code of a group of clients: the same at all"
+    expected = {
+        "hospitalid": code,
+        "hospitals12": code,
+        "number": code,
+        "name": "a name of the client",
+        "region4": group,
+        "ward9": "a code of units within a client",
+        "stage": "1 in every row",
+    }
+    assert set(ignored) == set(expected)
+    assert all(ignored[name].startswith(reason) for name, reason in expected.items())
+    kept = {one.name for one in units if one.reason is None}
+    assert kept == {"beds", "staff", "teaching", "hospital_type", "setting"}
+
+
+def test_a_few_wrong_cells_do_not_hide_a_code():
+    table = trial()
+    table.loc[:3, "region4"] = 3
+    table.loc[4:9, "region4"] = None
+    assert "region4" in reasons(table)
+    table.loc[:99, "region4"] = 3
+    assert "region4" not in reasons(table)
+
+
+def test_category_columns():
+    table = trial()
+    summaries = [inspect_column(table[name]) for name in table]
+    ignored = reasons_to_ignore(summaries, unit_columns(table, summaries, "outcome", "hospital"), "outcome", "hospital")
+    unused = ["outcome", "hospital", *ignored]
+    assert category_columns(table, summaries, ignored, unused) == ["hospital_type", "admission_type_id"]
+    unused.remove("hospitals12")  # as with --keep
+    expected = ["hospitals12", "hospital_type", "admission_type_id"]
+    assert category_columns(table, summaries, ignored, unused) == expected
 
 
 def test_multiclass_and_numeric_label_copies():
@@ -218,5 +322,11 @@ def test_table_remarks():
 def test_parse_value():
     assert parse_value(pd.Series([1.0, 0.0, None]), "1", "--positive") == 1
     assert parse_value(pd.Series([True, False]), "True", "--positive") is True
+    for values in ([1, 2], [1.0, 2.0, None], ["1", "2"]):
+        for text in ("2", "2.0"):
+            assert str(parse_value(pd.Series(values), text, "--protected")) == "2"
+    assert parse_value(pd.Series([0.5, 2.5]), "2.50", "--protected") == 2.5
+    with pytest.raises(ValueError, match=r"--positive, a value of 'y', must be one of 'False', 'True', but is '1\.0'"):
+        parse_value(pd.Series([True, False], name="y"), "1.0", "--positive")
     with pytest.raises(ValueError, match="--positive, a value of 'y', must be one of 'a', 'b', but is 'x'"):
         parse_value(pd.Series(["a", "b"], name="y"), "x", "--positive")

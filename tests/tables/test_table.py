@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from softswitch.tables.features import Encoding
+from softswitch.tables.features import Encoding, mark_categories
+from softswitch.tables.labels import fit_binary_label
 from softswitch.tables.table import find_column, match_value
 
 TABLE = pd.DataFrame(
@@ -104,3 +105,41 @@ def test_find_column_and_match_value():
     np.testing.assert_array_equal(match_value(values, "1", "data.positive"), [True, False, True])
     with pytest.raises(ValueError, match=r"data.positive must be .* 7 is the value of no row; values are 1, 0"):
         match_value(values, 7, "data.positive")
+
+
+def test_marked_categories():
+    """Codes are categories in training, and in tables where they are read as integers, floats or text."""
+    table = pd.DataFrame({"code": [3.0, 7.0, 20.0, None, 7.0], "x": [1.0, 2, 3, 4, 5]})
+    marked = mark_categories(table, ["code"])
+    assert mark_categories(table, []).equals(table)
+    encoding = Encoding.fit(marked, ["code", "x"], marked)
+    assert encoding.features == ("code=3", "code=7", "code is empty", "x")
+    expected = [[0, 0, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    for values in ([20, 7, 99, 3], [20.0, 7.0, 99.0, 3.0], ["20", "7", "99", "3"]):
+        encoded = encoding.encode(pd.DataFrame({"code": values, "x": 1.0}))
+        np.testing.assert_array_equal(encoded[:, :3], expected)
+    with pytest.raises(ValueError, match=r"data\.categories must name columns of the table, but 'b' is not one"):
+        mark_categories(table, ["b"])
+    dates = mark_categories(pd.DataFrame({"code": [20130101, 20140101] * 5}), ["code"])
+    assert Encoding.fit(dates, ["code"]).columns[0].kind == "words"
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], [1.0, 2.0, None], ["1", "2", "x"], ["1.0", "2.0", "x"]])
+@pytest.mark.parametrize("value", [2, 2.0, "2", "2.0"])
+def test_match_value(values, value):
+    column = pd.Series(values, name="y")
+    assert match_value(column, value, "task.protected").tolist() == [False, True, False]
+    assert match_value(column.astype("category"), value, "task.protected").tolist() == [False, True, False]
+
+
+def test_booleans_do_not_match_numbers_as_text():
+    for values, value in (([True, False], "1"), (["True", "False"], 1), (["yes", "no"], "Yes")):
+        with pytest.raises(ValueError, match="must be the value of some rows"):
+            match_value(pd.Series(values, name="y"), value, "task.protected")
+
+
+@pytest.mark.parametrize("positive", [2, 2.0, "2", "2.0"])
+def test_positive_value(positive):
+    for values in ([1, 2, 1], [1.0, 2.0, 1.0], ["1", "2", "1"]):
+        label = fit_binary_label(pd.Series(values, name="y"), positive)
+        assert label.positive == values[1]

@@ -418,7 +418,7 @@ def test_init_writes_valid_settings(home, tmp_path):
     config = training.read_config(file)
     assert (config.data.label, config.task.bound) == ("diagnosis", 0.2)
     assert "already exists" in invoke("init", *flags, "--out", file, code=2)
-    for kind, bound in ((), 0.05), (("--kind", "neyman-pearson"), 0.1):
+    for kind, bound in ((), 0.4), (("--kind", "neyman-pearson"), 0.1):
         invoke("init", *flags, *kind, "--out", file, "--force")
         task = training.read_config(file).task
         assert (task.kind, task.bound) == (kind[1] if kind else "miss-rate", bound)

@@ -1,4 +1,4 @@
-"""Estimated constants against known ones."""
+"""Estimated constants compared with known ones."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,32 +23,32 @@ def test_subgaussian_norm_of_known_distributions():
     assert subgaussian_norm([1.0]) == pytest.approx(1 / np.sqrt(np.log(2)))
 
 
-def test_constants_of_a_known_problem():
+def test_constants_of_known_problem():
     c, h, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2))
-    found = estimate_constants(problem, clients, ss.Ball(1.0), pilots=256)
-    assert found.diameter == 2.0
-    assert found.lipschitz == pytest.approx(
+    estimates = estimate_constants(problem, clients, ss.Ball(1.0), pilots=256)
+    assert estimates.diameter == 2.0
+    assert estimates.lipschitz == pytest.approx(
         max(np.linalg.norm(c, axis=1).max(), np.linalg.norm(h, axis=1).max()), rel=1e-4
     )
     # The mean of many noises of length NOISE in the plane is nearly normal, of norm NOISE·√2 for one row.
-    assert found.gradient_noise == pytest.approx(NOISE * np.sqrt(2), rel=0.2)
-    # Along a direction of length 1 its deviation is NOISE/√2, and √(8/3) times that is its sub-Gaussian norm.
-    assert found.value_noise == pytest.approx(NOISE / np.sqrt(2) * np.sqrt(8 / 3), rel=0.2)
-    assert 0.5 * worst_heterogeneity(c, h) < found.heterogeneity <= worst_heterogeneity(c, h) * (1 + 1e-4)
+    assert estimates.gradient_noise == pytest.approx(NOISE * np.sqrt(2), rel=0.2)
+    # Along a unit direction its deviation is NOISE/√2, and √(8/3) times that is its sub-Gaussian norm.
+    assert estimates.value_noise == pytest.approx(NOISE / np.sqrt(2) * np.sqrt(8 / 3), rel=0.2)
+    assert 0.5 * worst_heterogeneity(c, h) < estimates.heterogeneity <= worst_heterogeneity(c, h) * (1 + 1e-4)
 
 
-def test_estimates_feed_a_plan_that_solves():
+def test_estimates_give_plan():
     _, _, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2), ss.Box(-0.7, 0.7))
-    known = estimate_constants(problem, clients)
-    assert known.diameter == pytest.approx(1.4 * np.sqrt(2))
-    planned = plan(known, clients=6, epsilon=0.5)
+    constants = estimate_constants(problem, clients)
+    assert constants.diameter == pytest.approx(1.4 * np.sqrt(2))
+    planned = plan(constants, clients=6, epsilon=0.5)
     result = flat.solve(problem, clients, ss.SoftmaxSGM(**planned.method_settings()), **planned.solve_options())
     assert result.status.ok
 
 
-def test_an_unbounded_domain_is_refused():
+def test_unbounded_domain_is_rejected():
     _, _, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2))
     with pytest.raises(ValueError, match=r"domain must be a Ball or a Box.*None"):

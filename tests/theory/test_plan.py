@@ -1,4 +1,4 @@
-"""Plans: the bound's inverse, honest about what cannot be had."""
+"""Plans: the inverse of the bound, and unreachable targets."""
 
 import json
 from dataclasses import replace
@@ -26,31 +26,34 @@ constants = st.builds(
 
 @settings(max_examples=60)
 @given(constants, st.floats(0.2, 5), st.integers(2, 50), st.sampled_from([1.0, 0.5]), st.sampled_from([1, 5]))
-def test_plan_is_the_inverse_of_the_bound(known, factor, clients, participation, local_steps):
-    """What is planned meets the wish; one row a report less, or clearly fewer rounds, does not."""
+def test_plan_is_inverse_of_bound(problem_constants, factor, clients, participation, local_steps):
+    """The plan meets the target; one row fewer per report or 2% fewer rounds do not."""
     participants = max(1, round(participation * clients))
-    floor = bound(known, Setting(clients, participants, 1)).sampling if participants < clients else 0.0
-    wish = floor + factor
-    asked = {"clients": clients, "participation": participation, "local_steps": local_steps, "switch_share": 0.5}
-    planned = plan(known, epsilon=wish, **asked)
+    floor = bound(problem_constants, Setting(clients, participants, 1)).sampling if participants < clients else 0.0
+    target_epsilon = floor + factor
+    options = {"clients": clients, "participation": participation, "local_steps": local_steps, "switch_share": 0.5}
+    planned = plan(problem_constants, epsilon=target_epsilon, **options)
     assert planned.met
     setting = planned.setting
-    assert bound(known, setting).epsilon <= wish
-    assert planned.bound == bound(known, setting)
+    assert bound(problem_constants, setting).epsilon <= target_epsilon
+    assert planned.bound == bound(problem_constants, setting)
     if setting.value_batch_size > 1:
-        assert bound(known, replace(setting, value_batch_size=setting.value_batch_size - 1)).epsilon > wish
+        assert (
+            bound(problem_constants, replace(setting, value_batch_size=setting.value_batch_size - 1)).epsilon
+            > target_epsilon
+        )
     if setting.rounds > 1:
-        fewer = replace(setting, rounds=setting.rounds - max(1, setting.rounds // 50))
-        assert bound(known, fewer).epsilon > wish * (1 - 1e-3)
+        fewer_rounds = replace(setting, rounds=setting.rounds - max(1, setting.rounds // 50))
+        assert bound(problem_constants, fewer_rounds).epsilon > target_epsilon * (1 - 1e-3)
 
 
-def test_a_plan_is_cheaper_than_its_neighbours():
+def test_plan_is_cheaper_than_neighbours():
     planned = plan(CONSTANTS, clients=20, epsilon=0.3)
     for factor in (0.7, 0.9, 1.1, 1.5):
         rounds = round(planned.setting.rounds * factor)
         sizes = range(1, 20_000)
         low, high = 0, len(sizes) - 1
-        while low < high:  # the smallest batch that meets the wish in so many rounds
+        while low < high:  # the smallest batch that meets the target in this number of rounds
             middle = (low + high) // 2
             setting = replace(planned.setting, rounds=rounds, value_batch_size=sizes[middle])
             low, high = (low, middle) if bound(CONSTANTS, setting).epsilon <= 0.3 else (middle + 1, high)
@@ -58,39 +61,41 @@ def test_a_plan_is_cheaper_than_its_neighbours():
             assert rounds * 20 * (sizes[low] + 32) >= planned.samples * 0.999
 
 
-def test_a_wish_below_the_sampling_error_is_refused_with_a_way_out():
-    known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = plan(known, clients=20, participation=0.5, epsilon=0.3, switch_share=0.5)
+def test_target_below_sampling_error_is_rejected_with_advice():
+    heterogeneous = replace(CONSTANTS, heterogeneity=0.3)
+    planned = plan(heterogeneous, clients=20, participation=0.5, epsilon=0.3, switch_share=0.5)
     assert not planned.met
-    floor = bound(known, Setting(20, 10, 1)).sampling
+    floor = bound(heterogeneous, Setting(20, 10, 1)).sampling
     assert planned.smallest_epsilon == pytest.approx(floor, rel=1e-5)
     assert planned.bound.epsilon == pytest.approx(1.1 * floor, rel=1e-3)
     assert f"{floor:.4g}" in planned.advice
     assert "select at least 15 clients per round" in planned.advice
-    assert bound(known, Setting(20, 15, 1)).sampling < 0.3 < bound(known, Setting(20, 14, 1)).sampling
-    assert plan(known, clients=20, participation=15 / 20, epsilon=0.3, switch_share=0.5).met
+    assert bound(heterogeneous, Setting(20, 15, 1)).sampling < 0.3 < bound(heterogeneous, Setting(20, 14, 1)).sampling
+    assert plan(heterogeneous, clients=20, participation=15 / 20, epsilon=0.3, switch_share=0.5).met
 
 
-def test_a_wish_is_met_for_the_constraint_too_where_few_rounds_are_feasible():
-    """κ = 0.05 adds 4σ ln(10)/(|ln(1−r)|n) to what is promised of G: 0.199 here."""
-    known = replace(CONSTANTS, heterogeneity=0.3)
-    beyond = 4 * 0.3 * np.log(10) / (np.log(2) * 20)
-    bold = plan(known, clients=20, participation=0.5, epsilon=1.0, switch_share=0.5)
-    careful = plan(known, clients=20, participation=0.5, epsilon=1.0)
-    assert bold.met
-    assert careful.met
-    assert constraint_bound(known, bold.setting, 0.05) == pytest.approx(bold.bound.epsilon + beyond)
-    assert constraint_bound(known, bold.setting, 0.05) > 1.0 >= careful.constraint_bound
-    assert careful.constraint_bound == pytest.approx(careful.bound.epsilon + beyond)
-    assert "The constraint is at most 1 if κ >= 0.05." in careful.advice
-    too_low = plan(known, clients=20, participation=0.5, epsilon=0.6)
-    assert not too_low.met
-    assert too_low.smallest_epsilon == pytest.approx(bound(known, Setting(20, 10, 1)).sampling + beyond, rel=1e-5)
-    assert plan(known, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
+def test_plan_covers_constraint_with_few_feasible_rounds():
+    """κ = 0.05 adds 4σ ln(10)/(|ln(1−r)|n) to the bound of G: 0.199 here."""
+    heterogeneous = replace(CONSTANTS, heterogeneity=0.3)
+    excess = 4 * 0.3 * np.log(10) / (np.log(2) * 20)
+    with_share = plan(heterogeneous, clients=20, participation=0.5, epsilon=1.0, switch_share=0.5)
+    without_share = plan(heterogeneous, clients=20, participation=0.5, epsilon=1.0)
+    assert with_share.met
+    assert without_share.met
+    assert constraint_bound(heterogeneous, with_share.setting, 0.05) == pytest.approx(with_share.bound.epsilon + excess)
+    assert constraint_bound(heterogeneous, with_share.setting, 0.05) > 1.0 >= without_share.constraint_bound
+    assert without_share.constraint_bound == pytest.approx(without_share.bound.epsilon + excess)
+    assert "The constraint is at most 1 if κ >= 0.05." in without_share.advice
+    infeasible = plan(heterogeneous, clients=20, participation=0.5, epsilon=0.6)
+    assert not infeasible.met
+    assert infeasible.smallest_epsilon == pytest.approx(
+        bound(heterogeneous, Setting(20, 10, 1)).sampling + excess, rel=1e-5
+    )
+    assert plan(heterogeneous, clients=20, participation=0.5, epsilon=0.6, switch_share=0.5).met
     assert plan(CONSTANTS, clients=20, epsilon=0.5) == plan(CONSTANTS, clients=20, epsilon=0.5, switch_share=0.05)
 
 
-def test_too_few_rounds_are_said_so():
+def test_too_few_rounds_are_reported():
     planned = plan(CONSTANTS, clients=20, epsilon=0.3, rounds=100)
     assert not planned.met
     assert "in 100 rounds" in planned.advice
@@ -101,29 +106,29 @@ def test_too_few_rounds_are_said_so():
     assert planned.smallest_epsilon < planned.bound.epsilon <= 1.1 * planned.smallest_epsilon
 
 
-def test_two_obstacles_are_both_named():
-    known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = plan(known, clients=20, participation=0.5, epsilon=0.3, rounds=100, switch_share=0.5)
+def test_two_obstacles_are_reported():
+    heterogeneous = replace(CONSTANTS, heterogeneity=0.3)
+    planned = plan(heterogeneous, clients=20, participation=0.5, epsilon=0.3, rounds=100, switch_share=0.5)
     assert "select at least 15 clients per round, and allow more than 100 rounds" in planned.advice
 
 
-@pytest.mark.parametrize("wish", [1e-9, 1e-7])
-def test_a_wish_beyond_all_means(wish):
-    planned = plan(replace(CONSTANTS, value_noise=0.5), clients=20, epsilon=wish)
+@pytest.mark.parametrize("target_epsilon", [1e-9, 1e-7])
+def test_unreachable_target(target_epsilon):
+    planned = plan(replace(CONSTANTS, value_noise=0.5), clients=20, epsilon=target_epsilon)
     assert not planned.met
     assert "cannot be met in any practical number of rounds and rows" in planned.advice
 
 
-def test_odd_corners():
-    quiet = Constants(2.0, 1.0)
-    assert plan(quiet, clients=1, epsilon=0.1).bound.alpha == 0
-    assert plan(quiet, clients=5, epsilon=0.1).setting.value_batch_size == 1
+def test_edge_cases():
+    noiseless = Constants(2.0, 1.0)
+    assert plan(noiseless, clients=1, epsilon=0.1).bound.alpha == 0
+    assert plan(noiseless, clients=5, epsilon=0.1).setting.value_batch_size == 1
     assert plan(CONSTANTS, clients=50, participation=0.001, epsilon=9.0).setting.participants == 1
     assert plan(CONSTANTS, clients=5, epsilon=1e6).setting.rounds == 1
 
 
 @pytest.mark.parametrize(
-    ("known", "participation", "epsilon", "dominant", "remedy"),
+    ("problem_constants", "participation", "epsilon", "dominant", "remedy"),
     [
         (Constants(2.0, 1.0), 1.0, 0.1, "optimization", "twice the rounds"),
         (replace(CONSTANTS, value_noise=0.0, gradient_noise=5.0), 1.0, 1.0, "optimization", "rows per gradient"),
@@ -131,14 +136,14 @@ def test_odd_corners():
         (replace(CONSTANTS, heterogeneity=1.0), 0.5, 3.0, "sampling", "20 clients per round"),
     ],
 )
-def test_the_dominant_error_and_its_remedy(known, participation, epsilon, dominant, remedy):
-    planned = plan(known, clients=20, participation=participation, epsilon=epsilon, rounds=10_000)
+def test_dominant_error_and_remedy(problem_constants, participation, epsilon, dominant, remedy):
+    planned = plan(problem_constants, clients=20, participation=participation, epsilon=epsilon, rounds=10_000)
     assert planned.bound.dominant == dominant
     assert f"The {dominant} error dominates" in planned.advice
     assert remedy in planned.advice.split("cheapest way to lower it: ")[1]
 
 
-def test_forms():
+def test_text_and_dict():
     planned = plan(CONSTANTS, clients=20, participation=0.5, local_steps=5, epsilon=1.0)
     assert json.loads(json.dumps(planned.to_dict()))["bound"]["epsilon"] <= 1.0
     assert "Plan by Theorem 3" in str(planned)
@@ -148,19 +153,19 @@ def test_forms():
     assert ss.SoftmaxSGM(**planned.method_settings() | {"alpha": 99.0}).alpha == 99
 
 
-def test_bad_wishes():
+def test_bad_targets_are_rejected():
     with pytest.raises(ValueError, match="epsilon must be a finite number and > 0, but is 0"):
         plan(CONSTANTS, clients=5, epsilon=0)
 
 
-def test_what_is_promised_whatever_the_share_of_feasible_rounds():
-    known = replace(CONSTANTS, heterogeneity=0.3)
-    planned = plan(known, clients=20, participation=0.5, epsilon=1.0)
-    sure = planned.bound.epsilon + 4 * 0.3 * np.log(planned.setting.rounds / 2) / (np.log(2) * 20)
-    assert f"For any κ >= 1/K it is at most {sure:.4g}." in planned.advice
+def test_guarantee_for_any_share_of_feasible_rounds():
+    heterogeneous = replace(CONSTANTS, heterogeneity=0.3)
+    planned = plan(heterogeneous, clients=20, participation=0.5, epsilon=1.0)
+    guaranteed = planned.bound.epsilon + 4 * 0.3 * np.log(planned.setting.rounds / 2) / (np.log(2) * 20)
+    assert f"For any κ >= 1/K it is at most {guaranteed:.4g}." in planned.advice
 
 
-def test_settings_that_break_the_rules_of_thumb_are_warned_of():
+def test_rule_of_thumb_warnings():
     """σ_g/L = 0.5: one row is enough. σ_g = 20: 400 rows a round. E² > K."""
     assert plan(CONSTANTS, clients=20, epsilon=0.5).warnings == ()
     noisy = replace(CONSTANTS, gradient_noise=20.0)

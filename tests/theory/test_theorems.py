@@ -1,4 +1,4 @@
-"""Every formula against numbers worked out apart from the code, and in the right direction in every argument."""
+"""Formulas compared with independently computed numbers, and monotonicity in every argument."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ SETTING = Setting(
 # ln(8/δ) = ln 100 = 4.605170186; σ̄ = 8/(2·√4) = 2 at E = 1.
 
 
-def test_theorem_1_by_hand():
+def test_theorem_1():
     bound = theory.theorem_1(CONSTANTS, SETTING)
     # 2DL/√K = 0.16; 1 + 4·(3 + 36.84136149/10000) + 2·√36.84136149 = 1 + 12.01473654 + 12.13942 = 25.15415...
     bracket = 1 + 4 * (3 + 0.003684136149) + 2 * 6.069709
@@ -36,7 +36,7 @@ def test_theorem_1_by_hand():
     assert bound.alpha == pytest.approx(2 * 2.995732274 / bound.optimization, rel=1e-8)
 
 
-def test_theorem_2_by_hand():
+def test_theorem_2():
     bound = theory.theorem_2(CONSTANTS, replace(SETTING, local_steps=4))
     # σ̄² = 64/(4·4·4) = 1; DL/√(K/32) = 8/17.67766953; drift 1 + 4/√60000 = 1.016329932
     bracket = 1 + 2 * (3 + 0.003684136149) + 6.069709 * 1.016329932
@@ -46,7 +46,7 @@ def test_theorem_2_by_hand():
     assert bound.estimation == pytest.approx(2 * math.sqrt(0.02 * 17.2167079), rel=1e-6)
 
 
-def test_theorem_3_by_hand():
+def test_theorem_3():
     setting = replace(SETTING, local_steps=4, participants=5)
     bound = theory.theorem_3(CONSTANTS, setting)
     # 24·10000·5/0.08 = 1.5e7, ln = 16.52356072; 4·0.3·ln(400)/(|ln 0.75|·20) = 1.2·5.991464547/(0.2876820724·20)
@@ -59,18 +59,18 @@ def test_theorem_3_by_hand():
     assert theory.constraint_bound(CONSTANTS, setting, 1 / 8) == pytest.approx(bound.epsilon + extra, rel=1e-8)
 
 
-def test_the_fitting_theorem_is_chosen():
+def test_applicable_theorem_is_selected():
     assert theory.bound(CONSTANTS, SETTING).theorem == 1
     assert theory.bound(CONSTANTS, replace(SETTING, local_steps=2)).theorem == 2
     assert theory.bound(CONSTANTS, replace(SETTING, participants=19)).theorem == 3
     assert theory.constraint_bound(CONSTANTS, SETTING, 0.01) == theory.bound(CONSTANTS, SETTING).epsilon
 
 
-def test_theorem_3_meets_theorem_2_as_everyone_takes_part():
-    """At m = n nothing is left of sampling; what differs is ln 24 against ln 12 in the estimation."""
+def test_theorem_3_equals_theorem_2_at_full_participation():
+    """At m = n the sampling error is zero, and only ln 24 and ln 12 in the estimation error differ."""
     constants = replace(CONSTANTS, value_noise=0.0)
-    three, two = theory.theorem_3(constants, SETTING), theory.theorem_2(constants, SETTING)
-    assert replace(three, theorem=2) == two
+    bound_3, bound_2 = theory.theorem_3(constants, SETTING), theory.theorem_2(constants, SETTING)
+    assert replace(bound_3, theorem=2) == bound_2
     full = theory.theorem_3(CONSTANTS, SETTING).estimation / theory.theorem_2(CONSTANTS, SETTING).estimation
     assert full == pytest.approx(math.sqrt(1 + math.log(2) / math.log(12 * 10_000 * 20 / 0.08)))
     errors = [
@@ -80,18 +80,18 @@ def test_theorem_3_meets_theorem_2_as_everyone_takes_part():
     assert errors[-1] == 0
 
 
-UP = {"diameter", "lipschitz", "gradient_noise", "value_noise", "heterogeneity"}
+INCREASING = {"diameter", "lipschitz", "gradient_noise", "value_noise", "heterogeneity"}
 
 
 @pytest.mark.parametrize("theorem", [theory.theorem_1, theory.theorem_2, theory.theorem_3])
-@pytest.mark.parametrize("name", sorted(UP))
+@pytest.mark.parametrize("name", sorted(INCREASING))
 def test_larger_constants_never_help(theorem, name):
     setting = replace(SETTING, participants=10) if theorem is theory.theorem_3 else SETTING
     errors = [theorem(replace(CONSTANTS, **{name: value}), setting).epsilon for value in (0.1, 0.4, 1.0, 5.0)]
-    # A larger L makes the noise relative to it smaller, so ε need not rise with L: σ_g is set to 0 for it.
+    # A larger L reduces the relative noise, so ε may not increase with L; σ_g is set to 0 here.
     if name == "lipschitz":
-        quiet = replace(CONSTANTS, gradient_noise=0.0)
-        errors = [theorem(replace(quiet, lipschitz=value), setting).epsilon for value in (0.1, 0.4, 1.0, 5.0)]
+        noiseless = replace(CONSTANTS, gradient_noise=0.0)
+        errors = [theorem(replace(noiseless, lipschitz=value), setting).epsilon for value in (0.1, 0.4, 1.0, 5.0)]
     assert errors == sorted(errors)
 
 
@@ -132,8 +132,8 @@ def test_general_sampling_error(gap):
     shape, quantile = QUANTILES[gap]
     setting = Setting(100, 30, 50, delta=0.1)
     assert theory.sampling_error(2.0, setting, gap, shape) == pytest.approx(2 * quantile(0.17423730), rel=1e-6)
-    few = Setting(4, 3, 50, delta=0.1)  # there 1 − r = 0.25 is the smaller
-    assert theory.sampling_error(2.0, few, gap, shape) == pytest.approx(2 * quantile(0.25), rel=1e-9)
+    small_setting = Setting(4, 3, 50, delta=0.1)  # there 1 − r = 0.25 is the smaller
+    assert theory.sampling_error(2.0, small_setting, gap, shape) == pytest.approx(2 * quantile(0.25), rel=1e-9)
     assert theory.sampling_error(2.0, Setting(100, 100, 50), gap, shape) == 0
 
 
@@ -153,8 +153,8 @@ VALUES = hnp.arrays(np.float64, st.integers(1, 9), elements=st.integers(-6, 6).m
 
 
 @given(VALUES)
-def test_heterogeneity_is_the_smallest_sigma_of_its_definition(x):
-    """Brute force: the fraction jumps at the gaps themselves, so those are the t to look at."""
+def test_heterogeneity_is_smallest_sigma(x):
+    """Brute force: the fraction jumps at the gaps, so only these values of t matter."""
     sigma = heterogeneity(x)
     gaps = np.unique(x.max() - x)
     gaps = gaps[gaps > 0]
@@ -178,34 +178,34 @@ def test_heterogeneity_of_two_clients():
 def test_tail_bound_against_exact_probabilities(n, share):
     """#far clients at gap >= t: no near one is drawn with hypergeometric probability; P(U < t) is the near share."""
     m = max(1, round(share * n))
-    for near in range(n + 1):
-        exact = stats.hypergeom(n, near, m).pmf(0)
-        assert exact <= theory.tail_bound(n, m, near / n) + 1e-12
+    for near_clients in range(n + 1):
+        exact = stats.hypergeom(n, near_clients, m).pmf(0)
+        assert exact <= theory.tail_bound(n, m, near_clients / n) + 1e-12
     assert theory.tail_bound(n, m, 0.0) == 1
 
 
-def test_tail_bound_with_a_uniform_gap():
-    """Random vectors of clients: all gaps, t at and between them, U uniform on [0, σ] with their own σ."""
+def test_tail_bound_with_uniform_gap():
+    """Random vectors of clients: all gaps, t at and between them, and U uniform on [0, σ] with their σ."""
     generator = np.random.default_rng(0)
     for _ in range(20):
         x = generator.exponential(size=12)
         sigma = heterogeneity(x)
         for m in (2, 5, 11):
             for t in np.concatenate([x.max() - x, generator.uniform(0, sigma, 5)]):
-                near = int((x.max() - x < t).sum())
-                exact = stats.hypergeom(12, near, m).pmf(0)
+                near_clients = int((x.max() - x < t).sum())
+                exact = stats.hypergeom(12, near_clients, m).pmf(0)
                 assert exact <= theory.tail_bound(12, m, min(1.0, t / sigma)) + 1e-12
 
 
-def test_the_constraints_bound_is_the_larger_of_statement_and_proof():
+def test_constraint_bound_is_larger_of_statement_and_proof():
     """n = 20, m = 10, σ = 0.3, κ = 1: −0.060 by the statement, −0.030 by the proof."""
-    known, setting = replace(CONSTANTS, heterogeneity=0.3), replace(SETTING, clients=20, participants=10)
-    beyond = 0.3 * math.log(0.5) / (math.log(2) * 20)
-    assert (4 * beyond, 2 * beyond) == pytest.approx((-0.06, -0.03))
-    epsilon = theory.bound(known, setting).epsilon
-    assert theory.constraint_bound(known, setting, 1.0) == pytest.approx(epsilon + 2 * beyond)
-    assert theory.constraint_bound(known, setting, 0.5) == pytest.approx(epsilon)
-    assert theory.constraint_bound(known, setting, 0.25) == pytest.approx(epsilon - 4 * beyond)
+    constants, setting = replace(CONSTANTS, heterogeneity=0.3), replace(SETTING, clients=20, participants=10)
+    excess = 0.3 * math.log(0.5) / (math.log(2) * 20)
+    assert (4 * excess, 2 * excess) == pytest.approx((-0.06, -0.03))
+    epsilon = theory.bound(constants, setting).epsilon
+    assert theory.constraint_bound(constants, setting, 1.0) == pytest.approx(epsilon + 2 * excess)
+    assert theory.constraint_bound(constants, setting, 0.5) == pytest.approx(epsilon)
+    assert theory.constraint_bound(constants, setting, 0.25) == pytest.approx(epsilon - 4 * excess)
 
 
 def test_alpha_window_and_limit_cycle():
@@ -220,18 +220,20 @@ def test_alpha_window_and_limit_cycle():
     assert theory.limit_cycle(alpha=30, step_size=0.1) == pytest.approx(abs(x), rel=1e-9)
 
 
-@pytest.mark.parametrize("begin", [0.36, 0.39, 0.49])
-def test_at_a_large_product_a_run_stays_up_to_a_step_away(begin):
-    """αη = 3200: the tanh is ±1 to all digits, and nothing draws the run to ±η/2: it jumps between w and w − η."""
-    alpha, eta, x = 6400.0, 0.5, begin
-    seen = []
+@pytest.mark.parametrize("start", [0.36, 0.39, 0.49])
+def test_large_product_stays_within_one_step(start):
+    """αη = 3200: tanh is ±1 to machine precision, so the run alternates between w and w − η instead of ±η/2."""
+    alpha, eta, x = 6400.0, 0.5, start
+    iterates = []
     for _ in range(5000):
         x -= eta * math.tanh(alpha * x)
-        seen.append(x)
-    assert max(map(abs, seen[-2:])) == pytest.approx(begin, abs=1e-9)
-    assert max(map(abs, seen[-2:])) > 1.4 * theory.limit_cycle(alpha, eta), "beyond the half step of the end in the end"
-    assert max(map(abs, seen[-2:])) < eta
-    assert abs(np.mean(seen)) == pytest.approx(abs(begin - eta / 2), abs=1e-3)
+        iterates.append(x)
+    assert max(map(abs, iterates[-2:])) == pytest.approx(start, abs=1e-9)
+    assert max(map(abs, iterates[-2:])) > 1.4 * theory.limit_cycle(alpha, eta), (
+        "the final distance must exceed half a step"
+    )
+    assert max(map(abs, iterates[-2:])) < eta
+    assert abs(np.mean(iterates)) == pytest.approx(abs(start - eta / 2), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -249,34 +251,34 @@ def test_bad_input(make, message):
         make()
 
 
-def test_slaters_condition_bounds_the_share_of_feasible_rounds():
-    """D = 4, L = 2: DL = 8. ν = 2 and ε = 2 by quiet constants: κ >= 2/(2 + 8 + 2) = 1/6; ν = 0 leaves 1/K."""
-    quiet, setting = Constants(4.0, 2.0), Setting(20, 20, 64)  # 2DL/√K = 2
-    assert theory.bound(quiet, setting).epsilon == pytest.approx(2.0)
-    assert theory.min_switch_share(quiet, setting, 2.0) == pytest.approx(1 / 6)
-    assert theory.min_switch_share(quiet, setting, 0.0) == pytest.approx(1 / 64)
-    assert theory.min_switch_share(quiet, setting, 0.1) == pytest.approx(1 / 64), "0.1/10.1 is less"
+def test_slater_condition_bounds_feasible_share():
+    """D = 4, L = 2: DL = 8. ν = 2 and ε = 2 for noiseless constants: κ >= 2/(2 + 8 + 2) = 1/6; ν = 0 leaves 1/K."""
+    noiseless, setting = Constants(4.0, 2.0), Setting(20, 20, 64)  # 2DL/√K = 2
+    assert theory.bound(noiseless, setting).epsilon == pytest.approx(2.0)
+    assert theory.min_switch_share(noiseless, setting, 2.0) == pytest.approx(1 / 6)
+    assert theory.min_switch_share(noiseless, setting, 0.0) == pytest.approx(1 / 64)
+    assert theory.min_switch_share(noiseless, setting, 0.1) == pytest.approx(1 / 64), "0.1/10.1 is smaller"
     # The paper: ln(1/(2κ)) <= ln min(K/2, 1/2 + (DL + ε)/(2ν)) = ln min(32, 1/2 + 10/4) = ln 3
-    assert math.log(1 / (2 * theory.min_switch_share(quiet, setting, 2.0))) == pytest.approx(math.log(3))
+    assert math.log(1 / (2 * theory.min_switch_share(noiseless, setting, 2.0))) == pytest.approx(math.log(3))
     with pytest.raises(ValueError, match="slater must be a finite number and >= 0, but is -1"):
-        theory.min_switch_share(quiet, setting, -1)
+        theory.min_switch_share(noiseless, setting, -1)
 
 
-def test_the_share_of_feasible_rounds_is_kept_by_a_run():
-    """Subgradient steps by hand on f = −w, g = w − ½ over [−1, 1] (D = 2, L = 1, ν = 3/2 at w = −1)."""
+def test_run_meets_bound_on_feasible_share():
+    """Subgradient steps on f = −w, g = w − ½ over [−1, 1] (D = 2, L = 1, ν = 3/2 at w = −1)."""
     for rounds in (25, 100, 400):
-        known, setting = Constants(2.0, 1.0), Setting(1, 1, rounds)
-        promise = theory.bound(known, setting)
+        constants, setting = Constants(2.0, 1.0), Setting(1, 1, rounds)
+        guarantee = theory.bound(constants, setting)
         for start in (-1.0, 0.0, 1.0):
             w, feasible = start, 0
             for _ in range(rounds):
-                bit = w - 0.5 <= promise.threshold
-                feasible += bit
-                w = min(1.0, max(-1.0, w + (promise.step_size if bit else -promise.step_size)))
-            assert feasible / rounds >= theory.min_switch_share(known, setting, 1.5)
+                is_feasible = w - 0.5 <= guarantee.threshold
+                feasible += is_feasible
+                w = min(1.0, max(-1.0, w + (guarantee.step_size if is_feasible else -guarantee.step_size)))
+            assert feasible / rounds >= theory.min_switch_share(constants, setting, 1.5)
 
 
-def test_rules_of_thumb_for_local_steps_and_gradient_rows():
+def test_rules_of_thumb():
     """σ_g = 8, L = 2: (σ_g/L)² = 16 rows; B_g·E = 4·2 gives σ̄² = 64/(8·4) = 2. √90 = 9.49."""
     assert theory.min_gradient_rows(CONSTANTS) == 16
     assert theory.effective_variance(CONSTANTS, replace(SETTING, local_steps=2)) == pytest.approx(2.0)
@@ -287,22 +289,22 @@ def test_rules_of_thumb_for_local_steps_and_gradient_rows():
 
 
 def quantile_bound(level, gap, shape):
-    """The paper's upper bound on Q_Z(ρ) in elementary functions."""
+    """Return the paper's upper bound on Q_Z(ρ) in elementary functions."""
     if gap == "uniform":
         return level
     if gap == "beta":
         a, b = shape
         factor = 1.0 if b > 1 else (a * float(special.beta(a, b))) ** (1 / a)
         return min(1.0, factor * level ** (1 / a))
-    odds = level / (1 - level)
+    ratio = level / (1 - level)
     if gap == "chi-square":
-        return 8 * shape[0] / math.e * odds ** (2 / shape[0])
-    return {"half-normal": math.sqrt(math.pi / 2), "exponential": 1.0, "half-cauchy": math.pi / 2}[gap] * odds
+        return 8 * shape[0] / math.e * ratio ** (2 / shape[0])
+    return {"half-normal": math.sqrt(math.pi / 2), "exponential": 1.0, "half-cauchy": math.pi / 2}[gap] * ratio
 
 
 @pytest.mark.parametrize("gap", QUANTILES)
-def test_the_papers_bounds_on_quantiles_hold(gap):
-    """Against SciPy's inverse functions over all levels; chi-square and beta over many shapes."""
+def test_paper_bounds_on_quantiles(gap):
+    """Compare with SciPy's inverse functions over all levels, and many shapes of chi-square and beta."""
     shapes = {
         "chi-square": [(k,) for k in (1, 2, 3, 10, 200)],
         "beta": [(a, b) for a in (0.3, 1, 2, 9) for b in (0.2, 0.5, 1, 1.5, 8)],
@@ -319,8 +321,8 @@ def test_the_papers_bounds_on_quantiles_hold(gap):
             assert exact <= quantile_bound(level, gap, shape) * (1 + 1e-9)
 
 
-def test_bounds_on_quantiles_by_hand():
-    """At ρ = ½ the odds are 1: √(π/2), 1, π/2, 8k/e; beta(2, 1): C = (2·½)^½ = 1, and ρ^½."""
+def test_quantile_bounds():
+    """At ρ = ½ the odds are 1: √(π/2), 1, π/2, 8k/e. For beta(2, 1): C = (2·½)^½ = 1, and ρ^½."""
     at_half = {
         ("half-normal", ()): 1.2533141,
         ("exponential", ()): 1.0,
@@ -333,37 +335,37 @@ def test_bounds_on_quantiles_by_hand():
         assert quantile_bound(0.5, gap, shape) == pytest.approx(expected, rel=1e-7)
 
 
-def test_the_general_error_in_place_of_theorem_3():
+def test_general_error_replaces_theorem_3():
     """n = 100, m = 30, K = 50, δ = 0.1: ρ = ln(8·50/0.1)/(100·|ln 0.7|) = 8.29404964/35.6674944 = 0.23253805."""
 
     def general(setting, gap="uniform"):
         return 2 * theory.sampling_error(0.5, replace(setting, delta=setting.delta / 8), gap)
 
-    setting, known = Setting(100, 30, 50, delta=0.1), replace(CONSTANTS, heterogeneity=0.5)
+    setting, constants = Setting(100, 30, 50, delta=0.1), replace(CONSTANTS, heterogeneity=0.5)
     assert general(setting, "exponential") == pytest.approx(2 * 0.5 * -math.log1p(-0.23253805), rel=1e-6)
     assert general(setting) == pytest.approx(0.23253805, rel=1e-6)
     # 2σρ against 4σ ln(320)/(n|ln(1−r)|) of the theorem: K < 128/δ = 1280 decides.
     for rounds, smaller in ((1279, True), (1281, False)):
-        many = Setting(10**6, 1000, rounds, delta=0.1)
-        assert (general(many) < theory.bound(known, many).sampling) is smaller
+        large_setting = Setting(10**6, 1000, rounds, delta=0.1)
+        assert (general(large_setting) < theory.bound(constants, large_setting).sampling) is smaller
 
 
 @pytest.mark.parametrize(("gap", "shape"), [("uniform", ()), ("half-normal", ()), ("beta", (2.0, 3.0))])
-def test_the_general_sampling_error_in_simulation(gap, shape):
-    """Random vectors of clients with their own σ: the mean over rounds exceeds it in at most a share δ of 300 runs."""
+def test_general_sampling_error_in_simulation(gap, shape):
+    """For random vectors of clients with their σ, the mean exceeds the bound in at most a share δ of 300 runs."""
     generator = np.random.default_rng(5)
     setting = Setting(30, 6, 20, delta=0.2)
     for _ in range(3):
         values = generator.gamma(1.0, size=30)
-        promised = theory.sampling_error(heterogeneity(values, gap, shape), setting, gap, shape)
-        drawn = generator.permuted(np.broadcast_to(values, (300 * 20, 30)), axis=1)[:, :6]
-        means = (values.max() - drawn.max(axis=1)).reshape(300, 20).mean(axis=1)
-        assert np.mean(means > promised) <= 0.2
-        assert means.max() > promised / 20, "the bound is loose, but not by orders of magnitude"
+        error_bound = theory.sampling_error(heterogeneity(values, gap, shape), setting, gap, shape)
+        samples = generator.permuted(np.broadcast_to(values, (300 * 20, 30)), axis=1)[:, :6]
+        means = (values.max() - samples.max(axis=1)).reshape(300, 20).mean(axis=1)
+        assert np.mean(means > error_bound) <= 0.2
+        assert means.max() > error_bound / 20, "the bound is loose, but not by orders of magnitude"
 
 
 @pytest.mark.parametrize(("gap", "shape"), [(gap, QUANTILES[gap][0]) for gap in QUANTILES])
-def test_heterogeneity_by_other_gaps_is_the_smallest_scale_of_its_definition(gap, shape):
+def test_heterogeneity_with_other_gaps_is_smallest_scale(gap, shape):
     generator = np.random.default_rng(1)
     for _ in range(20):
         x = np.round(generator.exponential(size=7), 1)  # with ties

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from softswitch.results.folder import Run
 
 LATEST = "'latest' is the newest run below ./runs, 'FOLDER/latest' the newest below that folder"
-HEAD = ("certified", "G", "bound", "F")  # columns of ``_line``
+HEAD = ("outcome", "G", "bound", "F")  # columns of ``_line``
 NOTE = "F: the worst client's objective. G: the worst client's constraint."
 
 
@@ -84,9 +84,10 @@ def _line(run: Run) -> tuple[str, ...]:
     if not run.finished:
         return ("",) * len(HEAD)
     about, write = run.about, read_description(run.about).write
-    verdict = "no" if run.certificate is None else run.certificate["verdict"]
+    outcome = (about.get("certification") or {}).get("outcome")
+    verdict = "not certified" if run.certificate is None else run.certificate["verdict"]
     return (
-        verdict,
+        outcome or verdict,
         *map(write, (about["worst_constraint"], about["tolerance"])),
         format_number(about["worst_objective"]),
     )

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from enum import IntEnum
 from functools import wraps
 from typing import Any
 
+import click
 import typer
 from rich.console import Console
 
-NOT_CERTIFIED_CODE = 3  # exit code if certification was requested and failed
+
+class ExitCode(IntEnum):
+    """Exit codes of train, resume and frontier."""
+
+    OK = 0  # certified and useful; or certification was not requested, and no client violates the constraint
+    INFEASIBLE = 1  # without certification: a client violates the constraint on its training rows; or not finished
+    BAD_INPUT = 2  # an argument, a setting or a file cannot be used
+    NOT_CERTIFIED = 3  # not certified: too few rows; in frontier: no bound is certified
+    CONSTANT = 4  # certified, but no better than a constant prediction
+    PARTLY = 5  # certified at some clients only: the others have too few rows
+    VIOLATES = 6  # not certified: some client likely violates the bound
 
 
-def say(text: str, *, style: str | None = None, wrap: bool = False) -> None:
-    """Print plain text. Lines are broken only with ``wrap``, so that paths can be copied."""
-    Console().print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
+OUTCOME_CODES = {  # by the outcome of certification in run.json; a stopped run has the code of its status
+    "certified": ExitCode.OK,
+    "partly certified": ExitCode.PARTLY,
+    "no better than a constant": ExitCode.CONSTANT,
+    "too few rows": ExitCode.NOT_CERTIFIED,
+    "likely violates": ExitCode.VIOLATES,
+    "incomplete": ExitCode.INFEASIBLE,
+}
+
+
+def say(text: str, *, style: str | None = None, wrap: bool = False, error: bool = False) -> None:
+    """Print plain text, to stderr if ``error``. Lines are broken only with ``wrap``, so that paths can be copied."""
+    Console(stderr=error).print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
 def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
@@ -28,6 +51,23 @@ def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except (ValueError, OSError, EOFError) as error:
             typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {error}", err=True)
-            raise typer.Exit(2) from error
+            raise typer.Exit(ExitCode.BAD_INPUT) from error
 
     return run
+
+
+def is_interactive() -> bool:
+    """Return whether input and output are a terminal, so that questions can be answered."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(question: str, default: str | None, parse: Callable[[str], Any]) -> Any:
+    """Ask on the terminal until ``parse`` accepts the answer, and return its result. Enter accepts the default."""
+
+    def check(answer: str) -> Any:
+        try:
+            return parse(answer)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    return typer.prompt(question, default=default, value_proc=check)

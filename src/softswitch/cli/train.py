@@ -10,23 +10,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from softswitch.cli.terminal import NOT_CERTIFIED_CODE, say
+from softswitch.cli.terminal import OUTCOME_CODES, ExitCode, say
 
 if TYPE_CHECKING:
     from softswitch.methods.base import Method
+    from softswitch.results.folder import Run
     from softswitch.tables.preparation import PreparedTable
     from softswitch.tables.settings import Config
     from softswitch.tables.training import TrainedRun
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; 'latest' is the newest below ./runs.")]
+LEVEL_MARKS = {"good": "✔", "unsure": "?", "bad": "✘"}  # by the level of a verdict
+LEVEL_STYLES = {"good": "green", "unsure": "yellow", "bad": "red"}
 SettingsFile = Annotated[Path, typer.Argument(help="Settings file, as softswitch init writes it.")]
 
 
 def train(settings: SettingsFile) -> None:
     """Train from a settings file, certify on held-out rows, and write a run folder.
 
-    The exit code is 1 if a client violates the constraint on its training rows, and 3 if none does, but the model is
-    not certified for new data.
+    Exit codes: 0 certified and useful; 3 not certified, too few rows; 4 certified, but no better than a constant
+    prediction; 5 certified at some clients only; 6 not certified, a client likely violates the bound. Without
+    certification: 0 no client violates the bound on its training rows; 1 a client does, or the run was stopped.
     """
     from softswitch.tables import training
 
@@ -38,7 +42,10 @@ def resume(
     rounds: Annotated[int | None, typer.Option(help="Extend the run to this total number of rounds.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Extend the run to this total number of seconds.")] = None,
 ) -> None:
-    """Resume an interrupted run, or extend a finished one. A resumed run gives the result of an uninterrupted one."""
+    """Resume an interrupted run, or extend a finished one. A resumed run gives the result of an uninterrupted one.
+
+    The exit codes are those of softswitch train.
+    """
     from softswitch.results.folder import resolve_run
     from softswitch.tables import training
 
@@ -51,12 +58,18 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write. Default: next to the table.")] = None,
     uncertified: Annotated[bool, typer.Option("--uncertified", help="Predict even if certification failed.")] = False,
 ) -> None:
-    """Write a copy of a table with the predictions of a run's model and their probabilities."""
+    """Write a copy of a table with the predictions of a run's model and their probabilities.
+
+    A model that is not certified is refused without --uncertified. A warning is printed if the model is no better than
+    a constant prediction, or not certified at every client.
+    """
     from softswitch.results.folder import resolve_run
     from softswitch.tables.model import load
     from softswitch.tables.table import check_file, read_table, write_table
 
     model = load(resolve_run(run), allow_uncertified=uncertified)
+    for warning in certification_warnings(model.run):
+        say(f"Warning: {warning}", style="yellow", error=True)
     table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
     _, ending = check_file(data)
     file = out or data.with_name(data.name[: data.name.lower().rindex(ending)] + "-predicted.csv")
@@ -86,7 +99,7 @@ def frontier(
     say(f"Frontier: {folder}")
     smallest = curve.smallest_certified
     if smallest is None:
-        raise typer.Exit(NOT_CERTIFIED_CODE)
+        raise typer.Exit(ExitCode.NOT_CERTIFIED)
     say(f"To use the model of {smallest:g}: softswitch predict {folder / bound_folder(smallest)} TABLE")
 
 
@@ -120,23 +133,69 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
 
 
 def print_outcome(trained: TrainedRun) -> None:
-    """Print certificate, diagnostics and verdict of a run; exit with 1 if it is not feasible, 3 if not certified."""
+    """Print verdict, certificate and diagnostics of a run and what to do next; exit with its ``ExitCode``."""
     from softswitch.results.certificate import warn_about_reuse
+    from softswitch.results.folder import open_run
+    from softswitch.results.report.clients import judge_run, summarise_clients
+    from softswitch.results.usefulness import Usefulness
 
-    result, aim = trained.result, trained.aim
+    result, aim, run = trained.result, trained.aim, open_run(trained.folder)
+    verdict = judge_run(run, summarise_clients(run))
+    say("")
+    say(f"{LEVEL_MARKS[verdict.level]} {verdict.headline}", style=f"bold {LEVEL_STYLES[verdict.level]}", wrap=True)
+    say(" ".join(filter(None, [run.about.get("requirement"), verdict.new_data, verdict.details])), wrap=True)
+    if (compared := run.about.get("usefulness")) is not None:
+        say(Usefulness.from_dict(compared).describe(run.client_noun), wrap=True)
+    if aim is not None:
+        for warning in warn_about_reuse(aim["earlier_certificates"]):
+            say(warning, wrap=True)
     if trained.certificate is not None:
         Console().print(trained.certificate.table())
     say(result.explain(), wrap=True)
-    if aim is not None:
-        selected = [f"Selected from {aim['looked_at']} models: {aim['model']}."] if "model" in aim else []
-        say("\n".join(["", aim["message"], *selected, *warn_about_reuse(aim["earlier_certificates"])]), wrap=True)
+    if aim is not None and "model" in aim:
+        say(f"Model: {aim['model']}, from a path of {aim['models']:,}.", wrap=True)
     say(f"Run: {trained.folder}")
-    if result.status.code == "stopped":
-        say(f"To continue: softswitch resume {trained.folder}")
-        if result.privacy is not None:
-            say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise from the model.")
-            say("To end the run here, delete the folder checkpoints.")
-    if not result.status.ok:
-        raise typer.Exit(1)
-    if not trained.is_usable:
-        raise typer.Exit(NOT_CERTIFIED_CODE)
+    for step in _next_steps(trained):
+        say(step)
+    outcome = None if aim is None else aim.get("outcome")
+    if outcome in OUTCOME_CODES:
+        code = OUTCOME_CODES[outcome]
+    elif not result.status.ok:
+        code = ExitCode.INFEASIBLE
+    else:
+        code = ExitCode.OK if trained.is_usable else ExitCode.NOT_CERTIFIED
+    if code:
+        raise typer.Exit(code)
+
+
+def _next_steps(trained: TrainedRun) -> list[str]:
+    """Return lines on what to do after a run: resume it, or look at its report and predict."""
+    folder = trained.folder
+    if trained.result.status.code == "stopped":
+        lines = [f"To continue: softswitch resume {folder}"]
+        if trained.result.privacy is not None:
+            lines.append("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
+            lines.append("To end the run here, delete the folder checkpoints.")
+        return lines
+    lines = [f"Report: softswitch report {folder}"]
+    return [*lines, f"Predict: softswitch predict {folder} TABLE"] if trained.is_usable else lines
+
+
+def certification_warnings(run: Run) -> list[str]:
+    """Return warnings about a certified model: no better than a constant, or clients without a certificate."""
+    from softswitch.results.usefulness import Usefulness
+    from softswitch.support.text import join_first
+
+    certification, usefulness = run.about.get("certification") or {}, run.about.get("usefulness")
+    warnings = []
+    if certification.get("outcome") == "no better than a constant":
+        constant = "a constant prediction"
+        if usefulness is not None:
+            constant = Usefulness.from_dict(usefulness).constant_prediction
+        warnings.append(f"The model is no better than {constant}.")
+    if certification.get("certified") and run.certificate is not None:
+        others = [str(client["client"]) for client in run.certificate["clients"] if client["verdict"] != "meets"]
+        if others:
+            names = f"{run.client_noun} {join_first(others)}"
+            warnings.append(f"The model is not certified at {names}: too few rows.")
+    return warnings

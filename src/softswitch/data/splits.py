@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softswitch.data.client_data import ClientData
 from softswitch.data.row_order import unique
 from softswitch.support import checks
+
+if TYPE_CHECKING:  # imports JAX, which softswitch init does not need
+    from softswitch.data.client_data import ClientData
 
 
 def _check_labels(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
@@ -136,6 +138,8 @@ class DataSplit(NamedTuple):
             strata: Strata of the batches, as for ``ClientData.from_arrays``: a column name, or a tuple of names.
             seed: Random seed. Default: 0.
         """
+        from softswitch.data.client_data import ClientData
+
         columns = [data[name] for name in stratify]
         masks = split_masks(client, *columns, validation=validation, calibration=calibration, seed=seed)
         owner, parts = np.asarray(client), []

@@ -60,8 +60,8 @@ def add_baselines(
         unconstrained: Whether to train a model without the constraint from the result on, with about an eighth of the
             work of the run. ``result.price`` is then the cost of the constraint. Default: True.
         held_out: Held-out data of the run, so that its compiled program is reused. Default: it had none.
-        cost: Function of ``(params, batch)`` by whose worst client the result is compared with the constant. Default:
-            the objective. Use an error rate if the constraint is a rate: the loss of scores near 0 is small.
+        cost: Rate that a tighter bound increases. With it, the result is not compared with the constant by F, because
+            the loss of scores near 0 is small. Default: none.
     """
     checks.check_instance("result", result, Result)
     checks.check_instance("clients", clients, ClientData)
@@ -71,12 +71,8 @@ def add_baselines(
         held_out = None if held_out is None else task.transform(held_out)
     evaluate = make_evaluator(problem, clients)
     models: dict[str, tuple[Params, Evaluation]] = {}
-    costs: list[float] | None = None
     if constants is not None:
         odds, evaluation = best_constant(evaluate, constants, result.method)
-        if cost is not None:
-            evaluate_cost = make_evaluator(replace(problem, objective=cost, objective_range=None), clients)
-            costs = [float(evaluate_cost(params).objective.max()) for params in (result.params, constants(odds))]
         models[CONSTANT] = constants(odds), evaluation
     if unconstrained and np.isfinite(result.worst_objective) and len(result.history):
         params = _train_unconstrained(result, problem, clients, held_out)
@@ -85,7 +81,8 @@ def add_baselines(
     added = [Baseline.of(name, values, result.method, params) for name, (params, values) in models.items()]
     baselines = (*(one for one in result.baselines if one.name not in models), *added)
     known = {diagnostic.code for diagnostic in result.diagnostics}
-    new = [one for one in compare_with_trivial(result.as_baseline, baselines, costs) if one.code not in known]
+    compared = [one for one in baselines if cost is None or one.name != CONSTANT]
+    new = [one for one in compare_with_trivial(result.as_baseline, compared) if one.code not in known]
     return replace(result, baselines=baselines, diagnostics=(*result.diagnostics, *new))
 
 

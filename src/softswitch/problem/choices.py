@@ -14,3 +14,9 @@ ENGINES = ("compiled", "grid")
 
 BINARY, MULTICLASS, NUMBER = ("binary", "multiclass", "number")
 """Types of a table's label: two classes, more classes, or a number (regression)."""
+
+SCORES = ("auto", "linear", "boosting")
+"""Values of ``score``, the model whose outputs are compared with a threshold: a mean of the two others, a linear model,
+and gradient boosting."""
+THRESHOLDS = ("shared", "per-client")
+"""Values of ``thresholds``: whether all clients share a decision threshold."""

@@ -190,21 +190,27 @@ class LabelScale(NamedTuple):
 STANDARD = LabelScale()
 
 
-@lru_cache
-def make_loss(name: str, scale: LabelScale = STANDARD, quantile: float = 0.5) -> Function:
-    """Return the function ``(params, batch) -> mean loss`` of the name "squared", "absolute" or "quantile".
+def row_loss(name: str, quantile: float = 0.5) -> Callable[[Array], Array]:
+    """Return the loss "squared", "absolute" or "quantile" as a function of prediction − label.
 
     The last is the pinball loss, minimal when the fraction ``quantile`` of the labels lies below the prediction.
     """
     checks.check_choice("loss", name, LOSSES)
     if name == "quantile" and not 0 < quantile < 1:
         raise ValueError(f"quantile must be above 0 and below 1, but is {quantile!r}")
-    row_loss: Callable[[Array], Array] = {
+    losses: dict[str, Callable[[Array], Array]] = {
         "squared": lambda error: error**2,
         "absolute": jnp.abs,
         "quantile": lambda error: jnp.maximum(-quantile * error, (1 - quantile) * error),
-    }[name]
-    return lambda params, batch: mean_over(row_loss(scale.errors(params, batch)), batch["weight"])
+    }
+    return losses[name]
+
+
+@lru_cache
+def make_loss(name: str, scale: LabelScale = STANDARD, quantile: float = 0.5) -> Function:
+    """Return the function ``(params, batch) -> mean loss`` of a ``row_loss``, in the label's unit."""
+    loss = row_loss(name, quantile)
+    return lambda params, batch: mean_over(loss(scale.errors(params, batch)), batch["weight"])
 
 
 @lru_cache

@@ -16,6 +16,7 @@ from softswitch.problem.parameters import Params
 from softswitch.results.json_numbers import JsonRecord, replace_non_finite
 from softswitch.results.status import Diagnostic
 from softswitch.results.status import DiagnosticCode as Code
+from softswitch.results.usefulness import Usefulness
 from softswitch.support.text import format_number, format_value
 
 # Names of baselines
@@ -146,27 +147,29 @@ def find_baseline(name: str, baselines: Sequence[Baseline]) -> Baseline | None:
 
 
 def compare_with_trivial(
-    answer: Baseline, baselines: Sequence[Baseline], costs: Sequence[float] | None = None
+    answer: Baseline, baselines: Sequence[Baseline], usefulness: Usefulness | None = None
 ) -> list[Diagnostic]:
     """Return a diagnostic for each of the start and the constant prediction that is feasible and as good as the answer.
 
-    ``costs`` are error rates of the answer and of the constant to compare. Default: their F.
+    ``usefulness`` decides about the constant. Default: None, and F on training rows decides.
     """
     longer = "Run longer, or omit step_size to have it chosen automatically"
-    further = "; if that does not help, raise the tolerance, or check that the features predict the label"
+    features = "raise the tolerance, or check that the features predict the label"
+    if usefulness is not None:
+        if usefulness.is_useful:
+            return []
+        return [Diagnostic(Code.NO_BETTER_THAN_CONSTANT, usefulness.describe().rstrip("."), features.capitalize())]
     checked = (
         (START, Code.NO_BETTER_THAN_START, START_MARGIN, longer),
-        (CONSTANT, Code.NO_BETTER_THAN_CONSTANT, CONSTANT_MARGIN, longer + further),
+        (CONSTANT, Code.NO_BETTER_THAN_CONSTANT, CONSTANT_MARGIN, f"{longer}; if that does not help, {features}"),
     )
     diagnostics = []
     for name, code, margin, advice in checked:
         trivial = find_baseline(name, baselines)
         if trivial is None or not trivial.feasible:
             continue
-        metric, (ours, theirs) = "F =", (answer.objective, trivial.objective)
-        if name == CONSTANT and costs is not None:
-            metric, (ours, theirs) = "an error rate of", costs
+        ours, theirs = answer.objective, trivial.objective
         if ours >= theirs - margin * abs(theirs):
-            values = f"{metric} {format_value(theirs)}, the answer {format_value(ours)}"
+            values = f"F = {format_value(theirs)}, the answer {format_value(ours)}"
             diagnostics.append(Diagnostic(code, f"{name} is feasible and has {values}", advice, True))
     return diagnostics

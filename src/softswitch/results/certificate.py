@@ -198,8 +198,9 @@ class Certificate:
 
     @property
     def approximate(self) -> bool:
-        """Whether any constraint's interval is a normal approximation."""
-        return any(interval.approximate for client in self.clients for interval in client.constraints)
+        """Whether any constraint's interval is a normal approximation, at the clients with enough rows."""
+        tested = [client for client in self.clients if client.verdict is not Verdict.TOO_FEW]
+        return any(interval.approximate for client in tested for interval in client.constraints)
 
     @property
     def approximate_objective(self) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from scipy.stats import hypergeom, norm
 
 from softswitch.methods.base import Method
 from softswitch.methods.consistency import Consistency
@@ -16,7 +18,7 @@ from softswitch.results.baseline import START, Baseline, compare_with_trivial
 from softswitch.results.history import ClientOutcome, History
 from softswitch.results.status import Diagnostic, Restart, RunEnd
 from softswitch.results.status import DiagnosticCode as Code
-from softswitch.support.text import format_value, join_first
+from softswitch.support.text import format_number, format_percent, format_value, join_first
 
 MIN_ROUNDS = 20  # checks of a trend, an average or a share need at least this many rounds
 MIN_AVERAGED_SHARE = 0.05  # few averaged rounds: a smaller share of those that could have joined the average
@@ -30,6 +32,9 @@ MIN_COMPARISONS = 12  # fewest comparisons of a client's reports with its update
 MIN_DEVIATIONS = 4.0  # a client disagrees if it is this many standard deviations above the usual rate
 MAX_SCALE_RATIO = 1000.0  # largest plausible ratio of a client's scale to the median scale
 OUTLIER_DISTANCE = 100.0  # an outlier's distance from the remaining clients, in units of their spread
+OVERFITTING_LEVEL = 0.01  # significance level of a larger value on held-out rows
+MIN_RATE_INCREASE, MIN_LOSS_INCREASE = 0.03, 0.1  # smallest increase of a rate, and relative increase of a loss
+MIN_LOSS_ROWS = 20  # fewest rows of a client for the normal approximation of its mean loss
 Found = Iterator[Diagnostic]
 
 
@@ -301,3 +306,71 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
 
 def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:
     return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])
+
+
+# Overfitting: the same metric on training rows and on held-out rows.
+
+
+def diagnose_overfitting(
+    metric: str,
+    training: Mapping[Any, np.ndarray],
+    held_out: Mapping[Any, np.ndarray],
+    *,
+    bound: float | None = None,
+) -> list[Diagnostic]:
+    """Diagnose a metric that is significantly larger on held-out rows than on training rows.
+
+    The client with the smallest p-value is compared at the level ``OVERFITTING_LEVEL`` divided by the number of
+    clients, and the mean over the clients at that level. Rates are compared by Fisher's exact test.
+
+    Args:
+        metric: Name of the metric, such as "miss rate".
+        training: By client, the value of each training row: whether it is an error, or its loss.
+        held_out: By client, the value of each held-out row.
+        bound: Bound of the metric, if it is the constraint. Default: None.
+    """
+    names = [name for name, rows in held_out.items() if len(rows) and len(training.get(name, ()))]
+    pairs = [(np.asarray(training[name], float), np.asarray(held_out[name], float)) for name in names]
+    if not pairs:
+        return []
+    is_rate = all(np.isin(rows, (0.0, 1.0)).all() for pair in pairs for rows in pair)
+    compare, write = (_compare_rates, format_percent) if is_rate else (_compare_means, format_number)
+
+    def is_large(before: float, after: float) -> bool:
+        return after - before >= (MIN_RATE_INCREASE if is_rate else MIN_LOSS_INCREASE * abs(before))
+
+    tested = [
+        (compare(first, second), name, first, second)
+        for name, (first, second) in zip(names, pairs, strict=True)
+        if is_large(float(first.mean()), float(second.mean()))
+    ]
+    p_value, name, first, second = min(tested, key=itemgetter(0), default=(1.0, "", *pairs[0]))
+    if p_value <= OVERFITTING_LEVEL / len(pairs):
+        values = f"{write(float(first.mean()))} on {len(first):,} training rows"
+        held_out_values = f"{write(float(second.mean()))} on {len(second):,} held-out rows"
+        evidence = f"the {metric} of client {name!r} is {values}, but {held_out_values}"
+    else:
+        before, after = (float(np.mean([rows.mean() for rows in side])) for side in zip(*pairs, strict=True))
+        variances = [np.concatenate(pair).var() * sum(1 / len(rows) for rows in pair) for pair in pairs]
+        error = math.sqrt(sum(variances)) / len(pairs)
+        if not is_large(before, after) or not error > 0 or norm.sf((after - before) / error) > OVERFITTING_LEVEL:
+            return []
+        values = f"{write(before)} on training rows, but {write(after)} on held-out rows"
+        evidence = f"the mean {metric} over {len(pairs):,} clients is {values}"
+    evidence += "" if bound is None else f", with a bound of {write(bound)}"
+    advice = "Use a smaller model or fewer features, add rows, or raise the bound"
+    return [Diagnostic(Code.OVERFITTED, evidence, advice)]
+
+
+def _compare_rates(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the one-sided p-value of Fisher's exact test that the second rate is not larger."""
+    total, errors = len(first) + len(second), int(first.sum() + second.sum())
+    return float(hypergeom.sf(int(second.sum()) - 1, total, errors, len(second)))
+
+
+def _compare_means(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the one-sided p-value, by normal approximation, that the second mean is not larger."""
+    if min(len(first), len(second)) < MIN_LOSS_ROWS:
+        return 1.0
+    error = math.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
+    return float(norm.sf((second.mean() - first.mean()) / error)) if error > 0 else 1.0

@@ -48,13 +48,23 @@ def _all(kind: Any, names: str) -> dict[str, Any]:
 
 _NUMBER = (float, None)
 _MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
+_BINS = [{**_all(float, "predicted observed lower upper"), "rows": int}]
+_CERTIFICATION = {"certified": bool, **_all(str, "message outcome? model?")}
+_CERTIFICATION |= _all(int, "certified_clients? clients? models? earlier_certificates?")
+_USEFULNESS = {**_all(bool, "is_useful constant_is_feasible is_held_out"), **_all(int, "errors rows")}
+_USEFULNESS |= _all(float, "worst mean constant upper confidence") | _all(
+    str, "metric worst_client condition prediction"
+)
 _RUN = {  # schema of run.json; a name with "?" is optional
     **_all(str, "format started? finished? base? command? engine? requirement?"),
     "description?": {**_all(str, "constraint objective"), **_all(bool, "is_share is_nonnegative"), "cost": (str, None)},
     "data?": _all(str, "file sha256"),
     "status?": _all(str, "code message"),
     "versions?": MapOf(str),
-    "certification?": (None, {"certified": bool, "message": str}),
+    "certification?": (None, _CERTIFICATION),
+    "usefulness?": (None, _USEFULNESS),
+    "reliability?": (None, {"all": _BINS, "clients": MapOf(_BINS)}),
+    "classes?": (None, _all(str, "negative positive")),
 }
 _FINISHED = {  # further entries of a finished run
     **_all(str, "answer method"),
@@ -74,7 +84,7 @@ _FINISHED = {  # further entries of a finished run
     "groups?": (None, MapOf(MapOf(_NUMBER))),
     "models?": [_MODEL],
 }
-_LIMITS = [_all(_NUMBER, "estimate lower upper")]
+_LIMITS = [{**_all(_NUMBER, "estimate lower upper"), "rows?": int}]
 _CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
 _CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CLIENT]}
 _POINT = _all(_NUMBER, "objective constraint other_objective constant") | {"bound": float, "measures": MapOf(_NUMBER)}

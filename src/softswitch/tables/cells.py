@@ -26,6 +26,18 @@ def is_text(values: pd.Series) -> bool:
     return not (types.is_numeric_dtype(values) or types.is_bool_dtype(values) or types.is_datetime64_any_dtype(values))
 
 
+def same_value(one: object, other: object) -> bool:
+    """Return whether two values are equal as text or as numbers, such as 2, 2.0 and "2.0"; booleans are not numbers."""
+    if str(one) == str(other):
+        return True
+    try:
+        numbers = [float(value) for value in (one, other) if isinstance(value, str | int | float | np.number)]
+    except (ValueError, OverflowError):
+        return False
+    has_flags = isinstance(one, bool | np.bool_) or isinstance(other, bool | np.bool_)
+    return len(numbers) == 2 and numbers[0] == numbers[1] and not has_flags
+
+
 def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
     """Return a column as floats if all cells are numbers, else as text without surrounding blanks; empty cells are NA.
 

@@ -7,7 +7,7 @@ function that builds its ``ProblemFunctions`` and add an entry to ``KINDS``. Bui
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,9 @@ class ConstraintKind:
     uses_groups: bool = False  # whether the constraint compares a protected group with all other rows
     default_bound: float | Callable[[pd.Series], float] = 0.1  # proposed by ``softswitch init``, from the label column
     constraint_names: Callable[[Any, Any], list[str]] | None = None  # from label and protected group, if several
+    path: str | None = (
+        None  # key of ``thresholds.PATHS``, the models from which a linear one is certified; None: margins
+    )
 
     def describe_bound(self, bound: float, *, client: str, label: str, positive: Any, group: str) -> str:
         """Return the requirement as a sentence; ``client`` and ``label`` are the names of the columns."""
@@ -133,12 +136,13 @@ def _binary(kind: str, **options: Any) -> ProblemFunctions:
     score, probability, log_loss = networks.batch_scores, networks.predict_probability, networks.logistic_objective
     misses, false_alarms = networks.misses, networks.false_alarms
     miss_rate, false_alarm_rate = rates.miss_rate(score), rates.false_alarm_rate(score)
+    errors = rates.error_rate(score)
     group_loss = fairness.bounded_group_loss(probability, 0.0)
     parity, opportunity = fairness.demographic_parity(probability), fairness.equal_opportunity(probability)
     return {
         "miss-rate": ProblemFunctions(false_alarms, *miss_rate, ZERO_ONE, false_alarm_rate.constraint, misses),
         "false-alarm-rate": ProblemFunctions(misses, *false_alarm_rate, ZERO_ONE, miss_rate.constraint, false_alarms),
-        "error-rate": ProblemFunctions(log_loss, *rates.error_rate(score), ZERO_ONE, private_surrogate=log_loss),
+        "error-rate": ProblemFunctions(log_loss, *errors, ZERO_ONE, errors.constraint, log_loss),
         "neyman-pearson": ProblemFunctions(false_alarms, misses, is_convex_if_linear=True),
         "decision-parity": ProblemFunctions(log_loss, *rates.decision_parity(score), ZERO_ONE),
         "decision-opportunity": ProblemFunctions(log_loss, *rates.decision_opportunity(score), ZERO_ONE),
@@ -156,7 +160,14 @@ def _multiclass(kind: str, label: Label, **options: Any) -> ProblemFunctions:
         return _binary(kind)
     is_error = kind == "error-rate"
     rate = networks.class_error_rate() if is_error else networks.class_miss_rates(label.outputs)
-    return ProblemFunctions(networks.class_cross_entropy, *rate, ZERO_ONE)
+    return ProblemFunctions(networks.class_cross_entropy, *rate, ZERO_ONE, networks.class_error_rate().constraint)
+
+
+def number_loss(kind: str, loss: str | None, quantile: float | None, bound: float | None) -> tuple[str, float]:
+    """Return the loss of a numeric label and its quantile, with defaults for None."""
+    is_coverage = kind == "coverage"
+    default = 1 - bound if is_coverage and bound else 0.5
+    return loss or ("quantile" if is_coverage else "squared"), quantile or default
 
 
 def _number(
@@ -164,9 +175,7 @@ def _number(
 ) -> ProblemFunctions:
     from softswitch.problem import networks
 
-    unit, is_coverage = label.unit, kind == "coverage"
-    loss = loss or ("quantile" if is_coverage else "squared")
-    quantile = quantile or (1 - bound if is_coverage and bound else 0.5)
+    unit, (loss, quantile) = label.unit, number_loss(kind, loss, quantile, bound)
     constraint, surrogate, row_range = networks.regression_constraint(kind, unit)
     is_convex = surrogate is None and unit.low is None  # clipped predictions are not convex
     objective = networks.make_loss(loss, unit, quantile)
@@ -212,11 +221,20 @@ def _add(
     KINDS[name] = entry(**({"label_types": (NUMBER,)} if build is _number else {}) | options)
 
 
-_add("miss-rate", _binary, _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate"), **_ONE_CLASS)
-_add("false-alarm-rate", _binary, _share("false-alarm rate", _POSITIVE_LOSS, cost="miss_rate"), **_ONE_CLASS)
-_add("error-rate", _multiclass, _share("error rate", _LOSS), label_types=(BINARY, MULTICLASS), **_ONE_CLASS)
+_miss, _false_alarm = _share("miss rate", _NEGATIVE_LOSS), _share("false-alarm rate", _POSITIVE_LOSS)
+_add("miss-rate", _binary, replace(_miss, cost="false_alarm_rate"), path="miss", **_ONE_CLASS)
+_add("false-alarm-rate", _binary, replace(_false_alarm, cost="miss_rate"), path="false-alarm", **_ONE_CLASS)
+_either = {"label_types": (BINARY, MULTICLASS), "path": "error"}
+_add("error-rate", _multiclass, _share("error rate", _LOSS), **_either, **_ONE_CLASS)
 _missed = _share("worst class's miss rate", _LOSS)
-_add("class-miss-rate", _multiclass, _missed, lambda label, group: [f"{c} missed" for c in label.classes], **_CLASSES)
+_add(
+    "class-miss-rate",
+    _multiclass,
+    _missed,
+    lambda label, group: [f"{c} missed" for c in label.classes],
+    path="class-miss",
+    **_CLASSES,
+)
 _add("decision-parity", _binary, _share("gap of decisions", _LOSS), default_bound=0.05, **_GROUP)
 _add("decision-opportunity", _binary, _share("gap of hit rates", _LOSS), default_bound=0.05, **_GROUP_AND_Y)
 _add("neyman-pearson", _binary, _value(_POSITIVE_LOSS, _NEGATIVE_LOSS, cost="false_alarm_rate"), strata="y")
@@ -228,4 +246,4 @@ _error = {"default_bound": lambda y: float(f"{0.1 * y.std():.2g}")}
 _add("mean-error", _number, _value("mean error", "loss"), lambda label, group: _SIGNS, **_error)
 _absolute = {"default_bound": lambda y: float(f"{0.75 * (y - y.median()).abs().mean():.2g}")}
 _add("absolute-error", _number, _value("mean absolute error", "loss"), **_absolute)
-_add("coverage", _number, _share("share above the prediction", "loss"))
+_add("coverage", _number, _share("share above the prediction", "loss"), path="coverage")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import softmax
+from scipy.special import logit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
@@ -31,19 +31,22 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import apply_network
+from softswitch.problem.problem import Problem
 from softswitch.results.certificate import describe_certification, is_certified
+from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import fit_label
 from softswitch.tables.preparation import fill_alpha
+from softswitch.tables.thresholds import train_score
 
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
 
 
 @dataclass(eq=False, repr=False)
 class FederatedEstimator(BaseEstimator):
-    """Base class of the estimators: a linear model or a network, trained by Softmax SGM on standardised features.
+    """Base class of the estimators, which standardise the features.
 
     Parameters:
         kind: Kind of constraint. Default: "miss-rate".
@@ -55,7 +58,11 @@ class FederatedEstimator(BaseEstimator):
         seconds: Stop at the first checkpoint after this many seconds. Default: no limit.
         sampling, output, compute: Options as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
-        hidden: Widths of the hidden layers. Default: (), a linear model.
+        hidden: Widths of the hidden layers. Default: (), no network.
+        estimator: Model whose outputs are compared with a threshold, for a bounded rate: "linear", "boosting", "auto"
+            for the mean of both, or any classifier or regressor of scikit-learn. The threshold keeps the bound, and
+            values on training rows are cross-validated. With ``hidden``, ``alpha``, ``step_size``, ``rounds`` or
+            ``sampling``, and for other kinds, a model is trained with the constraint instead. Default: "auto".
         held_out: Share, in [0, 1), of each client's rows for the certificate. Default: 0, no certificate.
         validation: Share, in [0, 1), of each client's rows to select a certifiable model with; needs ``held_out``. If
             the model is then not certified, ``predict`` raises an error. Default: 0, no selection.
@@ -65,6 +72,8 @@ class FederatedEstimator(BaseEstimator):
 
     Attributes:
         coef_: Weights of a linear model for the original features, with ``intercept_``.
+        score_: The fitted ``Score``; None if the model was trained with the constraint.
+        threshold_: Probability above which a row is predicted positive; None if the label is not of two values.
         params_: Parameters of the model for standardised features (and a standardised label if it is a number).
         status_: How training ended; ``status_.ok`` if every client keeps the bound on its training rows.
         worst_objective_: Objective of the worst client on its training rows; in the label's unit if it is a number.
@@ -88,6 +97,7 @@ class FederatedEstimator(BaseEstimator):
     compute: Compute | None = None
     logging: Logging | None = None
     hidden: tuple[int, ...] = ()
+    estimator: Any = "auto"
     held_out: float = 0.0
     validation: float = 0.0
     allow_uncertified: bool = False
@@ -118,26 +128,25 @@ class FederatedEstimator(BaseEstimator):
             selected = {name: column[part] for name, column in columns.items()}
             return ClientData.from_arrays(selected, owner[part], strata=built.strata)
 
-        train = select(learn)
-        fixed: dict[str, Any] = {} if self.alpha is None else {"alpha": self.alpha}
-        active: Method | Automatic = Automatic(self.bound, **fixed)
-        if self.step_size is not None:
-            method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
-            active = fill_alpha(method, len(train))
-        options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        run: dict[str, Any] = {"seed": seed, "logging": Logging(eval_every=0), **options}
-        self.certificate_, self.certified_ = None, None
-        if choose.any() and keep.any():
-            split = DataSplit(train, select(choose), select(keep))
-            certified = solve_certified(problem, split, active, confidence=self.confidence, move=label.move, **run)
-            result, self.certificate_, self.certified_ = certified.result, certified.certificate, certified.is_certified
+        self.certificate_, self.certified_, self.score_ = None, None, None
+        self.threshold_ = 0.5 if label.type == BINARY else None
+        if self._uses_score():
+            held_out = select(keep) if keep.any() else None
+            loss: dict[str, Any] = {name: given.get(name) for name in ("loss", "quantile")}
+            chosen: dict[str, Any] = {"confidence": self.confidence, "seed": seed, "select": bool(self.validation)}
+            scored = train_score(
+                self.kind, label, select(~keep), held_out, bound=self.bound, score=self.estimator, **chosen, **loss
+            )
+            result, self.certificate_, self.score_ = scored.result, scored.certificate, scored.score
+            self.threshold_ = scored.probability
         else:
-            result = solve(problem, train, active, **run)
-        constants = partial(label.constant, problem.start)
-        result = add_baselines(result, problem, train, constants=constants, unconstrained=False, cost=built.cost)
-        if keep.any() and self.certified_ is None:
-            self.certificate_ = certify(result, problem, select(keep), self.confidence)
-            self.certified_ = is_certified(self.certificate_) if self.validation else None
+            result = self._train_in_rounds(problem, select, (learn, choose, keep), label, seed)
+            constants = partial(label.constant, problem.start)
+            options: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": built.cost}
+            result = add_baselines(result, problem, select(learn), **options)
+            if keep.any() and self.certificate_ is None:
+                self.certificate_ = certify(result, problem, select(keep), self.confidence)
+        self.certified_ = is_certified(self.certificate_) if self.validation else None
         self.result_, self.status_, self.params_ = result, result.status, jax.tree.map(np.asarray, result.params)
         self.worst_objective_, self.worst_constraint_ = result.worst_objective, result.worst_constraint
         self._label: Any = label
@@ -146,6 +155,29 @@ class FederatedEstimator(BaseEstimator):
         if not result.status.ok or improving:
             warnings.warn(str([*improving, result.status][0]), ConvergenceWarning, stacklevel=3)
 
+    def _uses_score(self) -> bool:
+        """Return whether the model is a score with a threshold, rather than trained with the constraint."""
+        given = (self.alpha, self.step_size, self.rounds, self.sampling)
+        return KINDS[self.kind].path is not None and not self.hidden and all(one is None for one in given)
+
+    def _train_in_rounds(self, problem: Problem, select: Any, masks: Any, label: Any, seed: int) -> Result:
+        """Return the result of a model that is trained with the constraint, and set its certificate if requested."""
+        learn, choose, keep = masks
+        train = select(learn)
+        fixed: dict[str, Any] = {} if self.alpha is None else {"alpha": self.alpha}
+        active: Method | Automatic = Automatic(self.bound, **fixed)
+        if self.step_size is not None:
+            method = SoftmaxSGM(alpha=self.alpha, step_size=self.step_size, tolerance=self.bound)
+            active = fill_alpha(method, len(train))
+        options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        run: dict[str, Any] = {"seed": seed, "logging": Logging(eval_every=0), **options}
+        if not (choose.any() and keep.any()):
+            return solve(problem, train, active, **run)
+        split = DataSplit(train, select(choose), select(keep))
+        certified = solve_certified(problem, split, active, confidence=self.confidence, move=label.move, **run)
+        self.certificate_ = certified.certificate
+        return certified.result
+
     def _outputs(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return the network's outputs, rows × outputs; raise ValueError if the model is not certified but must be."""
         check_is_fitted(self)
@@ -153,15 +185,21 @@ class FederatedEstimator(BaseEstimator):
             verdict = describe_certification(self.certificate_)
             raise ValueError(f"{verdict} To predict anyway, set allow_uncertified=True")
         x = self._scaler.transform(validate_data(self, X, dtype=float, reset=False))
+        x = x if self.score_ is None else self.score_.outputs(x)
         return np.asarray(apply_network(self.params_, jnp.asarray(x, jnp.float32)), dtype=float)
 
     def _linear(self) -> tuple[np.ndarray, np.ndarray]:
         """Return weights (outputs × features) and intercepts (outputs) of a linear model for the original features."""
         check_is_fitted(self)
-        if len(self.params_) > 1:
-            raise AttributeError("coef_ and intercept_ exist for linear models only, with hidden=()")
-        weights = np.asarray(self.params_[0]["w"], dtype=float) / self._scaler.scale_[:, None]
-        return weights.T, np.asarray(self.params_[0]["b"], dtype=float) - self._scaler.mean_ @ weights
+        linear = () if self.score_ is None else self.score_.estimators
+        if len(self.params_) > 1 or any(not hasattr(one, "coef_") for one in linear) or len(linear) > 1:
+            raise AttributeError("coef_ and intercept_ exist for linear models only: hidden=() and estimator='linear'")
+        weights, intercepts = (np.asarray(self.params_[0][name], dtype=float) for name in "wb")
+        for one in linear:
+            coefficients = np.atleast_2d(one.coef_)
+            weights, intercepts = coefficients.T @ weights, np.atleast_1d(one.intercept_) @ weights + intercepts
+        weights = weights / self._scaler.scale_[:, None]
+        return weights.T, intercepts - self._scaler.mean_ @ weights
 
 
 class BoundedClassifier(ClassifierMixin, FederatedEstimator):
@@ -227,7 +265,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         return self
 
     def decision_function(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
-        """Return the log odds of the positive class, shape (rows,); with more than two classes, rows × classes.
+        """Return the log odds of the positive class minus those of ``threshold_``; of several classes, rows × classes.
 
         Args:
             X: Features, as in ``fit``.
@@ -245,11 +283,12 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         """
         values = self.decision_function(X)
         if values.ndim == 1:
-            values = np.stack([np.zeros_like(values), values], axis=1)
+            odds = values + (0.0 if self.threshold_ is None else logit(self.threshold_))
+            values = np.stack([np.zeros_like(odds), odds], axis=1)
         return np.asarray(softmax(values, axis=1))
 
     def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
-        """Return the most likely class of each row.
+        """Return the class of each row: of two, the positive one if its probability is above ``threshold_``.
 
         Args:
             X: Features, as in ``fit``.

@@ -27,6 +27,14 @@ def to_categories(values: pd.Series) -> pd.Series:
     return values.astype(str).astype(object)
 
 
+def mark_categories(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return the table with these columns as text of dtype "category", which ``fit_column`` encodes as categories."""
+    if unknown := [repr(name) for name in names if name not in table.columns]:
+        raise ValueError(f"data.categories must name columns of the table, but {', '.join(unknown)} is not one")
+    columns = {name: to_categories(table[name]).where(table[name].notna()).astype("category") for name in names}
+    return table.assign(**columns)
+
+
 @dataclass(frozen=True)
 class Numeric:
     """A standardised column of numbers. An empty cell is replaced by the mean."""
@@ -176,6 +184,8 @@ Column = Numeric | Categorical | DateParts
 
 def fit_column(values: pd.Series, whole: pd.Series) -> Column:
     """Fit the encoding of a column to the training rows ``values``; all rows, ``whole``, determine its kind."""
+    if isinstance(whole.dtype, pd.CategoricalDtype):
+        return Categorical.fit(values)
     parsed = parse_datetimes(whole)
     if parsed is not None and values.notna().any():
         return DateParts.fit(values, parsed.order or "dmy")

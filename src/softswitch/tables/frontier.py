@@ -18,7 +18,8 @@ from softswitch.certification.certify import row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
-from softswitch.engine.frontier import Measure, check_bounds, frontier
+from softswitch.engine.certified import Certified
+from softswitch.engine.frontier import Measure, build_frontier, check_bounds, frontier
 from softswitch.methods.automatic import as_method
 from softswitch.problem.networks import Network, apply_network
 from softswitch.problem.ranges import endpoints
@@ -28,11 +29,18 @@ from softswitch.results.folder import CONFIG, write_result
 from softswitch.results.frontier import Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
 from softswitch.tables.labels import Label, NumberLabel
-from softswitch.tables.metrics import client_metrics
-from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table
-from softswitch.tables.settings import Config, read_config, write_config
-from softswitch.tables.training import count_earlier_certificates, describe_origin, describe_task, solve_options
+from softswitch.tables.metrics import assess_model
+from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table, uses_score
+from softswitch.tables.settings import Config, read_config, replace_auto, write_config
+from softswitch.tables.thresholds import ScoredModel, fit_score
+from softswitch.tables.training import (
+    count_earlier_certificates,
+    describe_origin,
+    describe_task,
+    solve_options,
+    with_score,
+    write_encoding,
+)
 
 MULTIPLES = (4.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25)  # default bounds as multiples of the bound in the settings
 CERTIFIABLE_MULTIPLES = (2.0, 1.2)  # further ones, of the smallest certifiable bound, if no other is certifiable
@@ -83,25 +91,29 @@ def train_frontier(
 
     about = describe_origin(config, table)
     folder = run_folder.create_folder(base / config.run.folder, f"{path.stem}-frontier")
-    options = solve_options(config, progress=progress, held_out=split.validation)
-    options |= {
-        "move": table.label.move,
-        "confidence": config.run.confidence,
-        "measures": _measures(table.label),
-        "watch": report_point,
-    }
-    method = as_method(fill_alpha(build_method(config), len(table.train)))
+    scored: list[ScoredModel] = []
     try:
-        curve = replace(frontier(table.problem, split, bounds, method, **options), requested=config.task.bound)
+        if uses_score(config):
+            curve = _frontier_of_scores(config, table, bounds, scored, report_point)
+        else:
+            options = solve_options(config, progress=progress, held_out=split.validation)
+            options |= {"confidence": config.run.confidence, "measures": _measures(table.label), "watch": report_point}
+            method = as_method(fill_alpha(build_method(config), len(table.train)))
+            curve = frontier(table.problem, split, bounds, method, move=table.label.move, **options)
     except BaseException:
         folder.rmdir()
         raise
+    curve = replace(curve, requested=config.task.bound)
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
         message = describe_certification(point.certificate)
         verdict = {"certified": point.outcome.is_certified, "message": message}
-        _write_model(folder / bound_folder(point.bound), point, config, table, about | {"certification": verdict | aim})
+        shift = next(
+            (one for one in scored if point.result is not None and one.result.params is point.result.params), None
+        )
+        entries = about | {"certification": verdict | aim}
+        _write_model(folder / bound_folder(point.bound), point, config, table, entries, shift)
     details = {
         "settings": str(path.resolve()),
         "earlier_certificates": earlier,
@@ -109,6 +121,38 @@ def train_frontier(
     }
     run_folder.write_frontier(folder, curve, about | details)
     return folder, curve, earlier
+
+
+def _frontier_of_scores(
+    config: Config,
+    table: PreparedTable,
+    bounds: Sequence[float],
+    scored: list[ScoredModel],
+    watch: Callable[[FrontierPoint], None],
+) -> Frontier:
+    """Return the frontier of the thresholds of one score, and append the models of the bounds to ``scored``."""
+    kind, model, label = config.task.kind, config.model, table.label
+    seed = config.run.seed
+    fitted = fit_score(kind, label, table.learning, bound=config.task.bound, score=model.score, seed=seed)
+
+    def train(bound: float, confidence: float) -> Certified:
+        options: dict[str, Any] = {"thresholds": model.thresholds, "confidence": confidence}
+        options |= {name: replace_auto(getattr(config.task, name)) for name in ("loss", "quantile")}
+        shift = fitted.choose_shift(kind, bound, table.held_out, **options)
+        scored.append(shift)
+        assert shift.calibration is not None
+        limits = certifiability(shift.problem, shift.calibration, bound, confidence)
+        result = shift.result
+        return Certified(result, shift.certificate, limits, shift.models, shift.passed, result.selected, result.params)
+
+    first = fitted.choose_shift(kind, bounds[0], table.held_out, select=False)
+    assert first.calibration is not None
+    split = DataSplit(first.learning, first.learning, first.calibration)
+    constants = partial(label.constant, first.problem.start)
+    options: dict[str, Any] = {"confidence": config.run.confidence, "measures": _measures(label), "watch": watch}
+    return build_frontier(
+        first.problem, split, bounds, train, move=lambda params, scale, offset: constants(offset), **options
+    )
 
 
 def bound_folder(bound: float) -> str:
@@ -155,15 +199,24 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
 
 
 def _write_model(
-    folder: Path, point: FrontierPoint, config: Config, table: PreparedTable, about: dict[str, Any]
+    folder: Path,
+    point: FrontierPoint,
+    config: Config,
+    table: PreparedTable,
+    about: dict[str, Any],
+    scored: ScoredModel | None,
 ) -> None:
     """Write the model of a bound, with baselines and client metrics, as a run folder."""
     assert point.result is not None
     folder.mkdir(parents=True, exist_ok=True)
-    config = replace(config, task=replace(config.task, bound=point.bound))
+    config, result = replace(config, task=replace(config.task, bound=point.bound)), point.result
     write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
-    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
-    options: dict[str, Any] = {"constants": partial(table.label.constant, table.problem.start), "cost": table.cost}
-    result = add_baselines(point.result, table.problem, table.train, unconstrained=False, **options)
-    about, columns = about | describe_task(config, table.label), client_metrics(table, result)
-    write_result(folder, result, about=about, clients=columns, certificate=point.certificate)
+    write_encoding(folder, config, table, scored)
+    if scored is None:
+        options: dict[str, Any] = {"constants": partial(table.label.constant, table.problem.start), "cost": table.cost}
+        result = add_baselines(result, table.problem, table.train, unconstrained=False, **options)
+    else:
+        table = with_score(table, scored)
+    assessed = assess_model(config, table, result, threshold=None if scored is None else scored.threshold)
+    about = about | describe_task(config, table.label) | assessed.about
+    write_result(folder, assessed.result, about=about, clients=assessed.columns, certificate=point.certificate)

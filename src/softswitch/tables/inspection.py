@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +15,16 @@ import pandas as pd
 from softswitch.problem.choices import BINARY, MULTICLASS
 from softswitch.problem.choices import NUMBER as NUMBER_LABEL
 from softswitch.support.checks import check_choice
-from softswitch.tables.cells import is_text, parse_cells, parse_datetimes
+from softswitch.tables.cells import is_text, parse_cells, parse_datetimes, same_value
 from softswitch.tables.features import MAX_LEVELS, MIN_LEVEL_ROWS, to_categories
 
 _FILE = Path(__file__).with_name("hints.toml")
 _HINTS = {name: frozenset(text.split()) for name, text in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
-IDENTIFIER_HINTS, NAME_SUFFIXES = _HINTS["identifier"], _HINTS["suffix"]
+IDENTIFIER_HINTS, CODE_HINTS, NAME_SUFFIXES = _HINTS["identifier"], _HINTS["code"], _HINTS["suffix"]
 LABEL_HINTS, CLIENT_HINTS = (_HINTS["label"], _HINTS["weak_label"]), (_HINTS["client"], _HINTS["weak_client"])
 POSITIVE_VALUES, NEGATIVE_VALUES = _HINTS["positive"], _HINTS["negative"] | {"on time"}
 NUMBER, INTEGER, CATEGORY, TWO_VALUES, DATETIME = "number", "whole number", "category", "two values", "date or time"
+CODE = "category code"  # few distinct integers that are read as categories
 IDENTIFIER, CONSTANT, EMPTY = "identifier", "constant", "empty"
 UNUSABLE = (IDENTIFIER, CONSTANT, EMPTY)  # content types of columns that should be ignored
 IDENTIFIER_SHARE = 0.95  # smallest share of distinct values of a text column that is an identifier
@@ -31,7 +32,10 @@ MIN_ROWS = 20  # smallest number of non-empty cells from which identifiers and n
 NUMBERS_SHARE = 0.9  # smallest share of numbers in a numeric column that was read as text
 MAX_NON_NUMERIC = 3  # largest number of distinct non-numeric cells of such a column
 MAX_CODES = 10  # largest number of distinct integers that are taken as codes of classes
-LEAKAGE = 0.99  # a column with a larger association is most likely a copy of the label, or known only after it
+MAX_CATEGORY_CODES = 100  # largest number of distinct integers that are read as categories because of their name
+MIN_CODE_ROWS = 10  # smallest mean number of rows of such an integer
+CONSTANT_SHARE = 0.99  # smallest share of rows with their client's most frequent value in a column of the client
+LEAKAGE = 0.98  # a column with a larger association may be a copy of the label, or known only after it
 MAX_SAMPLE = 20_000  # largest number of rows from which an association is computed; others are not used
 MIN_CLASS_ROWS = 10  # smallest number of rows of each class for an association
 MEASURES = {BINARY: "AUC", MULTICLASS: "mean recall", NUMBER_LABEL: "rank correlation"}  # associations by label type
@@ -58,6 +62,16 @@ def split_name(name: str) -> list[str]:
     return [word.lower() for word in re.split(r"[\W_]+", separated) if word]
 
 
+def unit_words(name: str) -> list[str]:
+    """Return the words of a column's name with clients' nouns separated: "hospitals121" gives ["hospital"]."""
+    words: list[str] = []
+    for word in split_name(name):
+        stem, suffix = re.fullmatch(r"(.*?)(id|code|nr|no|num|s?[0-9]+)?", word).groups()  # type: ignore[union-attr]
+        is_unit = suffix and any(stem in nouns for nouns in CLIENT_HINTS)
+        words += [stem, *([] if suffix[-1].isdigit() else [suffix])] if is_unit else [word]
+    return words
+
+
 def inspect_column(values: pd.Series) -> ColumnSummary:
     """Summarise a column from its values and its name."""
     name, filled = str(values.name), values.dropna()
@@ -67,6 +81,8 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
     if distinct == 1 and empty == 0:
         return ColumnSummary(name, CONSTANT, empty, distinct, f"{plain_value(filled.iloc[0])!r} in every row")
     content, remark = _content(values, filled, distinct)
+    if content == INTEGER and _is_category_code(name, len(filled), distinct):
+        content = CODE
     reason = _identifier_reason(name, filled, distinct, content)
     if reason is not None:
         return ColumnSummary(name, IDENTIFIER, empty, distinct, reason)
@@ -89,6 +105,12 @@ def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, 
     return INTEGER if (filled % 1 == 0).all() else NUMBER, None
 
 
+def _is_category_code(name: str, rows: int, distinct: int) -> bool:
+    """Return whether a column of integers is one of category codes: by its name, and because it has few values."""
+    is_named = (unit_words(name) or [""])[-1] in CODE_HINTS
+    return is_named and distinct <= MAX_CATEGORY_CODES and rows >= MIN_CODE_ROWS * distinct
+
+
 def non_numeric_cells(values: pd.Series) -> list[str]:
     """Return the rare strings in a text column that otherwise holds numbers or dates; an empty list for others."""
     if not is_text(values):
@@ -105,7 +127,7 @@ def non_numeric_cells(values: pd.Series) -> list[str]:
 def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str) -> str | None:
     """Return the reason why a column is an identifier, as text; None if it is not."""
     share = distinct / len(filled)
-    is_named = name == "Unnamed: 0" or (split_name(name) or [""])[-1] in IDENTIFIER_HINTS
+    is_named = name == "Unnamed: 0" or (unit_words(name) or [""])[-1] in IDENTIFIER_HINTS
     named = f"named as an identifier, with {distinct:,} values"
     if content == CATEGORY:
         if len(filled) >= MIN_ROWS and share >= IDENTIFIER_SHARE:
@@ -113,10 +135,11 @@ def _identifier_reason(name: str, filled: pd.Series, distinct: int, content: str
         if distinct > MAX_LEVELS and to_categories(filled).value_counts().iloc[0] < MIN_LEVEL_ROWS:
             return f"{distinct:,} distinct values, none in {MIN_LEVEL_ROWS} rows"
         return named if is_named and distinct > MAX_LEVELS else None
-    if content == INTEGER and len(filled) >= MIN_ROWS:
+    if content in (INTEGER, CODE) and len(filled) >= MIN_ROWS:
         if share == 1 and (filled.is_monotonic_increasing or np.ptp(filled.to_numpy(float)) < 1.5 * len(filled)):
             return "a row counter"
-        return named if is_named and distinct > MAX_CODES else None
+        is_unit = content == INTEGER or len(split_name(name)) == 1 or _unit_points(name) > 0
+        return named if is_named and is_unit and distinct > MAX_CODES else None
     return None
 
 
@@ -169,21 +192,30 @@ def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
 
 
 def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
-    """Return the columns that may identify the client, the most likely first; ``rows`` is the number of rows."""
-    candidates = []
+    """Return the columns that may identify the client, the most likely first; ``rows`` is the number of rows.
+
+    Of columns with the same noun and number of values, such as "hospital" and "hospital_id", only one is a candidate.
+    """
+    candidates: dict[tuple[str, int], Candidate] = {}
     for one in summaries:
         is_identifier = one.reason is not None and one.reason.startswith("named as")
-        is_usable = one.content in (CATEGORY, INTEGER, TWO_VALUES) or is_identifier
+        is_usable = one.content in (CATEGORY, INTEGER, CODE, TWO_VALUES) or is_identifier
         if one.name == label or not is_usable or one.values < 2 or one.values * MIN_CLIENT_ROWS > rows:
             continue
-        points = _name_points(one.name, CLIENT_HINTS)
+        points = _name_points(one.name, CLIENT_HINTS) or max(0.0, _unit_points(one.name) - 1)
         why = ["its name"] * (points > 0) + [f"{one.values:,} values with {rows / one.values:,.0f} rows on average"]
-        if one.content == TWO_VALUES or (one.content == INTEGER and not points):
+        if one.content == TWO_VALUES or (one.content in (INTEGER, CODE) and not points):
             points -= 1
         elif one.content == CATEGORY:
             points += 0.5
-        candidates.append(Candidate(one.name, points, ", ".join(why)))
-    return sorted(candidates, key=lambda candidate: -candidate.points)
+        candidate = Candidate(one.name, points, ", ".join(why))
+        noun = _noun(one.name) if _unit_points(one.name) else one.name
+        candidates[noun, one.values] = max(candidates.get((noun, one.values), candidate), candidate, key=_points)
+    return sorted(candidates.values(), key=_points, reverse=True)
+
+
+def _points(candidate: Candidate) -> float:
+    return candidate.points
 
 
 def clear_choice(candidates: Sequence[Candidate]) -> str | None:
@@ -191,6 +223,19 @@ def clear_choice(candidates: Sequence[Candidate]) -> str | None:
     best, second, *_ = *(candidate.points for candidate in candidates), 0.0, 0.0
     is_clear = any(best >= points and best - second >= lead for points, lead in CLEAR_CHOICES)
     return candidates[0].name if is_clear else None
+
+
+def _noun(name: str) -> str:
+    """Return the last word of a column's name without suffixes: "hospital" for "hospital_id" or "hospitalid"."""
+    words = unit_words(name)
+    while len(words) > 1 and words[-1] in NAME_SUFFIXES:
+        words.pop()
+    return words[-1] if words else name
+
+
+def _unit_points(name: str) -> float:
+    """Return the points of a column's name as that of a client, for names such as "hospitalid" or "region16" too."""
+    return _name_points(" ".join(unit_words(name)), CLIENT_HINTS)
 
 
 def _name_points(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> float:
@@ -211,6 +256,7 @@ class PositiveClass(NamedTuple):
     share: float  # its share of the rows, in [0, 1]
     other: Any  # the negative value
     why: str  # the reason, as text
+    is_guess: bool = False
 
 
 def positive_class(label: pd.Series) -> PositiveClass:
@@ -221,7 +267,7 @@ def positive_class(label: pd.Series) -> PositiveClass:
         for (one, share), (other, _) in ((frequent, rare), (rare, frequent)):
             if _is_positive(str(one).lower().strip(), str(other).lower().strip(), needs_both=needs_both):
                 return PositiveClass(one, share, other, f"{one} rather than {other}")
-    return PositiveClass(*rare, frequent[0], "the rarer value, a guess")
+    return PositiveClass(*rare, frequent[0], "the rarer value, a guess", True)
 
 
 def _is_positive(one: str, other: str, *, needs_both: bool) -> bool:
@@ -269,20 +315,107 @@ def _to_numbers(values: pd.Series) -> np.ndarray:
     return np.nan_to_num(np.clip(numbers, -1e30, 1e30), nan=-2e30)[:, None]
 
 
-def reasons_to_ignore(
-    table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str, label_type: str
-) -> dict[str, str]:
-    """Return the columns to ignore, each with its reason: unusable, or a near copy of the label."""
-    reasons = {}
+class UnitColumn(NamedTuple):
+    """A column that has the same value at all rows of a client, or whose values each belong to one client."""
+
+    name: str
+    reason: str | None  # reason to ignore the column if it is a code of clients or of other units; else None
+
+
+def unit_columns(table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str) -> list[UnitColumn]:
+    """Return the columns that are constant within clients, and codes of units within clients.
+
+    Codes are recognised by their names, or by one value per client. Other columns may be features of the clients.
+    """
+    owner, columns = pd.factorize(table[client])[0], []
     for one in summaries:
-        if one.name in (label, client):
+        if one.name in (label, client) or one.content in (DATETIME, CONSTANT, EMPTY):
             continue
-        if one.reason is not None:
-            reasons[one.name] = one.reason
-        elif (association := label_association(table[one.name], table[label], label_type)) > LEAKAGE:
-            measured = f"{MEASURES[label_type]} {association:.3f}"
-            reasons[one.name] = f"a near copy of {label} ({measured}); is it known when a prediction is needed?"
-    return reasons
+        codes, values = pd.factorize(table[one.name])
+        known = (owner >= 0) & (codes >= 0)
+        units, clients = (np.unique(array[known]).size for array in (codes, owner))
+        if clients * MIN_CLIENT_ROWS > known.sum() or min(units, clients) < 2:
+            continue
+        is_code = one.content in (INTEGER, CODE, TWO_VALUES, IDENTIFIER) and _are_integers(table[one.name], values)
+        if (distinct := _constant_values(owner[known], codes[known])) is not None:
+            columns.append(UnitColumn(one.name, _code_reason(one, values, distinct, clients, is_code=is_code)))
+        elif (
+            is_code
+            and _unit_points(one.name)
+            and units * MIN_CLIENT_ROWS <= known.sum()
+            and _constant_values(codes[known], owner[known]) is not None
+        ):
+            columns.append(UnitColumn(one.name, "a code of units within a client"))
+    return columns
+
+
+def _are_integers(column: pd.Series, values: Any) -> bool:
+    """Return whether the distinct ``values`` of a column are integers."""
+    if is_text(column) or pd.api.types.is_bool_dtype(column):
+        return False
+    numbers = np.asarray(values, float)
+    return bool((numbers == np.round(numbers)).all())
+
+
+def _constant_values(groups: np.ndarray, codes: np.ndarray) -> int | None:
+    """Return the number of distinct values of the groups if nearly all rows of a group have one; else None."""
+    width = int(codes.max()) + 1
+    pairs, counts = np.unique(groups.astype(np.int64) * width + codes, return_counts=True)
+    order = np.argsort(counts, kind="stable")  # the last pair of a group has its most frequent value
+    modes = dict(zip((pairs[order] // width).tolist(), order.tolist(), strict=True))
+    within, overall = counts[list(modes.values())].sum() / len(codes), np.bincount(codes).max() / len(codes)
+    is_constant = within >= CONSTANT_SHARE and 1 - within <= (1 - overall) / 10  # rare values are no evidence
+    distinct = len({int(pairs[i]) % width for i in modes.values()})
+    return distinct if is_constant and distinct > 1 else None
+
+
+def _code_reason(one: ColumnSummary, values: Any, distinct: int, clients: int, *, is_code: bool) -> str | None:
+    """Return the reason to ignore a column that is constant within clients if it is a code; else None."""
+    is_one_each = distinct == clients > 2
+    is_named = (unit_words(one.name) or [""])[-1] in IDENTIFIER_HINTS | {"code"} and 2 * distinct > clients
+    if one.content in (CATEGORY, IDENTIFIER) and not is_code:
+        return "a name of the client: the same at all its rows" if is_one_each else None
+    if not is_code:
+        return None
+    numbers = np.sort(np.asarray(values, float))
+    is_consecutive = numbers[0] in (0, 1) and numbers[-1] - numbers[0] == len(numbers) - 1
+    if _unit_points(one.name) or is_named or (is_one_each and is_consecutive):
+        kind = "the client" if distinct == clients else "a group of clients"
+        return f"a code of {kind}: the same at all rows of a client"
+    return None
+
+
+def reasons_to_ignore(summaries: Sequence[ColumnSummary], units: Sequence[UnitColumn], *roles: str) -> dict[str, str]:
+    """Return the columns to ignore, each with its reason: unusable, or a code of clients. ``roles``: label, client."""
+    reasons = {one.name: one.reason for one in summaries if one.reason is not None}
+    reasons |= {one.name: one.reason for one in units if one.reason is not None}
+    return {one.name: reasons[one.name] for one in summaries if one.name in reasons and one.name not in roles}
+
+
+def category_columns(
+    table: pd.DataFrame, summaries: Sequence[ColumnSummary], reasons: Mapping[str, str], unused: Sequence[str]
+) -> list[str]:
+    """Return the columns of numbers to read as categories: category codes, and kept ones that are codes of units.
+
+    ``reasons`` are those to ignore columns, and ``unused`` the columns that are not features.
+    """
+    codes = (INTEGER, IDENTIFIER, CODE)
+    return [
+        one.name
+        for one in summaries
+        if one.name not in unused
+        and (one.content == CODE or (one.name in reasons and one.content in codes and one.values <= MAX_LEVELS))
+        and not is_text(table[one.name])
+    ]
+
+
+def leakage_remarks(table: pd.DataFrame, names: Sequence[str], label: str, label_type: str) -> dict[str, str]:
+    """Return remarks on the columns ``names`` that predict the label almost alone; an empty dict if there is none."""
+    notes = {}
+    for name in names:
+        if (association := label_association(table[name], table[label], label_type)) > LEAKAGE:
+            notes[name] = f"predicts the label almost alone ({MEASURES[label_type]} {association:.3f})"
+    return notes
 
 
 def remarks(
@@ -304,6 +437,11 @@ def remarks(
 
 
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:
-    """Return the value of a column whose text is ``text``, or raise ValueError; ``flag`` is the option in the error."""
+    """Return the value of a column whose text is ``text``, or raise ValueError; ``flag`` is the option in the error.
+
+    A number may be written differently: "2.0" is the value 2.
+    """
     known = {str(plain): plain for plain in map(plain_value, pd.unique(values.dropna()))}
+    if text not in known:
+        text = next((key for key, plain in known.items() if same_value(plain, text)), text)
     return known[check_choice(f"{flag}, a value of {values.name!r},", text, sorted(known))]

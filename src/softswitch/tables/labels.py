@@ -15,6 +15,7 @@ from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import LabelScale, Network, predict_class, rescale_network
 from softswitch.problem.parameters import Move
 from softswitch.problem.rates import is_positive
+from softswitch.tables.cells import same_value
 
 MAX_CLASSES = 100  # largest number of classes of a label
 ClassValue = str | bool | int | float | None
@@ -180,7 +181,7 @@ def fit_binary_label(label: pd.Series, positive: Any = None) -> BinaryLabel:
         )
     if positive is None:
         return BinaryLabel(*values)
-    chosen = [value for value in values if value == positive or str(value) == str(positive)]
+    chosen = [value for value in values if value == positive] or [one for one in values if same_value(one, positive)]
     if len(chosen) != 1:
         raise ValueError(f"data.positive must be one of the label's values {values}, but is {positive!r}")
     return BinaryLabel(next(value for value in values if value is not chosen[0]), chosen[0])

@@ -1,27 +1,40 @@
-"""Metrics of a model at each client on held-out rows.
+"""Metrics of a model at each client on held-out rows, and what follows from them: usefulness, calibration, overfitting.
 
-They are plain estimates, without confidence limits. A metric is NaN at a client without rows that it applies to.
+The metrics are plain estimates, without confidence limits. A metric is NaN at a client without rows that it applies to.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.networks import Network, apply_network, scores
+from softswitch.problem.networks import Network, apply_network, row_loss, scores
 from softswitch.problem.rates import is_positive
-from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, find_baseline
+from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, compare_with_trivial, find_baseline
+from softswitch.results.diagnostics import diagnose_overfitting
 from softswitch.results.result import Result
-from softswitch.tables.labels import NumberLabel
+from softswitch.results.status import DiagnosticCode as Code
+from softswitch.results.usefulness import FALSE_ALARMS, MISSES, Usefulness
+from softswitch.tables.calibration import fit_recalibration, reliability_curve
+from softswitch.tables.constraints import KINDS, number_loss
+from softswitch.tables.labels import BinaryLabel, Label, NumberLabel
 from softswitch.tables.preparation import PreparedTable
+from softswitch.tables.settings import Config, TaskSection, replace_auto
+from softswitch.tables.usefulness import judge_mean, judge_rate
 
+ERROR_KINDS = ("error-rate", "class-miss-rate")  # kinds whose usefulness is judged by the share of wrong rows
+JUDGED = (Code.NO_BETTER_THAN_CONSTANT, Code.NO_BETTER_THAN_START, Code.OVERFITTED)  # replaced by ``assess_model``
+MAX_CURVES = 50  # with more clients, only the reliability curve of all rows is kept
+Rows = dict[Any, slice]  # the rows of each client
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of each row's y and score (rows × classes if several)
 
 
@@ -61,10 +74,15 @@ METRICS: dict[str, dict[str, Metric]] = {  # by label type and name
 BASELINES = {"constant": CONSTANT, "unconstrained": UNCONSTRAINED_WORST}  # by the prefix of their metrics' columns
 
 
-def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float]]:
+def client_metrics(table: PreparedTable, result: Result, threshold: float | None = None) -> dict[str, list[float]]:
     """Return columns of clients.csv by name, one value per client: numbers of rows, and metrics on held-out rows.
 
     There is a column ``{model}_{metric}`` for every model and metric; a client without held-out rows has NaN.
+
+    Args:
+        table: The prepared table.
+        result: The result, whose baselines are evaluated too.
+        threshold: Log odds above which a score is positive, if the model is one. Default: None.
     """
     names, held_out, label = table.train.names, table.held_out, table.label
     columns: dict[str, list[float]] = {"rows": table.train.sizes.tolist()}
@@ -76,21 +94,183 @@ def client_metrics(table: PreparedTable, result: Result) -> dict[str, list[float
         return columns
     baselines = {prefix: find_baseline(name, result.baselines) for prefix, name in BASELINES.items()}
     models = {"held_out": result.params} | {key: one.params for key, one in baselines.items() if one is not None}
-    y, ends = np.asarray(held_out.rows.columns["y"]), np.cumsum(held_out.sizes)
+    y, parts = np.asarray(held_out.rows.columns["y"]), client_rows(held_out)
+    if isinstance(label, BinaryLabel):
+        columns["positives_held_out"] = [int(np.sum(y[parts.get(name, slice(0))] == 1)) for name in names]
+        log_odds = predict_log_odds(result.params, held_out, threshold)
+        columns |= calibration_columns(y, log_odds, parts, names)
     y = label.mean + label.scale * y if isinstance(label, NumberLabel) else y
-    parts = {name: slice(end - size, end) for name, size, end in zip(held_out.names, held_out.sizes, ends, strict=True)}
     for model, params in models.items():
         if params is None:
             continue
-        outputs = apply_network(params, held_out.rows.columns["x"])
-        if label.type == NUMBER:
-            score = label.decode(outputs)
-        else:
-            score = np.asarray(outputs[:, 0] if label.type == BINARY else outputs)
+        outputs = predict_outputs(params, held_out)
+        score = label.decode(outputs) if label.type == NUMBER else outputs[:, 0] if label.type == BINARY else outputs
         for metric, function in METRICS[label.type].items():
             values = (function(y[parts[name]], score[parts[name]]) if name in parts else math.nan for name in names)
             columns[f"{model}_{metric}"] = list(values)
     return columns
+
+
+def client_rows(data: ClientData) -> Rows:
+    """Return the rows of each client by its label."""
+    ends = np.cumsum(data.sizes).tolist()
+    return {name: slice(end - size, end) for name, size, end in zip(data.names, data.sizes.tolist(), ends, strict=True)}
+
+
+def predict_outputs(params: Network, data: ClientData) -> np.ndarray:
+    """Return the outputs of a network for all rows, rows × outputs."""
+    return np.asarray(apply_network(params, jnp.asarray(data.rows.columns["x"])))
+
+
+def predict_log_odds(params: Network, data: ClientData, threshold: float | None = None) -> np.ndarray:
+    """Return the log odds of the positive class for all rows.
+
+    ``threshold`` is that of a score, which is the first feature; thresholds of single clients do not change log odds.
+    """
+    if threshold is None:
+        return predict_outputs(params, data)[:, 0].astype(float)
+    (layer,), score = params, np.asarray(data.rows.columns["x"], dtype=float)[:, 0]
+    return np.asarray(score * float(layer["w"][0, 0]) + float(layer["b"][0]) + threshold)
+
+
+def calibration_columns(y: np.ndarray, log_odds: np.ndarray, parts: Rows, names: Any) -> dict[str, list[float]]:
+    """Return expected number of events, slope and intercept of the recalibration at each client, as columns."""
+    probability, empty = expit(log_odds), slice(0)
+    fits = [fit_recalibration(y[parts.get(name, empty)], log_odds[parts.get(name, empty)]) for name in names]
+    expected = [float(probability[parts.get(name, empty)].sum()) for name in names]
+    intercepts, slopes = ([fit[i] for fit in fits] for i in range(2))
+    return {"expected_events": expected, "calibration_slope": slopes, "calibration_intercept": intercepts}
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """What held-out rows show about a model, in addition to its certificate.
+
+    Attributes:
+        result: The result, with the diagnostics that follow.
+        columns: Columns of clients.csv, as of ``client_metrics``.
+        usefulness: The comparison with the best constant prediction; None without rows to compare on.
+        about: Entries of run.json: usefulness, reliability curves and the names of the classes.
+    """
+
+    result: Result
+    columns: dict[str, list[float]]
+    usefulness: Usefulness | None
+    about: dict[str, Any]
+
+    @property
+    def is_useful(self) -> bool | None:
+        """Whether the model is better than a constant prediction; None if unknown."""
+        return None if self.usefulness is None else self.usefulness.is_useful
+
+
+def assess_model(config: Config, table: PreparedTable, result: Result, *, threshold: float | None = None) -> Assessment:
+    """Compute metrics, usefulness and calibration of a model on held-out rows, and diagnose overfitting.
+
+    Without held-out rows the model is compared with the constant on its training rows, and nothing else is computed.
+
+    Args:
+        config: The settings.
+        table: The prepared table.
+        result: The result, with its baselines.
+        threshold: Log odds above which a score is positive, if the model is one. Default: None.
+    """
+    task, label, held_out = config.task, table.label, table.held_out
+    rows = table.train if held_out is None else held_out
+    usefulness = judge_usefulness(task, label, result, rows, config.data.label)
+    usefulness = usefulness and replace(usefulness, is_held_out=held_out is not None)
+    about: dict[str, Any] = {"usefulness": usefulness and usefulness.to_dict()}
+    new = compare_with_trivial(result.as_baseline, result.baselines, usefulness)
+    if isinstance(label, BinaryLabel):
+        about["classes"] = {side: f"{config.data.label} = {getattr(label, side)}" for side in ("negative", "positive")}
+    if held_out is not None:
+        training, others = (row_errors(task, label, data, result.params) for data in (table.train, held_out))
+        for metric in training:
+            bound = task.bound if metric == KINDS[task.kind].description.constraint else None
+            new += diagnose_overfitting(metric, training[metric], others[metric], bound=bound)
+        if isinstance(label, BinaryLabel):
+            about["reliability"] = reliability_curves(held_out, result.params, threshold)
+    kept = [one for one in result.diagnostics if one.code not in JUDGED]
+    result = replace(result, diagnostics=(*kept, *new))
+    return Assessment(result, client_metrics(table, result, threshold), usefulness, about)
+
+
+def reliability_curves(data: ClientData, params: Network, threshold: float | None) -> dict[str, Any]:
+    """Return the reliability curve of all rows ("all") and of each client ("clients"), if there are not too many."""
+    y, parts = np.asarray(data.rows.columns["y"]), client_rows(data)
+    probability = expit(predict_log_odds(params, data, threshold))
+    shown = parts if len(parts) <= MAX_CURVES else {}
+    curves = {str(name): reliability_curve(y[part], probability[part]) for name, part in shown.items()}
+    return {"all": reliability_curve(y, probability), "clients": curves}
+
+
+def row_errors(task: TaskSection, label: Label, data: ClientData, params: Network) -> dict[str, dict[Any, np.ndarray]]:
+    """Return the metrics on which training and held-out rows are compared: by name and client, the value of each row.
+
+    They are the miss rate and the false-alarm rate for a constraint on one of them, else the error rate if the
+    constraint is one, else the loss.
+    """
+    parts, y, outputs = client_rows(data), np.asarray(data.rows.columns["y"]), predict_outputs(params, data)
+    if KINDS[task.kind].description.cost is not None:
+        positive = outputs[:, 0] > 0
+        missed = {name: ~positive[part][y[part] == 1] for name, part in parts.items()}
+        return {"miss rate": missed, "false-alarm rate": {n: positive[p][y[p] != 1] for n, p in parts.items()}}
+    is_error = task.kind in ERROR_KINDS
+    values = wrong_rows(y, outputs) if is_error else row_losses(task, label, y, outputs)
+    return {"error rate" if is_error else "loss": {name: values[part] for name, part in parts.items()}}
+
+
+def wrong_rows(y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Return which rows are classified wrongly by the outputs, rows × outputs."""
+    predicted = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(axis=1)
+    return np.asarray(predicted != y)
+
+
+def row_losses(task: TaskSection, label: Label, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Return the loss of each row: the log loss of two classes, or the loss of a number in the label's unit."""
+    if not isinstance(label, NumberLabel):
+        return np.logaddexp(0, np.where(y == 1, -1, 1) * outputs[:, 0].astype(float))
+    loss, quantile = number_loss(task.kind, replace_auto(task.loss), replace_auto(task.quantile), task.bound)
+    return np.asarray(row_loss(loss, quantile)(jnp.asarray(label.decode(outputs) - (label.mean + label.scale * y))))
+
+
+def judge_usefulness(
+    task: TaskSection, label: Label, result: Result, data: ClientData, name: str = "label"
+) -> Usefulness | None:
+    """Compare the model of a result with the best constant prediction on rows; None if that is not possible.
+
+    Bounds on misses and on false alarms are judged by the other rate at the worst client, where the constant has 100%;
+    bounds on errors by the error rate, compared with the most frequent class; all others by the loss, compared with the
+    baseline of a constant prediction.
+
+    Args:
+        task: The kind of constraint, its bound and the loss.
+        label: The fitted label.
+        result: The result, with its baselines.
+        data: The rows.
+        name: Name of the label's column, for the description. Default: "label".
+    """
+    cost, constant = KINDS[task.kind].description.cost, find_baseline(CONSTANT, result.baselines)
+    if cost is not None:
+        condition, prediction = label.classes if cost == FALSE_ALARMS else label.classes[::-1]
+        words: dict[str, Any] = {"condition": f"{name} = {condition}", "prediction": f"{name} = {prediction}"}
+        column = "miss rate" if cost == MISSES else "false-alarm rate"
+        if constant is not None and constant.params is not None:
+            rates = row_errors(task, label, data, constant.params)[column].values()
+            if not all(rows.all() for rows in rates):  # a loose bound on a loss, which F compares better
+                return None
+        return judge_rate(cost, row_errors(task, label, data, result.params)[column], **words)
+    if constant is None or constant.params is None:
+        return None
+    (metric, values), y = next(iter(row_errors(task, label, data, result.params).items())), data.rows.columns["y"]
+    if task.kind in ERROR_KINDS:
+        most_frequent = int(np.bincount(np.asarray(y, int)).argmax())
+        prediction, wrong = f"{name} = {label.classes[most_frequent]}", np.asarray(y) != most_frequent
+        constant_values = {client: wrong[part] for client, part in client_rows(data).items()}
+    else:
+        prediction, constant_values = "", row_errors(task, label, data, constant.params)[metric]
+    known: dict[str, Any] = {"constant_is_feasible": constant.feasible, "prediction": prediction}
+    return judge_mean(metric.replace(" ", "_"), values, constant_values, **known)
 
 
 def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:

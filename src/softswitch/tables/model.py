@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +16,15 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter
 
+from softswitch.problem.choices import BINARY
 from softswitch.problem.networks import Network, apply_network
 from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import unflatten_by_path
 from softswitch.support.files import read_json, wrap_read_errors, write_json
-from softswitch.tables.features import Encoding
+from softswitch.tables.features import Encoding, to_categories
 from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
+from softswitch.tables.scores import SCORE_FILE, Score
+from softswitch.tables.thresholds import add_indicators
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class ModelFile:
     label_values: BinaryLabel | MulticlassLabel | NumberLabel
     hidden: tuple[int, ...]  # widths of the hidden layers
     encoding: Encoding
+    client: str = ""  # name of the column of clients; only used with thresholds per client
+    clients: tuple[str, ...] = ()  # clients with a threshold of their own; empty: all share one
+    threshold: float | None = None  # log odds above which a row is positive; None: 0, or not two classes
+    has_score: bool = False  # whether the features go through the score in the run folder
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,19 +50,39 @@ class Model:
 
     Attributes:
         run: The run that trained the model.
-        encoding: Encoding of the columns as features.
-        label: Name of the column that the model predicts.
-        label_values: The fitted label: its classes, or mean and scale of a number.
+        file: How the model reads a table: label, encoding of the columns, threshold.
         params: Parameters of the network, one dict of weights and biases per layer.
+        score: The score whose outputs are the features of the network; None if these are the encoded columns.
         allow_uncertified: Whether to predict even if certification failed. Default: False.
     """
 
     run: Run
-    encoding: Encoding
-    label: str
-    label_values: Label
+    file: ModelFile
     params: Network
+    score: Score | None = None
     allow_uncertified: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name of the column that the model predicts."""
+        return self.file.label
+
+    @property
+    def label_values(self) -> Label:
+        """The fitted label: its classes, or mean and scale of a number."""
+        return self.file.label_values
+
+    @property
+    def encoding(self) -> Encoding:
+        """Encoding of the columns as features."""
+        return self.file.encoding
+
+    @property
+    def threshold(self) -> float | None:
+        """Probability above which a row is predicted positive, at clients that share it; None without two classes."""
+        if self.label_values.type != BINARY:
+            return None
+        return 1 / (1 + math.exp(-(self.file.threshold or 0.0)))
 
     @property
     def is_usable(self) -> bool:
@@ -69,7 +97,7 @@ class Model:
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
         """Return the probability of the positive class, shape (rows,); with more than two classes, rows × classes."""
-        columns = list(self.label_values.probabilities(self._outputs(table)).values())
+        columns = list(self.label_values.probabilities(self._scores(table)).values())
         if not columns:
             raise ValueError(f"{self.label!r} is a number, which has no probability; use predict")
         return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
@@ -80,8 +108,7 @@ class Model:
 
     def columns(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """Return the predictions and probabilities by column name, such as "LABEL_predicted"."""
-        values = self._outputs(table)
-        probabilities = self.label_values.probabilities(values)
+        values, probabilities = self._outputs(table), self.label_values.probabilities(self._scores(table))
         columns = {f"{self.label}_{suffix}": column for suffix, column in probabilities.items()}
         return columns | {f"{self.label}_predicted": self.label_values.decode(values)}
 
@@ -90,12 +117,33 @@ class Model:
             message = f"{self.run.folder} has no certified model. {self.run.about['certification']['message']}"
             hint = "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
             raise ValueError(f"{message} To predict anyway, use {hint}")
-        return apply_network(self.params, jnp.asarray(self.encoding.encode(table)))
+        features = self.encoding.encode(table)
+        if self.score is not None:
+            owner = self._owners(table) if self.file.clients else ()
+            features = add_indicators(self.score.outputs(features), owner, self.file.clients)
+        return apply_network(self.params, jnp.asarray(features))
+
+    def _owners(self, table: pd.DataFrame) -> list[str]:
+        """Return the client of each row; without a column of clients, one that shares the threshold."""
+        if self.file.client not in table.columns:
+            return [""] * len(table)
+        return list(to_categories(table[self.file.client]))
+
+    def _scores(self, table: pd.DataFrame) -> Any:
+        """Return log odds, before thresholds are subtracted, log probabilities or predictions: rows × outputs."""
+        if self.score is None or self.label_values.type != BINARY:
+            return self._outputs(table)
+        shared = replace(
+            self, file=replace(self.file, clients=()), params=[{**self.params[0], "w": self.params[0]["w"][:1]}]
+        )
+        return shared._outputs(table) + (self.file.threshold or 0.0)
 
 
-def write_encoding(folder: Path, encoding: Encoding, label: str, label_values: Any, hidden: tuple[int, ...]) -> None:
-    """Write encoding.json of a run folder: feature encoding, label column and values, widths of the hidden layers."""
-    write_json(folder / ENCODING, asdict(ModelFile(label, label_values, hidden, encoding)))
+def write_model(folder: Path, file: ModelFile, score: Score | None = None) -> None:
+    """Write how a model reads a table to a run folder, encoding.json, and the model's score if it has one."""
+    if score is not None:
+        score.save(folder)
+    write_json(folder / ENCODING, asdict(replace(file, has_score=score is not None)))
 
 
 def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
@@ -112,10 +160,14 @@ def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:
     content = read_json(run.folder / ENCODING)
     with wrap_read_errors(run.folder / ENCODING):
         stored: ModelFile = TypeAdapter(ModelFile).validate_json(json.dumps(content))
-        features = len(stored.encoding.features)
+        features, score = len(stored.encoding.features), None
+    if stored.has_score:
+        features = stored.label_values.outputs + len(stored.clients)
+        with wrap_read_errors(run.folder / SCORE_FILE):
+            score = Score.load(run.folder, stored.label_values.type, len(stored.label_values.classes))
     with wrap_read_errors(run.folder / PARAMS):
         params = _network(run.params, features, stored.hidden, stored.label_values)
-    return Model(run, stored.encoding, stored.label, stored.label_values, params, allow_uncertified)
+    return Model(run, stored, params, score, allow_uncertified)
 
 
 def _network(arrays: Mapping[str, np.ndarray], features: int, hidden: tuple[int, ...], label: Label) -> Network:

@@ -22,10 +22,19 @@ from softswitch.methods.memory import Memory
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem
-from softswitch.tables.features import Encoding
+from softswitch.tables.features import Encoding, mark_categories
 from softswitch.tables.labels import Label, NumberLabel, fit_label
 from softswitch.tables.private import declared_encoding, declared_label
-from softswitch.tables.settings import AIMS, AUTO, Config, DataSection, replace_auto
+from softswitch.tables.settings import (
+    AIMS,
+    AUTO,
+    Config,
+    DataSection,
+    MethodSection,
+    ModelSection,
+    RunSection,
+    replace_auto,
+)
 from softswitch.tables.table import find_column, match_value, read_table
 
 CERTIFIED = AIMS[0]  # the value of run.aim that requests certification
@@ -46,6 +55,17 @@ class PreparedTable:
     fingerprint: str  # SHA-256 digest of the file, as hexadecimal text
     cost: Callable[..., Any] | None  # rate that a tighter bound increases; None if there is none
     dropped: int  # number of rows dropped because their label, client or group is empty
+
+    @property
+    def learning(self) -> ClientData:
+        """The training and the validation rows together."""
+        if self.validation is None:
+            return self.train
+        parts = (self.train, self.validation)
+        arrays = [{name: np.asarray(column) for name, column in part.rows.columns.items()} for part in parts]
+        columns = {name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]}
+        owner = np.concatenate([np.repeat(list(part.names), part.sizes) for part in parts])
+        return ClientData.from_arrays(columns, owner)
 
     @property
     def split(self) -> DataSplit | None:
@@ -112,6 +132,7 @@ def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
         values = complete[name]
         if values.isna().sum() < table[name].isna().sum() and pd.api.types.is_float_dtype(values):
             complete[name] = values.astype(int) if (values % 1 == 0).all() else values
+    complete = mark_categories(complete, [name for name in data.categories if name not in needed])
     return complete, len(table) - len(complete)
 
 
@@ -150,6 +171,25 @@ def build_method(config: Config) -> Method:
     if section.name == "primal-dual":
         return methods.PrimalDual(multiplier=section.multiplier, dual_step_size=section.dual_step_size, **common)
     return {"average": methods.AverageSGM, "hard": methods.HardSGM}[section.name](**common)
+
+
+def uses_score(config: Config) -> bool:
+    """Return whether the model is a score with a threshold, rather than trained in rounds with the constraint.
+
+    That is the default for bounded rates. A network, settings of the method or of sampling, regret and privacy need
+    rounds.
+    """
+    run, default = config.run, RunSection()
+    in_rounds = config.model.hidden or config.task.regret or config.privacy.epsilon is not None
+    names = ("rounds", "local_steps", "participation", "batch_size", "value_batch_size", "average_last", "answer")
+    is_plain = config.method == MethodSection() and all(getattr(run, name) == getattr(default, name) for name in names)
+    if KINDS[config.task.kind].path is not None and is_plain and not in_rounds:
+        return True
+    for name in ("score", "thresholds"):
+        if getattr(config.model, name) != getattr(ModelSection(), name):
+            reason = "needs a bounded rate, no hidden layers, and default settings of the method and of sampling"
+            raise ValueError(f"model.{name} = {getattr(config.model, name)!r} {reason}")
+    return False
 
 
 def fill_alpha(method: Method, clients: int) -> Method:

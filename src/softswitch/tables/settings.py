@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from softswitch.problem.choices import ANSWERS, CRITERIA, LOSSES
+from softswitch.problem.choices import ANSWERS, CRITERIA, LOSSES, SCORES, THRESHOLDS
 from softswitch.support.checks import closest_match
 from softswitch.tables.constraints import KINDS
 
@@ -48,6 +48,7 @@ class DataSection:
     positive: str | int | float | bool | None = setting("Positive value of two classes. Default: the larger.", None)
     label_range: tuple[float, ...] = setting("Range of a numeric label, if known: then certificates are exact.", ())
     ignore: tuple[str, ...] = setting("Columns to ignore.", ())
+    categories: tuple[str, ...] = setting("Columns of numbers that are read as categories, such as codes.", ())
     held_out: float = setting("Share of each client's rows to hold out for the certificate.", 0.25)
     validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
     empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
@@ -73,7 +74,11 @@ class TaskSection:
 class ModelSection:
     """The architecture of the model."""
 
-    hidden: tuple[int, ...] = setting("Widths of hidden layers; empty: a linear model, logistic for classes.", ())
+    hidden: tuple[int, ...] = setting("Widths of hidden layers; empty: no network.", ())
+    score: Annotated[str, OneOf(SCORES)] = setting(
+        "Score of a bounded rate, without hidden layers; auto: the mean of a linear model and gradient boosting.", AUTO
+    )
+    thresholds: Annotated[str, OneOf(THRESHOLDS)] = setting("Thresholds of misses or false alarms.", THRESHOLDS[0])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from softswitch.support.text import escape_cell, unescape_cell
 from softswitch.tables import text_file
-from softswitch.tables.cells import EMPTY, is_text, parse_cells
+from softswitch.tables.cells import EMPTY, is_text, parse_cells, same_value
 from softswitch.tables.text_file import COMPRESSED, COMPRESSION_ERRORS, TextFormat, detect_format, first_rows
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")  # suffixes of table files
@@ -139,11 +139,14 @@ def find_column(table: pd.DataFrame, name: str, setting: str) -> pd.Series:
 def match_value(values: pd.Series, value: Any, setting: str) -> np.ndarray:
     """Return a mask of the rows that hold a value; raise ValueError if none or all do.
 
-    If no row matches directly, values are compared as text, because text files have no types.
+    If no row matches directly, values are compared as text, because text files have no types, and then as numbers: 2
+    matches 2.0.
     """
     matches = values == value
     if not matches.any():
         matches = values.astype(str) == str(value)
+    if not matches.any():
+        matches = values.isin([known for known in pd.unique(values.dropna()) if same_value(known, value)])
     if not matches.any() or matches.all():
         examples = ", ".join(map(repr, pd.unique(values)[:8].tolist()))
         problem = f"{value!r} is the value of {'every' if matches.any() else 'no'} row; values are {examples}"

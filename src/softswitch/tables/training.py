@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from softswitch.certification.certify import certify
 from softswitch.certification.client_optimum import with_regret
 from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
-from softswitch.engine.certified import Certified, solve_certified
+from softswitch.engine.certified import solve_certified
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import RunOptions
 from softswitch.engine.solve import solve
@@ -27,7 +27,7 @@ from softswitch.oracles.options import Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results import folder as run_folder
 from softswitch.results.callbacks import Callback
-from softswitch.results.certificate import Certificate, describe_certification, is_certified
+from softswitch.results.certificate import Certificate, Verdict, describe_certification, judge_certificate
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, find_runs, open_run, write_result
 from softswitch.results.result import Result
@@ -36,12 +36,13 @@ from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.labels import Label
-from softswitch.tables.metrics import client_metrics, group_metrics
-from softswitch.tables.model import write_encoding
-from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha
+from softswitch.tables.metrics import assess_model, group_metrics
+from softswitch.tables.model import ModelFile, write_model
+from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha, uses_score
 from softswitch.tables.preparation import prepare_table as prepare_table
 from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
 from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
+from softswitch.tables.thresholds import ScoredModel, ThresholdPath, train_score
 
 KEPT = ("started", "settings", "base", "data", "command")  # entries of run.json that a resumed run keeps
 
@@ -95,6 +96,10 @@ def train(
         lambda: checks.check_probability("run.confidence", config.run.confidence),
     )
     method = fill_alpha(method, len(table.train))
+    if uses_score(config):
+        method = ThresholdPath(
+            tolerance=config.task.bound, score=config.model.score, thresholds=config.model.thresholds
+        )
     if watch is not None:
         watch(config, table, method)
     if config.privacy.epsilon is not None and table.held_out is not None and table.problem.constraint_range is None:
@@ -194,37 +199,98 @@ def _run(
     columns: dict[str, list[float]] = {}
     if privacy is not None:
         saved = folder / CHECKPOINTS
-        result, certificate = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
+        outcome = _Outcome(table, *_solve_privately(saved, config, table, method, privacy, Logging(**logging)))
     else:
-        result, certified = _solve(folder / CHECKPOINTS, config, table, method, **logging)
-        certificate = None if certified is None else certified.certificate
-        if result.status.code is not StatusCode.DIVERGED:
-            options: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
-            constants = partial(table.label.constant, table.problem.start)
-            result = add_baselines(result, table.problem, table.train, constants=constants, **options)
-            if certified is None and table.held_out is not None:
-                certificate = certify(result, table.problem, table.held_out, config.run.confidence)
-        columns = client_metrics(table, result)
+        solve_table = _solve_score if uses_score(config) else partial(_solve, folder / CHECKPOINTS)
+        outcome = solve_table(config, table, method, **logging)
+        assessed = assess_model(config, outcome.table, outcome.result, threshold=outcome.threshold)
+        outcome, columns = outcome._replace(result=assessed.result), assessed.columns
+        about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            earlier = count_earlier_certificates(folder, config, about)
-            verdict = {"certified": is_certified(certificate), "message": describe_certification(certificate)}
-            about["certification"] = verdict | {"earlier_certificates": earlier}
-            if certified is not None and certified.models:
-                about["certification"] |= {"model": certified.description, "looked_at": certified.models}
+            about["certification"] = _describe_certification(folder, config, outcome, about, assessed.is_useful)
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
-            groups = group_metrics(result.params, table.held_out)
+            groups = group_metrics(outcome.result.params, table.held_out)
             about["groups"] = {names[row.pop("group")]: row for row in groups}
-    write_encoding(folder, table.encoding, config.data.label, table.label, config.model.hidden)
+    result, certificate = outcome.result, outcome.certificate
+    write_encoding(folder, config, table, outcome.scored)
     if privacy is not None and result.status.code is not StatusCode.STOPPED:
         (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
     return TrainedRun(folder, result, certificate, about.get("certification"))
 
 
-def _solve(
-    checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any
-) -> tuple[Result, Certified | None]:
+def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: ScoredModel | None) -> None:
+    """Write to a run folder how its model reads a table, and the score if the model has one."""
+    file = ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding)
+    if scored is not None:
+        clients = tuple(map(str, scored.clients))
+        file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold)
+    write_model(folder, file, None if scored is None else scored.score)
+
+
+class _Outcome(NamedTuple):
+    """The outcome of training on a table."""
+
+    table: PreparedTable  # the table, with the features of the model
+    result: Result
+    certificate: Certificate | None
+    scored: ScoredModel | None = None  # the score and its threshold; None if the model was trained in rounds
+    tested: dict[str, Any] = {}  # noqa: RUF012  the number of models on the path and the chosen one, for run.json
+
+    @property
+    def threshold(self) -> float | None:
+        """Log odds above which a score is positive; None if the model is no score of two classes."""
+        return None if self.scored is None else self.scored.threshold
+
+
+def _describe_certification(
+    folder: Path, config: Config, outcome: _Outcome, about: dict[str, Any], is_useful: bool | None
+) -> dict[str, Any]:
+    """Return the entry of run.json on certification; ``is_useful`` is whether the model beats a constant."""
+    certificate, write = outcome.certificate, KINDS[config.task.kind].description.write
+    judged = judge_certificate(certificate, is_useful=is_useful)
+    clients = () if certificate is None else certificate.clients
+    return {
+        "outcome": str(judged),
+        "certified": judged.is_certified,
+        "message": describe_certification(certificate, is_useful=is_useful, write=write),
+        "certified_clients": sum(client.verdict is Verdict.MEETS for client in clients),
+        "clients": len(clients),
+        "earlier_certificates": count_earlier_certificates(folder, config, about),
+        **outcome.tested,
+    }
+
+
+def _solve_score(config: Config, table: PreparedTable, method: Method, **logging: Any) -> _Outcome:
+    """Fit a score on the training and validation rows, and certify a threshold on the held-out rows."""
+    scored = train_score(
+        config.task.kind,
+        table.label,
+        table.learning,
+        table.held_out,
+        bound=config.task.bound,
+        score=config.model.score,
+        thresholds=config.model.thresholds,
+        confidence=config.run.confidence,
+        seed=config.run.seed,
+        select=config.run.aim == CERTIFIED,
+        loss=replace_auto(config.task.loss),
+        quantile=replace_auto(config.task.quantile),
+    )
+    table = with_score(table, scored)
+    tested = {"models": scored.models, "model": scored.result.selected}
+    return _Outcome(table, scored.result, scored.certificate, scored, tested)
+
+
+def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
+    """Return the table with the outputs of a score as features, and the validation rows as training rows."""
+    parts: dict[str, Any] = {"train": scored.learning, "validation": None, "held_out": scored.calibration}
+    return replace(table, problem=scored.problem, **parts)
+
+
+def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> _Outcome:
+    """Train in rounds with the constraint and, if requested, certify on the held-out rows."""
     problem, train, split, held_out = table.problem, table.train, table.split, _monitored(table)
     if config.task.regret:
         task = with_regret(problem, train if split is None else split)
@@ -232,11 +298,23 @@ def _solve(
         train, split = (task.clients, None) if split is None else (train, task.clients)
     options = solve_options(config, held_out=held_out, **logging)
     options["seconds"] = config.run.seconds
+    tested: dict[str, Any] = {}
     if split is None:
-        return solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options), None
-    options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
-    certified = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
-    return certified.result, certified
+        result = solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options)
+        certificate = None
+    else:
+        options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
+        certified = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
+        result, certificate = certified.result, certified.certificate
+        if certified.models:
+            tested = {"models": certified.models, "model": certified.description}
+    if result.status.code is not StatusCode.DIVERGED:
+        constants = partial(table.label.constant, table.problem.start)
+        further: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
+        result = add_baselines(result, table.problem, table.train, constants=constants, **further)
+        if split is None and table.held_out is not None:
+            certificate = certify(result, table.problem, table.held_out, config.run.confidence)
+    return _Outcome(table, result, certificate, None, tested)
 
 
 def _solve_privately(

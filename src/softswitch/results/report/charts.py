@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -26,6 +26,7 @@ AMBER, DEEP_GREEN, FAINT, BLACK = "#96690a", "#00795a", "#a9b8c8", "#000000"
 CSS_VARIABLES = {"first": BLUE, "quiet": GREY, "third": GREEN, "fourth": PURPLE, "faint": FAINT, "text": BLACK}
 CSS_VARIABLES |= {"bad": VERMILLION, "unsure": AMBER, "good": DEEP_GREEN, "line": "(?:#b0b0b0|#cccccc)"}
 VERDICT_COLOURS = {Verdict.VIOLATES: VERMILLION, Verdict.UNDECIDED: AMBER, Verdict.MEETS: DEEP_GREEN}
+VERDICT_COLOURS |= {Verdict.TOO_FEW: GREY}
 REMOVED = re.compile(r'(?s)<!--.*?-->| id="[a-zA-Z0-9]+_\d+"')  # comments, and ids that are the same in every figure
 MAX_POINTS = 500  # longer curves are thinned to about this many points
 MAX_NAME = 24  # longer client names are cut to this many characters
@@ -93,6 +94,27 @@ def plot_clients(run: Run, clients: Sequence[ClientResult], key: str) -> str:
     axes.axvline(run.about["tolerance"], color=BLACK, linestyle="--", linewidth=1)
     _format_axis(axes.xaxis, kind.write)
     axes.xaxis.set_major_locator(MaxNLocator(5))
+    return render_svg(figure, key)
+
+
+def plot_reliability(curves: Mapping[str, Any], key: str) -> str:
+    """Return an SVG chart of observed shares by predicted probabilities: all clients with 95% limits, and each client.
+
+    ``curves`` has the entries "all" and "clients" of run.json.
+    """
+    figure, (axes,) = _make_panels(1, height=4.2)
+    axes.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=1, label="ideal")
+    for i, curve in enumerate(curves["clients"].values()):
+        x, y = ([one[name] for one in curve] for name in ("predicted", "observed"))
+        axes.plot(x, y, color=FAINT, linewidth=1, marker=".", label=None if i else "each client")
+    x, y, lower, upper = ([one[name] for one in curves["all"]] for name in ("predicted", "observed", "lower", "upper"))
+    axes.vlines(x, lower, upper, color=BLUE, linewidth=1.5)
+    axes.plot(x, y, color=BLUE, marker="o", markersize=5, label="all clients, with 95% limits")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed share")
+    for axis in (axes.xaxis, axes.yaxis):
+        _format_axis(axis, "{:.0%}".format)
+    axes.set_aspect("equal")
+    add_legend(figure, [axes])
     return render_svg(figure, key)
 
 

@@ -8,13 +8,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from softswitch.results.certificate import Verdict
+from softswitch.results.certificate import Outcome, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.folder import Run
 from softswitch.results.json_numbers import nan_if_none
 from softswitch.support.text import MISSING, format_number, format_percent, join_first
 
-CLIENT_MARKS = {Verdict.VIOLATES: "✘", Verdict.UNDECIDED: "?", Verdict.MEETS: "✔"}  # the worst first
+CLIENT_MARKS = {  # the worst first
+    Verdict.VIOLATES: "✘",
+    Verdict.UNDECIDED: "?",
+    Verdict.TOO_FEW: "–",
+    Verdict.MEETS: "✔",
+}
+HEADLINES = {  # by outcome: level, a CSS class, and headline
+    Outcome.CERTIFIED: ("good", "Certified"),
+    Outcome.PARTLY: ("unsure", "Partly certified"),
+    Outcome.CONSTANT: ("unsure", "Certified, but no better than a constant"),
+    Outcome.TOO_FEW_ROWS: ("unsure", "Not certified: too few rows"),
+    Outcome.VIOLATES: ("bad", "Not certified: likely violates the bound"),
+    Outcome.INCOMPLETE: ("unsure", "Stopped early"),
+}
 MAX_NAMES = 3  # a summary names at most this many clients
 Write = Callable[[float | None], str]  # formats a number; None or NaN is a missing value
 METRICS: dict[str, tuple[str, Write]] = {  # a client's metric on held-out rows -> its heading and number format
@@ -27,6 +40,12 @@ METRICS: dict[str, tuple[str, Write]] = {  # a client's metric on held-out rows 
 }
 BASELINES = {"constant": "constant", "unconstrained": "no constraint"}  # shown in small text below the answer's
 ROWS = {"rows": "training rows", "rows_to_choose_by": "validation rows", "rows_held_out": "held-out rows"}
+CALIBRATION: dict[str, tuple[str, str]] = {  # column of clients.csv -> its heading and small text
+    "calibration_slope": ("slope", "1 is ideal; below 1: too extreme"),
+    "calibration_intercept": ("intercept", "0 is ideal"),
+    "expected_events": ("positive rows", "expected from the probabilities"),
+    "positives_held_out": ("positive rows", "observed"),
+}
 OPTIONAL = {  # column of clients.csv -> its heading and small text; shown if the column exists
     "regret": ("regret", "above the client's optimum"),
     "epsilon": ("ε spent", "training rows"),
@@ -39,7 +58,7 @@ class ClientResult(NamedTuple):
     """The outcome of one client. With several constraints, the numbers are those of the worst."""
 
     name: str
-    verdict: Verdict  # MEETS, VIOLATES or UNDECIDED
+    verdict: Verdict  # MEETS, TOO_FEW, VIOLATES or UNDECIDED
     reason: str  # explanation of the verdict in a few words; may be empty
     constraint: float  # on the training rows
     estimate: float = math.nan  # on the held-out rows; NaN without a certificate
@@ -53,7 +72,8 @@ class RunVerdict(NamedTuple):
     level: str  # "good", "unsure" or "bad", a CSS class
     headline: str
     counts: str  # numbers of clients by verdict, such as "3 of 4 meet, 1 undecided"; empty if the run diverged
-    details: str  # sentences that explain the headline
+    new_data: str  # what holds on new data, or why the model is not certified
+    details: str  # what holds on the training rows
 
 
 def summarise_clients(run: Run) -> list[ClientResult]:
@@ -72,8 +92,10 @@ def summarise_clients(run: Run) -> list[ClientResult]:
         worst = max(certified[name]["constraints"], key=lambda one: math.inf if one["upper"] is None else one["upper"])
         estimate, lower, upper = (nan_if_none(worst[limit]) for limit in ("estimate", "lower", "upper"))
         lower = max(lower, 0.0) if is_nonnegative and math.isfinite(lower) else lower
-        verdict = Verdict(judged) if judged in (Verdict.MEETS, Verdict.VIOLATES) else Verdict.UNDECIDED
-        reason = "no relevant held-out rows" if judged == "unknown" else ""
+        verdict = Verdict.UNDECIDED if judged == Verdict.UNKNOWN else Verdict(judged)
+        reason = "no relevant held-out rows" if judged == Verdict.UNKNOWN else ""
+        if verdict is Verdict.TOO_FEW and (rows := worst.get("rows")) is not None:
+            reason = f"{rows:,} row{'s' * (rows != 1)}, not enough for any model"
         if not reason and verdict is Verdict.UNDECIDED and more is not None:
             reason = f"about {more:,} more rows" if more else "depends on other clients"
         return ClientResult(name, verdict, reason, constraint, estimate, lower, upper)
@@ -88,51 +110,75 @@ def sort_worst_first(clients: list[ClientResult]) -> list[int]:
 
 
 def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
-    """Return the verdict on a run from its status, its certificate and the outcomes of its clients."""
-    about, certificate = run.about, run.certificate
+    """Return the verdict on a run from its status, its outcome of certification and the outcomes of its clients."""
+    about, outcome = run.about, read_outcome(run, clients)
     code, violating = about["status"]["code"], about["violating"]
     message = f"{about['status']['message'].capitalize()}."
     if code == "diverged":
-        return RunVerdict("bad", "The run diverged", "", message)
+        return RunVerdict("bad", "The run diverged", "", "", message)
     counts = _count_verdicts(clients)
     above = f"{len(violating):,} of {about['clients']:,} {'is' if len(violating) == 1 else 'are'} above the bound"
     training = f"{above}: {join_first(violating, MAX_NAMES)}" if violating else f"all {about['clients']:,} meet"
     stopped = f"The run was stopped after {about['rounds']:,} rounds. " if code == "stopped" else ""
     training = f"{stopped}On their training rows {training}."
-    if code == "no-feasible-round":
-        return RunVerdict("bad", "No round was feasible", counts, f"{message} {training}")
-    if certificate is None:
+    if code == "no-feasible-round" and not (outcome is not None and outcome.is_certified):
+        return RunVerdict("bad", "No round was feasible", counts, "", f"{message} {training}")
+    if outcome is None:
         headline = "Violated on training rows" if violating else "Not certified"
-        details = f"{training} There is no certificate for new data."
-        return RunVerdict("bad" if violating else "unsure", headline, counts, details)
-    approximate = ", approximately" * certificate["approximate"]
-    confidence = f"Based on held-out rows, with {format_percent(certificate['confidence'])} confidence{approximate}"
-    verdicts = {client.verdict for client in clients}
-    is_certified = about.get("certification") is None or about["certification"]["certified"]
-    level, headline = "good", f"Certified{approximate}"
+        new_data = "There is no certificate for new data."
+        return RunVerdict("bad" if violating else "unsure", headline, counts, new_data, training)
+    level, headline = HEADLINES[outcome]
+    if outcome is Outcome.CERTIFIED:
+        headline += " and useful" * bool((about.get("usefulness") or {}).get("is_useful"))
+        headline = "Certified, but violated on training rows" if violating else headline
+    if outcome.is_certified and run.certificate is not None and run.certificate["approximate"]:
+        headline += ", approximately"
+    new_data = _describe_new_data(run, clients, outcome)
+    return RunVerdict("bad" if violating else level, headline, counts, new_data, training)
+
+
+def read_outcome(run: Run, clients: list[ClientResult]) -> Outcome | None:
+    """Return the outcome of certification in run.json or, without one, that of the certificate; None if neither."""
+    certification, verdicts = run.about.get("certification") or {}, {client.verdict for client in clients}
+    if "outcome" in certification:
+        return Outcome(certification["outcome"])
+    if run.certificate is None:
+        return None
     if Verdict.VIOLATES in verdicts:
-        level, headline = "bad", "Violated"
-    elif not is_certified or Verdict.UNDECIDED in verdicts:
-        level, headline = "bad" if violating else "unsure", "Not certified"
-    elif violating:
-        level, headline = "bad", "Certified, but violated on training rows"
-    elif code == "stopped":
-        level, headline = "unsure", "Stopped early"
-    return RunVerdict(level, headline, counts, f"{confidence}. {training}")
+        return Outcome.VIOLATES
+    if Verdict.UNDECIDED in verdicts or Verdict.MEETS not in verdicts or not certification.get("certified", True):
+        return Outcome.TOO_FEW_ROWS
+    if run.about["status"]["code"] == "stopped":
+        return Outcome.INCOMPLETE
+    return Outcome.PARTLY if Verdict.TOO_FEW in verdicts else Outcome.CERTIFIED
+
+
+def _describe_new_data(run: Run, clients: list[ClientResult], outcome: Outcome) -> str:
+    """Return a sentence on what holds on new data or, if that is nothing, why the model is not certified."""
+    message = (run.about.get("certification") or {}).get("message", "")
+    if run.certificate is None:
+        return str(message)
+    confidence = f"with {format_percent(run.certificate['confidence'])} confidence"
+    if not outcome.is_certified:
+        return str(message) or f"Based on held-out rows, {confidence}."
+    others = [client.name for client in clients if client.verdict is not Verdict.MEETS]
+    excluded = f", except {join_first(others)}: too few held-out rows" if others else ""
+    return f"On new data, {confidence}: this holds at every {run.client_noun}{excluded}."
 
 
 def _count_verdicts(clients: list[ClientResult]) -> str:
     """Return a text such as "3 of 4 meet, 1 undecided (other: about 120 more rows)"."""
     ordered = [clients[i] for i in sort_worst_first(clients)]
-    violating, undecided, meeting = ([c for c in ordered if c.verdict is verdict] for verdict in CLIENT_MARKS)
+    violating, undecided, too_few, meeting = ([c for c in ordered if c.verdict is verdict] for verdict in CLIENT_MARKS)
     share = "All" if len(meeting) == len(clients) > 1 else f"{len(meeting):,} of"
     parts = [f"{share} {len(clients):,} meet"]
     if violating:
         names = join_first([client.name for client in violating], MAX_NAMES)
         parts.append(f"{len(violating):,} violate{'s' * (len(violating) == 1)} ({names})")
-    if undecided:
-        names = join_first([": ".join(filter(None, (c.name, c.reason))) for c in undecided], MAX_NAMES)
-        parts.append(f"{len(undecided):,} undecided ({names})")
+    for listed, verb in ((undecided, "undecided"), (too_few, "with too few rows")):
+        if listed:
+            names = join_first([": ".join(filter(None, (c.name, c.reason))) for c in listed], MAX_NAMES)
+            parts.append(f"{len(listed):,} {verb} ({names})")
     return ", ".join(parts)
 
 
@@ -177,4 +223,15 @@ def _build_metrics(table: Mapping[str, Sequence[float]]) -> dict[Cell, list[Cell
             texts = [list(map(write, table[f"{model}_{metric}"])) for model in ("held_out", *baselines)]
             small = " · ".join(BASELINES[model] for model in baselines)
             columns[Cell(heading, small)] = [Cell(text, " · ".join(below)) for text, *below in zip(*texts, strict=True)]
+    return columns
+
+
+def build_calibration(run: Run) -> dict[Cell, list[Cell]]:
+    """Return the columns of the table of each client's calibration; empty if clients.csv has none."""
+    table = run.clients
+    if "calibration_slope" not in table:
+        return {}
+    columns = {Cell(run.client_noun): [Cell(name) for name in table["client"]]}
+    for name, heading in CALIBRATION.items():
+        columns[Cell(*heading)] = [Cell(format_number(value, 3)) for value in table.get(name, ())]
     return columns

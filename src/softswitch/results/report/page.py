@@ -9,16 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from softswitch.results import folder as run_folder
 from softswitch.results.baseline import CONSTANT
 from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.folder import FRONTIER, Run, write_result
 from softswitch.results.report import charts
-from softswitch.results.report.clients import METRICS, build_columns, judge_run, sort_worst_first, summarise_clients
+from softswitch.results.report.clients import (
+    build_calibration,
+    build_columns,
+    judge_run,
+    sort_worst_first,
+    summarise_clients,
+)
+from softswitch.results.report.frequencies import natural_frequencies
 from softswitch.results.result import Result
+from softswitch.results.status import DiagnosticCode
+from softswitch.results.usefulness import Usefulness
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
@@ -102,6 +109,8 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
     regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
     columns, bound = build_columns(run, clients, kind), kind.write(about["tolerance"])
     shown = sort_worst_first(clients)[: WORST_CLIENTS if len(clients) > MAX_CLIENTS else None]
+    titles = f"F: {regret.objective}", f"G: {kind.constraint}"
+    calibration, curves = build_calibration(run), about.get("reliability")
     return {
         "name": run.name,
         "about": about,
@@ -111,6 +120,11 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "verdict": judge_run(run, clients),
         "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
         "usefulness": describe_usefulness(run, regret),
+        "frequencies": natural_frequencies(run),
+        "classes": about.get("classes") or {"negative": "the negative class", "positive": "the positive class"},
+        "calibration": list(calibration),
+        "calibration_rows": [[column[k] for column in calibration.values()] for k in (shown if calibration else ())],
+        "reliability": charts.plot_reliability(curves, f"reliability-{i}") if curves and curves["all"] else "",
         "events": Counter(str(event["what"]) for event in run.events),
         "restarts": [str(restart) for restart in run.restarts],
         "columns": list(columns),
@@ -118,7 +132,7 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "is_wider": any(c.verdict is Verdict.MEETS and c.upper > about["tolerance"] for c in clients),
         "method": shorten_numbers(about["method"]),
         "settings": read_text(config, MAX_SETTINGS_BYTES) if config.exists() else "",
-        "curves": charts.plot_curves(run, f"curves-{i}", (f"F: {regret.objective}", f"G: {kind.constraint}")),
+        "curves": charts.plot_curves(run, f"curves-{i}", titles) if about["rounds"] > 1 else "",
         "bars": charts.plot_clients(run, [clients[k] for k in shown], f"clients-{i}"),
     }
 
@@ -126,24 +140,25 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
 def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
     """Return a sentence that compares the model with the best constant prediction; None if it is unknown.
 
-    The compared metric is ``kind.cost`` on held-out rows if clients.csv has it, and F on training rows otherwise.
+    Without a comparison on held-out rows, it is by F on training rows.
     """
-    table, metric, noun = run.clients, kind.cost, run.client_noun
-    if metric is not None and f"held_out_{metric}" in table and f"constant_{metric}" in table:
-        heading, write = METRICS[metric]
-        columns = [np.array(table[f"{name}_{metric}"]) for name in ("held_out", "constant")]
-        value, constant = (max(column[np.isfinite(column)], default=np.nan) for column in columns)
-        text = f"{heading} at the worst {noun} {write(value)}, compared with {write(constant)}"
-        best = "the best constant prediction (held-out rows)"
-    else:
-        value, models = run.about["worst_objective"], run.about.get("models", ())
-        baseline = next((model for model in models if model["name"] == CONSTANT), {"objective": None})
-        constant = baseline["objective"]
-        if value is None or constant is None:
-            return None
-        text = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
-        if not baseline["feasible"]:
-            return f"No constant prediction meets the bound; {text}."
-        text += f", compared with {format_number(constant)}"
-        best = "the best constant prediction that meets the bound (training rows)"
-    return f"{'Useful' if value < constant else 'Not useful'}: {text} for {best}."
+    about, noun = run.about, run.client_noun
+    if (compared := about.get("usefulness")) is not None:
+        with wrap_read_errors(run.folder / run_folder.ABOUT):
+            usefulness = Usefulness.from_dict(compared)
+        sentence = usefulness.describe(noun)
+        if not (about.get("certification") or {}).get("certified", True):
+            return sentence
+        return f"{'Useful' if usefulness.is_useful else 'Not useful'}: {sentence[0].lower()}{sentence[1:]}"
+    value, models = about["worst_objective"], about.get("models", ())
+    baseline = next((model for model in models if model["name"] == CONSTANT), {"objective": None})
+    constant = baseline["objective"]
+    if value is None or constant is None:
+        return None
+    text = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
+    if not baseline["feasible"]:
+        return f"No constant prediction meets the bound; {text}."
+    is_useful = DiagnosticCode.NO_BETTER_THAN_CONSTANT not in {one["code"] for one in about["diagnostics"]}
+    text += f", compared with {format_number(constant)}"
+    best = "the best constant prediction that meets the bound (training rows)"
+    return f"{'Useful' if is_useful and value < constant else 'Not useful'}: {text} for {best}."

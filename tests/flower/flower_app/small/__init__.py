@@ -1,1 +1,1 @@
-"""Three sites with a few numbers each: the smallest app that can be deployed."""
+"""A minimal deployable app: three sites with a few rows each."""

@@ -5,7 +5,7 @@ import numpy as np
 from softswitch import SoftmaxSGM
 from softswitch.flower import server_app
 
-LIMIT = 900.0  # on a busy machine an answer may take long: this only ends a run that hangs
+LIMIT = 900.0  # a generous limit for slow machines; it only stops runs that hang
 
 app = server_app(
     SoftmaxSGM(alpha=1.0, step_size=0.3, tolerance=0.1),

@@ -1,0 +1,160 @@
+"""Estimates of what a bound on a rate costs, and of the clients that can certify it, from a quick model.
+
+The certification rows are set aside first. Of their labels only the number of rows of each class and client is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import bdtr
+
+from softswitch.data.splits import split_masks
+from softswitch.problem.choices import BINARY, NUMBER
+from softswitch.tables.constraints import KINDS
+from softswitch.tables.features import Encoding, mark_categories, to_categories
+from softswitch.tables.scores import cross_validate, make_estimators, row_weights
+from softswitch.tables.settings import Config
+from softswitch.tables.table import match_value
+
+BOUNDED_POSITIVE = {
+    "miss-rate": True,
+    "false-alarm-rate": False,
+}  # kinds with estimates: is the positive class bounded?
+BOUNDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+USEFUL_COST = 0.9  # a bound is useful if its estimated cost at the worst client is smaller
+MAX_ROWS = 20_000  # largest number of rows of the quick model
+MAX_CELLS = 3_000_000  # largest number of rows times features of the quick model
+DRAWS = 40  # simulated samples of certification rows, for the cost of a bound
+MIN_CLASS_ROWS = 10  # smallest number of rows of each class
+MIN_COST_ROWS = 20  # smallest number of rows of a client for its cost
+
+
+@dataclass(frozen=True)
+class BoundEstimate:
+    """What a bound would cost, and the clients whose rows can certify it."""
+
+    bound: float
+    names: tuple[str, ...]  # names of all clients
+    certifiable: tuple[str, ...]  # names of the clients that have enough certification rows for this bound
+    cost: float  # estimated rate of the other error at the worst client; NaN if unknown
+    mean_cost: float  # mean of this rate over the clients
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the estimated cost is well below that of always predicting one class."""
+        return self.cost < USEFUL_COST
+
+
+def propose_bound(estimates: Sequence[BoundEstimate]) -> BoundEstimate | None:
+    """Return the smallest useful bound that all clients can certify or, if there is none, the most clients.
+
+    None if no bound is both useful and certifiable at a client.
+    """
+    usable = [one for one in estimates if one.is_useful and one.certifiable]
+    return min(usable, key=lambda one: (-len(one.certifiable), one.bound), default=None)
+
+
+def fallback_bound(estimates: Sequence[BoundEstimate], default: float) -> float:
+    """Return the smallest bound that the most clients can certify, useful or not; ``default`` if none can."""
+    certifiable = [one for one in estimates if one.certifiable]
+    best = min(certifiable, key=lambda one: (-len(one.certifiable), one.bound), default=None)
+    return default if best is None else best.bound
+
+
+def certification_mask(table: pd.DataFrame, config: Config) -> np.ndarray:
+    """Return the mask of the certification rows of a table without incomplete rows, as ``softswitch train`` splits it.
+
+    Rows are split by client, class and group, but nothing else is read from the labels.
+    """
+    data, task = config.data, config.task
+    labels, types, columns = table[data.label], KINDS[task.kind].label_types, []
+    if BINARY in types and labels.nunique() == 2 and data.positive is not None:
+        columns.append(match_value(labels, data.positive, "data.positive"))
+    elif types != (NUMBER,):
+        columns.append(pd.factorize(labels, sort=True)[0])
+    if KINDS[task.kind].uses_groups:
+        columns.append(match_value(table[task.sensitive], task.protected, "task.protected"))
+    shares: Any = {"validation": 0.0, "calibration": data.held_out, "seed": config.run.seed}
+    return split_masks(table[data.client], *columns, **shares)[2]
+
+
+def complete_rows(table: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """Return the rows that have a label, a client and, for kinds that compare groups, a group."""
+    group = [config.task.sensitive] if KINDS[config.task.kind].uses_groups else []
+    return table.dropna(subset=[config.data.label, config.data.client, *group]).reset_index(drop=True)
+
+
+def estimate_bounds(table: pd.DataFrame, config: Config) -> list[BoundEstimate]:
+    """Estimate the cost of bounds from 5% to 50% with cross-validated scores of the rows that do not certify.
+
+    Args:
+        table: The whole table.
+        config: Settings with the roles of the columns and a kind of ``BOUNDED_POSITIVE``. The bound is not used.
+    """
+    data = config.data
+    table = mark_categories(complete_rows(table, config), data.categories)
+    is_bounded = match_value(table[data.label], data.positive, "data.positive") == BOUNDED_POSITIVE[config.task.kind]
+    names, client = np.unique(to_categories(table[data.client]).to_numpy(str), return_inverse=True)
+    is_reserved = certification_mask(table, config)
+    features = [name for name in table.columns if name not in (data.label, data.client, *data.ignore)]
+    rows = sample_rows(client, np.flatnonzero(~is_reserved), MAX_ROWS)
+    encoding = Encoding.fit(table.iloc[rows], features, table)
+    rows = sample_rows(client, rows, max(1000, MAX_CELLS // len(encoding.features)))
+    x, y, owner = encoding.encode(table.iloc[rows]), is_bounded[rows].astype(int), client[rows]
+    scores = np.full(len(y), math.nan)
+    if np.bincount(y, minlength=2).min() >= MIN_CLASS_ROWS:
+        weights = row_weights(y, owner, balance=True)
+        scores = cross_validate(make_estimators("auto", BINARY), x, y, owner, weights, BINARY, 2)[:, 0]
+    counts = np.bincount(client[is_reserved & is_bounded], minlength=len(names))
+    return [_estimate(bound, 1 - config.run.confidence, names, counts, scores, y, owner) for bound in BOUNDS]
+
+
+def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int, seed: int = 0) -> np.ndarray:
+    """Return at most ``limit`` of the row indices ``rows``; random rows of the largest clients are dropped."""
+    if len(rows) <= limit:
+        return rows
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    shuffled = shuffled[np.argsort(client[shuffled], kind="stable")]
+    sizes = np.bincount(client[rows])
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the client
+    chosen = np.argsort(place, kind="stable")[:limit]
+    sample: np.ndarray = np.sort(shuffled[chosen])
+    return sample
+
+
+def allowed_errors(rows: int, bound: float, level: float) -> int:
+    """Return the largest number of errors on ``rows`` rows with which the exact test certifies a bound; −1 if none."""
+    return int((bdtr(np.arange(rows), rows, bound) <= level).sum()) - 1
+
+
+def _estimate(
+    bound: float,
+    level: float,
+    names: np.ndarray,
+    counts: np.ndarray,
+    scores: np.ndarray,
+    y: np.ndarray,
+    client: np.ndarray,
+) -> BoundEstimate:
+    """Estimate the cost of one bound; ``counts`` are the clients' certification rows of the bounded class, y = 1."""
+    allowed = [allowed_errors(int(count), bound, level) for count in counts]
+    certifiable = [i for i, errors in enumerate(allowed) if errors >= 0]
+    known = {i: scores[(client == i) & (y == 1)] for i in certifiable}
+    costs = np.full((1, 1), math.nan)
+    others = [one for i in range(len(names)) if len(one := scores[(client == i) & (y == 0)]) >= MIN_COST_ROWS]
+    if any(map(len, known.values())) and others and np.isfinite(scores).all():
+        generator, thresholds = np.random.default_rng(0), []
+        for i, known_scores in known.items():
+            if len(known_scores):
+                samples = generator.choice(known_scores, (DRAWS, counts[i]))
+                thresholds.append(np.sort(samples, axis=1)[:, allowed[i]])
+        highest = np.min(thresholds, axis=0)  # that certifies every client, in each simulated sample
+        costs = np.array([[(one >= threshold).mean() for one in others] for threshold in highest])
+    enough = tuple(map(str, names[certifiable]))
+    return BoundEstimate(bound, tuple(map(str, names)), enough, float(costs.max(axis=1).mean()), float(costs.mean()))
