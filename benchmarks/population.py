@@ -139,12 +139,13 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     certificate = certify(before, problem, parts.calibration, CONFIDENCE)
     truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
     (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
-    said_before = is_certified(certificate)
+    said_before, too_few = is_certified(certificate), set(map(str, found.certifiability.uncertifiable))
+    tested = [str(name) not in too_few for name in truth.names]
     return Draw(
         answered=found.is_certified,
-        wrong=found.is_certified and bool(g.max() > population.bound),
+        wrong=found.is_certified and bool(g[tested].max() > population.bound),
         before=said_before,
-        wrong_before=said_before and bool(g_before.max() > population.bound),
+        wrong_before=said_before and bool(g_before[tested].max() > population.bound),
         objective=float(f.max()),
         objective_before=float(f_before.max()),
     )

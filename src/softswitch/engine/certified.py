@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,8 +83,8 @@ class Certified:
     def __str__(self) -> str:
         if self.certificate is None:
             return f"{describe_certification(None)} {self.result.status}."
-        selected = f"Selected from {self.models} models: {self.description}."
-        return "\n".join([describe_certification(self.certificate), selected, f"{self.result.status}."])
+        selected = [f"Selected from {self.models} models: {self.description}."] if self.models > 1 else []
+        return "\n".join([describe_certification(self.certificate), *selected, f"{self.result.status}."])
 
 
 def solve_certified(
@@ -113,13 +112,13 @@ def solve_certified(
     - For a rate with ``move``, the model with its scores shifted by offsets, from the safest offset on the validation
       split towards offsets with a smaller F.
     - For other constraints, models trained with the tolerance ε − c·s_i at client i, for increasing c until all clients
-      are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's
-      number of calibration rows (``ClientMargins``). The order of tests is from the largest c to 0.
+      are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's number of
+      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0.
 
-    They are tested on the calibration split in this order, until a client fails (``certify_path``). The last model that
-    passed is the answer, and the probability that it violates ε at any client with enough rows is at most
-    1 − confidence. If none passes, the answer is the safest model that is feasible on the training split and has a
-    smaller F on the validation split than the best constant prediction.
+    Those that are feasible on the training split are tested on the calibration split in this order, until a client
+    fails (``certify_path``). The last model that passed is the answer. The probability that it violates ε at any client
+    with enough rows is at most 1 − confidence. If none passes, the answer is the safest of them that has a smaller F on
+    the validation split than the best constant prediction or, if there is none, the last.
 
     Args:
         problem: Objective, constraint and start; with ``constraint_range`` the certificate is exact, else approximate.
@@ -151,11 +150,13 @@ def solve_certified(
     if first.status.code in INCOMPLETE:
         return Certified(first, None, limits, first=first.params)
     path = _Path(problem, split, active, options, first, limits, move)
-    models = path.build()
-    if models is None:
+    built = path.build()
+    if built is None:
         return Certified(first, None, limits, first=first.params)
+    models = [model for model in built if model.training.constraint.max() <= active.tolerance] or built
+    constant = path.constant_objective()
+    preferred = next((i for i, model in enumerate(models) if model.objective < constant), len(models) - 1)
     params, calibration = [model.params for model in models], split.calibration
-    preferred = _preferred(models, active.tolerance, path.constant_objective())
     selection: dict[str, Any] = {"tolerance": active.tolerance, "preferred": preferred, "kinds": path.kinds}
     test = certify_path(params, problem, calibration, confidence, names=split.train.names, **selection)
     model = models[test.answer]
@@ -176,13 +177,6 @@ class _Model(NamedTuple):
     def objective(self) -> float:
         """F on the validation split."""
         return float(self.validation.objective.max())
-
-
-def _preferred(models: Sequence[_Model], tolerance: float, constant: float) -> int:
-    """Return the index of the answer if no model passes: the safest feasible one better than a constant's F."""
-    feasible = [i for i, model in enumerate(models) if model.training.constraint.max() <= tolerance]
-    useful = [i for i in feasible if models[i].objective < constant]
-    return (useful or feasible[-1:] or [0])[0]
 
 
 class _Path:
@@ -287,9 +281,8 @@ class _Path:
             add(offset)
         spread = max(float(margins.unit.max()), np.finfo(float).tiny)
         while len(models) < MAX_OFFSETS:
-            pairs: list[tuple[float, float]] = list(itertools.pairwise(sorted(models)))
-            widest = max(pairs, key=weight)
-            add(sum(widest) / 2)
+            below, above = max(itertools.pairwise(sorted(models)), key=weight)
+            add((below + above) / 2)
         levels = {
             offset: margins.worst(model.validation.constraint, self._split.validation.names)
             for offset, model in models.items()
