@@ -253,3 +253,11 @@ def test_defaults_and_automatic_settings(cases):
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.eye(6), np.array([0, 1] * 3))
+
+
+def test_score_without_information_is_diagnosed():
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(400, 2)), generator.choice([0, 1], 400)
+    fitted = ss.BoundedClassifier("miss-rate", 0.05, held_out=0.3, validation=0.1).fit(features, labels)
+    assert "no-better-than-constant" in [diagnostic.code for diagnostic in fitted.result_.diagnostics]
+    assert fitted.predict_proba(features)[:, 1].mean() == pytest.approx(labels.mean(), abs=0.05)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,13 +32,16 @@ from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import apply_network
 from softswitch.problem.problem import Problem
+from softswitch.results.baseline import compare_with_trivial
 from softswitch.results.certificate import describe_certification, is_certified
 from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import fit_label
+from softswitch.tables.metrics import judge_usefulness
 from softswitch.tables.preparation import fill_alpha
+from softswitch.tables.settings import TaskSection
 from softswitch.tables.thresholds import train_score
 
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
@@ -97,7 +100,7 @@ class FederatedEstimator(BaseEstimator):
     compute: Compute | None = None
     logging: Logging | None = None
     hidden: tuple[int, ...] = ()
-    estimator: Any = "auto"
+    estimator: str | BaseEstimator = "auto"
     held_out: float = 0.0
     validation: float = 0.0
     allow_uncertified: bool = False
@@ -138,6 +141,11 @@ class FederatedEstimator(BaseEstimator):
                 self.kind, label, select(~keep), held_out, bound=self.bound, score=self.estimator, **chosen, **loss
             )
             result, self.certificate_, self.score_ = scored.result, scored.certificate, scored.score
+            given = {name: value for name, value in loss.items() if value is not None}
+            task = TaskSection(self.kind, self.bound, **given)
+            usefulness = judge_usefulness(task, label, result, scored.calibration or scored.learning, "y")
+            diagnostics = compare_with_trivial(result.as_baseline, result.baselines, usefulness)
+            result = replace(result, diagnostics=tuple(diagnostics))
             self.threshold_ = scored.probability
         else:
             result = self._train_in_rounds(problem, select, (learn, choose, keep), label, seed)
