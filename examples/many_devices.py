@@ -77,7 +77,7 @@ def main() -> None:
     result = ss.solve(
         problem,
         clients,
-        tolerance=0.0,
+        ss.Automatic(tolerance=0.0, method=ss.SoftmaxSGM),  # first order: second derivatives cost more here
         rounds=told.rounds,
         compute=ss.Compute(devices="all"),
         checkpoints=None if told.checkpoints is None else ss.Checkpoints(told.checkpoints),

@@ -62,7 +62,7 @@ def test_fairness_prints_shown_output(capsys):
 @pytest.mark.slow
 def test_python_prints_shown_output(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert run_programs("docs/python.md") == 13
+    assert run_programs("docs/python.md") == 14
     output = capsys.readouterr().out
     assert output.startswith("feasible")
     assert list((tmp_path / "my-run").iterdir())

@@ -110,12 +110,12 @@ def automatic_resumed_on_other_devices(folder):
     compiled.CHUNK_ROUNDS = 10
     problem, clients = make_problem()
     options = {"progress": False, "rounds": 120, "lower_bound": False}
-    uninterrupted = flat.solve(problem, clients, ss.Automatic(tolerance=0.05), **options)
+    uninterrupted = flat.solve(problem, clients, ss.Automatic(tolerance=0.05, method=ss.SoftmaxSGM), **options)
     for devices, until in (("all", 30), (jax.devices()[2:5], 60), (None, 120)):
         resumed = flat.solve(
             problem,
             clients,
-            ss.Automatic(tolerance=0.05),
+            ss.Automatic(tolerance=0.05, method=ss.SoftmaxSGM),
             devices=devices,
             checkpoints=ss.Checkpoints(folder, every=0),
             callbacks=[lambda chunk, until=until: chunk.round >= until],

@@ -144,7 +144,8 @@ def test_tls_and_authentication(sites, tmp_path):
 def test_killed_node_is_dropped_and_returns(sites):
     sites.hold("site-2-1-update")
     sites.hold("site-1-2")  # the third round does not end before the node is back
-    run = sites.run(rounds=4)
+    sites.hold("site-1-3")  # the fourth does not end before the node has introduced itself
+    run = sites.run(rounds=5)
     sites.wait_until("site-2-1-update")
     sites.stop("node-2", signal.SIGKILL)
     sites.release("site-2-1-update")
@@ -152,6 +153,8 @@ def test_killed_node_is_dropped_and_returns(sites):
     sites.start_node(2, name="node-2 again")
     sites.wait_for(lambda: "SuperNode ID" in sites.log("node-2 again"), "the node's return")
     sites.release("site-1-2")
+    sites.wait_for(lambda: "Sent successfully" in sites.log("node-2 again"), "the node's introduction")
+    sites.release("site-1-3")
     assert run.wait(timeout=LIMIT) == 0, sites.log("run")
     (finished_run,) = find_runs(sites.folder / "runs")
     participants, outcomes = finished_run.history.per_client.clients, finished_run.history.per_client.outcomes
@@ -159,8 +162,8 @@ def test_killed_node_is_dropped_and_returns(sites):
     assert outcomes[1].tolist() == [ClientOutcome.COUNTED, ClientOutcome.NO_UPDATE, ClientOutcome.COUNTED]
     assert not finished_run.history.void.any()
     assert participants[2].tolist() == [0, 2, -1]
-    assert participants[3].tolist() == [0, 1, 2]  # it participates again,
-    assert outcomes[3].tolist() == [ClientOutcome.COUNTED] * 3  # and counts
+    assert participants[4].tolist() == [0, 1, 2]  # it participates again,
+    assert outcomes[4].tolist() == [ClientOutcome.COUNTED] * 3  # and counts
     assert finished_run.about["status"]["code"] == "feasible"
 
 

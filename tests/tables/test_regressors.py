@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression
 
 import softswitch as ss
@@ -25,6 +25,11 @@ def patients():
 def fitted(patients):
     X, y, clinic = patients
     return ss.BoundedRegressor("mean-error", 8.0, held_out=0.25, **RUN).fit(X, y, clients=clinic)
+
+
+def test_predict_before_fit_is_refused(patients):
+    with pytest.raises(NotFittedError):
+        ss.BoundedRegressor().predict(patients[0])
 
 
 def test_mean_error_bound(patients, fitted):

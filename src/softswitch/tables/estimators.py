@@ -372,7 +372,8 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         Args:
             X: Features, as in ``fit``.
         """
-        return np.asarray(self._label.decode(self._outputs(X)))
+        outputs = self._outputs(X)  # raises NotFittedError before the label is read
+        return np.asarray(self._label.decode(outputs))
 
     @property
     def coef_(self) -> np.ndarray:
