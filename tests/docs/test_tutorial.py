@@ -75,7 +75,7 @@ def test_tutorial(tmp_path):
     assert second.about["certification"]["earlier_certificates"] == 1
     page = (first.folder / "report.html").read_text(encoding="utf-8")
     assert "At every hospital, at most 5% of the rows with diagnosis = malignant may be missed" in page
-    assert page.count("<svg") == 6  # three charts, each for a wide page and for a phone's
+    assert page.count("<svg") == 2  # clients and calibration: a score has no curves of rounds
     assert (tmp_path / "both.html").exists()
     predicted = pd.read_csv(tmp_path / "predicted.csv")
     assert len(predicted) == 20
