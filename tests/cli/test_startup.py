@@ -63,3 +63,21 @@ def test_no_commands_help_imports_anything_heavy():
 
 def test_these_are_all_commands():
     assert sorted(command.callback.__name__ for command in app.registered_commands) == sorted(COMMANDS)
+
+
+def test_saving_a_score_does_not_import_torch(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+import numpy as np
+from softswitch.tables.scores import Score, make_estimators
+
+x, y = np.arange(40.0)[:, None], np.arange(40) % 2
+Score.fit(make_estimators("linear", "binary"), x, y, None, "binary", 2).save(Path(sys.argv[1]))
+loaded = Score.load(Path(sys.argv[1]), "binary", 2)
+assert loaded.outputs(x).shape == (40, 1)
+print("torch" in sys.modules)
+import sklearn.externals.array_api_compat.torch
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

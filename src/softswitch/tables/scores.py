@@ -6,7 +6,9 @@ import JAX, because ``softswitch init`` uses it.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,22 +89,33 @@ class Score:
 
     def save(self, folder: Path) -> None:
         """Write the estimators to a run folder."""
-        import skops.io
-
-        write_atomically(folder / SCORE_FILE, skops.io.dumps(list(self.estimators)), durable=False)
+        skops = _import_skops()
+        write_atomically(folder / SCORE_FILE, skops.dumps(list(self.estimators)), durable=False)
 
     @classmethod
     def load(cls, folder: Path, label_type: str, classes: int) -> Score:
         """Read the estimators of a run folder, without pickle; raise ValueError for other types than expected."""
-        import skops.io
-
+        skops = _import_skops()
         file = folder / SCORE_FILE
         with zipfile.ZipFile(file) as archive:
             check_archive(file, archive.infolist(), MAX_ARCHIVE_BYTES)
-        unknown = skops.io.get_untrusted_types(file=file)
+        unknown = skops.get_untrusted_types(file=file)
         if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")
-        return cls(tuple(skops.io.load(file, trusted=unknown)), label_type, classes)
+        return cls(tuple(skops.load(file, trusted=unknown)), label_type, classes)
+
+
+def _import_skops() -> Any:
+    """Return ``skops.io``, which imports all of scikit-learn; the part that imports PyTorch, 1 to 3 s, is blocked."""
+    blocked = "sklearn.externals.array_api_compat.torch"
+    is_absent = blocked not in sys.modules
+    if is_absent:
+        sys.modules[blocked] = None  # type: ignore[assignment]  # an import of it now fails
+    try:
+        return importlib.import_module("skops.io")
+    finally:
+        if is_absent:
+            del sys.modules[blocked]
 
 
 def row_weights(y: np.ndarray, owner: np.ndarray, *, balance: bool) -> np.ndarray:
