@@ -24,7 +24,8 @@ def test_binary_label():
     np.testing.assert_array_equal(label.encode(pd.Series(["late", "on time"])), [1, 0])
     scores = jnp.array([[0.1], [0.0], [-3.0]])
     assert label.decode(scores).tolist() == ["late", "on time", "on time"]
-    np.testing.assert_allclose(label.probabilities(scores)["probability"], [0.525, 0.5, 0.0474], atol=1e-3)
+    probabilities = label.probabilities(scores)["probability_of_late"]
+    np.testing.assert_allclose(probabilities, [0.525, 0.5, 0.0474], atol=1e-3)
     assert "positive: 'late', 75.0%" in describe_label(label, np.array([1, 0, 1, 1]))
 
 
