@@ -30,6 +30,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from typer.testing import CliRunner
 
 from softswitch.cli import app
+from softswitch.cli.terminal import ExitCode
 from softswitch.problem.choices import NUMBER
 from softswitch.results.folder import find_runs
 from softswitch.tables.constraints import kind_names
@@ -162,8 +163,8 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": int((~new).sum()), "clients": int(table[case.client].nunique())}
     for step in (words, ["train", str(folder / "t.toml")]):
         code, said = _by_command(step)
-        if code not in (0, 1, 3):
-            return found | {"ended": f"{step[0]}: exit code {code}: {said[-600:]}"}
+        if code == ExitCode.BAD_INPUT:
+            return found | {"ended": f"{step[0]}: {said[-600:]}"}
         found |= {f"{step[0]} says": " ".join(said.split())[:1500]}
     (run,) = find_runs(folder / "runs")
     for step in (["report", str(run.folder)], ["predict", str(run.folder), str(later), "--uncertified"]):
@@ -174,7 +175,7 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
     found |= {
         "seconds": round(time.perf_counter() - began),
         "status": told["status"]["code"],
-        "certified": bool((told.get("certification") or {}).get("certified")),
+        "outcome": (told.get("certification") or {}).get("outcome"),
         "page, MB": round((run.folder / "report.html").stat().st_size / 1e6, 2),
         "findings": [one["code"] for one in told["diagnostics"]],
     }
@@ -183,6 +184,8 @@ def tried(case: Case, folder: Path) -> dict[str, Any]:
 
 def _by_command(words: list[str]) -> tuple[int, str]:
     done = CliRunner().invoke(app, words)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
     return done.exit_code, done.output
 
 
