@@ -125,3 +125,24 @@ def test_uncertified_estimator_refuses_to_predict():
     assert model.set_params(allow_uncertified=True).predict(X).shape == y.shape
     with pytest.raises(ValueError, match="held_out"):
         ss.BoundedClassifier(validation=0.2).fit(X, y)
+
+
+def test_violating_clients_of_a_partly_certified_model_are_named(tmp_path):
+    """Small clients, which cannot be certified, have opposite labels in two of three cases."""
+    draws = np.random.default_rng(0)
+    clients = np.repeat(["large", "north", "south", "east"], [800, 12, 12, 12])
+    table = pd.DataFrame({"clinic": clients, "x": draws.normal(size=len(clients))})
+    table["ill"] = (table["x"] > 0) ^ table["clinic"].isin(["north", "south"])
+    table.to_csv(tmp_path / "cases.csv", index=False)
+    settings = (
+        '[data]\nfile = "cases.csv"\nlabel = "ill"\nclient = "clinic"\n[task]\nkind = "error-rate"\nbound = 0.2\n'
+    )
+    (tmp_path / "cases.toml").write_text(f'{settings}[model]\nscore = "linear"\n')
+    printed = invoke("train", tmp_path / "cases.toml", code=5)
+    assert "No problems detected" not in printed
+    (run,) = find_runs(tmp_path / "runs")
+    assert set(run.about["violating"]) == {"north", "south"}
+    (found,) = [one for one in run.about["diagnostics"] if one["code"] == "violating-clients"]
+    assert "2 of 4 clients" in found["evidence"]
+    assert "'north'" in found["evidence"]
+    assert "'east'" not in found["evidence"]

@@ -89,6 +89,7 @@ class DiagnosticCode(StrEnum):
     LIMITED_PRECISION = "limited-precision"  # a function computes in float32
     NO_BETTER_THAN_START = "no-better-than-start"  # the start is feasible, and F did not decrease
     NO_BETTER_THAN_CONSTANT = "no-better-than-constant"  # a constant prediction is feasible and as good
+    VIOLATING_CLIENTS = "violating-clients"  # clients above the tolerance on training rows, and not certified
     OVERFITTED = "overfitted"  # a rate or a loss is significantly larger on held-out rows than on training rows
     TRIMMED_VIOLATION = "trimmed-violation"  # a client that a robust method trims violates the tolerance
     OUTLIER_VALUES = "outlier-values"  # a client's values are far from those of all others

@@ -32,14 +32,13 @@ from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import apply_network
 from softswitch.problem.problem import Problem
-from softswitch.results.baseline import compare_with_trivial
 from softswitch.results.certificate import describe_certification, is_certified
 from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
 from softswitch.tables.labels import fit_label
-from softswitch.tables.metrics import judge_usefulness
+from softswitch.tables.metrics import diagnose_answer, judge_usefulness
 from softswitch.tables.preparation import fill_alpha
 from softswitch.tables.settings import TaskSection
 from softswitch.tables.thresholds import train_score
@@ -144,7 +143,7 @@ class FederatedEstimator(BaseEstimator):
             given = {name: value for name, value in loss.items() if value is not None}
             task = TaskSection(self.kind, self.bound, **given)
             usefulness = judge_usefulness(task, label, result, scored.calibration or scored.learning, "y")
-            diagnostics = compare_with_trivial(result.as_baseline, result.baselines, usefulness)
+            diagnostics = diagnose_answer(task, result, scored.certificate, usefulness)
             result = replace(result, diagnostics=tuple(diagnostics))
             self.threshold_ = scored.probability
         else:

@@ -217,6 +217,7 @@ def _write_model(
         result = add_baselines(result, table.problem, table.train, unconstrained=False, **options)
     else:
         table = with_score(table, scored)
-    assessed = assess_model(config, table, result, threshold=None if scored is None else scored.threshold)
+    threshold = None if scored is None else scored.threshold
+    assessed = assess_model(config, table, result, point.certificate, threshold=threshold)
     about = about | describe_task(config, table.label) | assessed.about
     write_result(folder, assessed.result, about=about, clients=assessed.columns, certificate=point.certificate)

@@ -20,10 +20,13 @@ from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, apply_network, row_loss, scores
 from softswitch.problem.rates import is_positive
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, compare_with_trivial, find_baseline
+from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.diagnostics import diagnose_overfitting
 from softswitch.results.result import Result
+from softswitch.results.status import Diagnostic, StatusCode
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.results.usefulness import FALSE_ALARMS, MISSES, Usefulness
+from softswitch.support.text import join_first
 from softswitch.tables.calibration import fit_recalibration, reliability_curve
 from softswitch.tables.constraints import KINDS, number_loss
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel
@@ -164,8 +167,15 @@ class Assessment:
         return None if self.usefulness is None else self.usefulness.is_useful
 
 
-def assess_model(config: Config, table: PreparedTable, result: Result, *, threshold: float | None = None) -> Assessment:
-    """Compute metrics, usefulness and calibration of a model on held-out rows, and diagnose overfitting.
+def assess_model(
+    config: Config,
+    table: PreparedTable,
+    result: Result,
+    certificate: Certificate | None = None,
+    *,
+    threshold: float | None = None,
+) -> Assessment:
+    """Compute metrics, usefulness and calibration of a model on held-out rows; diagnose violations and overfitting.
 
     Without held-out rows the model is compared with the constant on its training rows, and nothing else is computed.
 
@@ -173,6 +183,7 @@ def assess_model(config: Config, table: PreparedTable, result: Result, *, thresh
         config: The settings.
         table: The prepared table.
         result: The result, with its baselines.
+        certificate: The certificate of the model. Default: none.
         threshold: Log odds above which a score is positive, if the model is one. Default: None.
     """
     task, label, held_out = config.task, table.label, table.held_out
@@ -180,7 +191,7 @@ def assess_model(config: Config, table: PreparedTable, result: Result, *, thresh
     usefulness = judge_usefulness(task, label, result, rows, config.data.label)
     usefulness = usefulness and replace(usefulness, is_held_out=held_out is not None)
     about: dict[str, Any] = {"usefulness": usefulness and usefulness.to_dict()}
-    new = compare_with_trivial(result.as_baseline, result.baselines, usefulness)
+    new = diagnose_answer(task, result, certificate, usefulness)
     if isinstance(label, BinaryLabel):
         about["classes"] = {side: f"{config.data.label} = {getattr(label, side)}" for side in ("negative", "positive")}
     if held_out is not None:
@@ -193,6 +204,25 @@ def assess_model(config: Config, table: PreparedTable, result: Result, *, thresh
     kept = [one for one in result.diagnostics if one.code not in JUDGED]
     result = replace(result, diagnostics=(*kept, *new))
     return Assessment(result, client_metrics(table, result, threshold), usefulness, about)
+
+
+def diagnose_answer(
+    task: TaskSection, result: Result, certificate: Certificate | None, usefulness: Usefulness | None
+) -> list[Diagnostic]:
+    """Diagnose clients that are above the bound on training rows and not certified, and a constant that is as good."""
+    diagnostics = compare_with_trivial(result.as_baseline, result.baselines, usefulness)
+    clients = () if certificate is None else certificate.clients
+    certified = {client.client for client in clients if client.verdict is Verdict.MEETS}
+    above = [name for name in result.violating if name not in certified]
+    if not above or result.status.code is not StatusCode.VIOLATED:
+        return diagnostics
+    write = KINDS[task.kind].description.write
+    rates = dict(zip(result.names, map(write, result.client_constraint.max(axis=1).tolist()), strict=True))
+    count = f"{len(above):,} of {len(rates):,} clients {'is' if len(above) == 1 else 'are'}"
+    listed = join_first([f"{name!r} ({rates[name]})" for name in above])
+    evidence = f"{count} above the bound {write(task.bound)} on training rows, and not certified: {listed}"
+    advice = "They likely violate it on new data: check their rows, add features or rows, or raise the bound"
+    return [Diagnostic(Code.VIOLATING_CLIENTS, evidence, advice), *diagnostics]
 
 
 def reliability_curves(data: ClientData, params: Network, threshold: float | None) -> dict[str, Any]:

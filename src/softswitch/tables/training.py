@@ -205,7 +205,8 @@ def _run(
         outcome = solve_table(config, table, method, **logging)
         is_useful = None
         if outcome.result.status.code is not StatusCode.DIVERGED:
-            assessed = assess_model(config, outcome.table, outcome.result, threshold=outcome.threshold)
+            models = (outcome.table, outcome.result, outcome.certificate)
+            assessed = assess_model(config, *models, threshold=outcome.threshold)
             outcome, columns = outcome._replace(result=assessed.result), assessed.columns
             about, is_useful = about | assessed.about, assessed.is_useful
         if config.run.aim == CERTIFIED and table.held_out is not None:
