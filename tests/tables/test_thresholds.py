@@ -109,6 +109,30 @@ def test_threshold_is_the_last_that_passes_at_every_client(rows, kind, sign):
     assert verdicts == {"large": Verdict.MEETS, "medium": Verdict.MEETS, "tiny": Verdict.TOO_FEW}
 
 
+@pytest.mark.parametrize("outlier", [False, True])
+def test_path_is_fine_where_the_worst_client_decides(outlier):
+    """The threshold nearly equals the exact one, also if that is below all positive training rows (``outlier``)."""
+    sizes, bound = {f"c{i:02d}": 300 + 40 * i for i in range(30)}, 0.1
+    x, y, owner = simulate(sizes, seed=3, noise=0.7)
+    x[owner == "c10", 0] -= 1.0  # the worst client: the same labels at lower scores
+    is_training = np.random.default_rng(1).random(len(y)) < 0.7
+    if outlier:
+        worst = np.flatnonzero((owner == "c10") & ~is_training & (y == 1))
+        x[worst[: len(worst) // 4], 0] = x[y == 1, 0].min() - 0.3
+    parts = [to_clients(x, y, owner, part) for part in (is_training, ~is_training)]
+    model = train_score("miss-rate", LABEL, *parts, bound=bound, score="linear")
+    assert model.passed > 0
+    data, exact = model.calibration, np.inf
+    margin, labels = outputs_of(model, data)[:, 0], np.asarray(data.rows.columns["y"])
+    for start, stop in client_slices(data):
+        margins = np.sort(margin[start:stop][labels[start:stop] == 1])
+        errors = int((binom.cdf(np.arange(len(margins) + 1), len(margins), bound) <= 0.05).sum()) - 1
+        exact = min(exact, margins[errors] if errors >= 0 else np.inf)
+    assert exact > 0  # margins are relative to the threshold of the model
+    lost = margin[(labels == 0) & (margin > 0)]
+    assert np.mean(lost <= exact) < 0.02
+
+
 def test_clients_with_too_few_rows_do_not_limit_the_others(rows):
     x, y, owner, is_training = rows
     large = owner != "tiny"
@@ -173,6 +197,19 @@ def test_thresholds_per_client():
     assert len({round(float(one), 5) for one in decisions}) == 3
     with pytest.raises(ValueError, match="thresholds must be 'shared' for 'error-rate'"):
         train_score("error-rate", LABEL, learning, bound=0.2, thresholds="per-client")
+
+
+def test_thresholds_per_client_of_small_clients_stay_near_the_shared_one():
+    """A client's own threshold does not follow the lowest of its few rows: false alarms stay near the shared path's."""
+    x, y, owner = simulate({f"c{i:02d}": 300 for i in range(25)}, seed=5, noise=0.8)
+    is_training = np.random.default_rng(1).random(len(y)) < 0.6
+    learning, calibration = (to_clients(x, y, owner, part) for part in (is_training, ~is_training))
+    per_client, shared = (
+        train_score("miss-rate", LABEL, learning, calibration, bound=0.1, thresholds=one, score="linear")
+        for one in ("per-client", "shared")
+    )
+    assert per_client.passed > 0
+    assert per_client.result.worst_objective < shared.result.worst_objective + 0.05
 
 
 def test_error_rate_has_one_model(rows):

@@ -42,11 +42,12 @@ from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.labels import Label
 from softswitch.tables.scores import Score, calibrate, cross_validate, make_estimators, row_weights
 
-PATH_LENGTH = 500  # largest number of shifts that are tested
+PATH_LENGTH = 250  # number of shifts of each kind on a path
 PRIOR_STEPS = np.linspace(-0.5, 1.5, 21)  # powers of the class shares on the path of several classes
 FARTHEST = 35.0  # log odds of the safest threshold: the model then predicts one class for every row
+TAIL_ROWS = 5.0  # rows below a client's threshold at which it is halfway between the shared one and the client's own
 PRIOR_ROWS = 20.0  # rows of the pooled rate that a client's estimated rate is shrunk by
-EVIDENCE = 0.05  # joint p-value with which training rows show that clients with too few certification rows violate
+EVIDENCE = 0.001  # joint p-value with which training rows show that clients with too few certification rows violate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +132,25 @@ def _margin_path(task: Task, margin: np.ndarray, applies: np.ndarray, sign: floa
     owner, margins = task.rows.owner[applies], margin[applies]
     by_client = [np.sort(margins[owner == i]) for i in range(task.count)]
     sizes = np.array(list(map(len, by_client)))
-    grid = np.unique(np.quantile(margins, np.linspace(0, 1, PATH_LENGTH)))
+    low, share = margins.min(), np.linspace(0, 1, PATH_LENGTH)
+    grid = [low - (low - farthest) * np.geomspace(1e-3, 1, PATH_LENGTH), np.quantile(margins, share)]
+    tested = [one for one, rate in zip(by_client, task.allowed, strict=True) if len(one) and not np.isnan(rate)]
+    if tested:  # the worst of them sets the threshold: steps are small where its rate is at most twice the bound
+        worst = np.min([np.quantile(one, min(1, 2 * task.bound) * share) for one in tested], axis=0)
+        grid += [worst, low + (worst[-1] - low) * share]
     if task.clients:
         steps = np.linspace(0, 2, PATH_LENGTH)[:, None]
         known = np.where(np.isnan(task.allowed), task.bound / 2, np.maximum(task.allowed, task.bound / 10))
         levels = np.clip(steps * known, 0, 1)
         shared = np.quantile(margins, np.clip(steps[:, 0] * known.mean(), 0, 1))
         each = [np.quantile(one, levels[:, i]) if len(one) else shared for i, one in enumerate(by_client)]
-        weight = sizes / (sizes + PRIOR_ROWS)
+        weight = sizes * levels / (sizes * levels + TAIL_ROWS)
         points = weight * np.array(each).T + (1 - weight) * shared[:, None]
-        start = np.minimum.outer(np.linspace(farthest, points[0].min(), 50, endpoint=False), points[0])
+        start = np.minimum.outer(grid[0][::-1], points[0])
         points, shared = np.concatenate([start, points]), np.concatenate([start.min(axis=1), shared])
         points = np.maximum.accumulate(points)
     else:
-        shared = np.concatenate([[farthest], grid])
+        shared = np.unique(np.concatenate([[farthest], *grid]))
         points = np.repeat(shared[:, None], task.count, axis=1)
     errors = np.array([np.searchsorted(one, points[:, i], side="right") for i, one in enumerate(by_client)]).T
     too_few = np.isnan(task.allowed)
