@@ -69,93 +69,48 @@ def init(
     size = f"{len(found.table):,} rows, {len(found.table.columns)} columns"
     console.print(f"{table}: {size}{f' ({found.form})' if found.form else ''}", markup=False)
     labels = inspection.label_candidates(found.summaries)
+    choose_label = partial(found.choose_column, labels, "label", "column to predict")
     if label is None and has_questions:
-        label = found.ask_column(labels, "label", "column to predict")
+        label = choose_label(None, has_questions=True)
     likely = label or (labels[0].name if labels else None)
     clients = inspection.client_candidates(found.summaries, len(found.table), likely)
+    choose_client = partial(found.choose_column, clients, "client", "column that identifies the client")
     if client is None and has_questions:
-        client = found.ask_column(clients, "client", "column that identifies the client")
+        client = choose_client(None, has_questions=True)
     lists = {"--ignore": ignore or [], "--keep": keep or [], "--category": category or []}
     flags = {"--sensitive": [sensitive] if sensitive else []} | lists
     target, owner, *_ = checks.call_all(
-        lambda: found.choose_column(label, labels, "--label", "column to predict"),
-        lambda: found.choose_column(client, clients, "--client", "column that identifies the client"),
+        lambda: choose_label(label),
+        lambda: choose_client(client),
         *(partial(find_column, found.table, name, flag) for flag, names in flags.items() for name in names),
     )
     if target == owner:
         raise ValueError(f"--label and --client must be two columns, but both are {target!r}")
-    if found.table[target].nunique() < 2:
+    if (values := found.table[target]).nunique() < 2:
         raise ValueError(f"--label must name a column of several values, but {target!r} has one")
-    label_type = inspection.infer_label_type(found.table[target])
-    if has_questions:
-        positive = positive or _ask_positive(found.table[target], label_type)
-        kind = kind or _ask_kind(found.table[target], label_type)
-    positive_value, task = checks.call_all(
-        lambda: _positive(found.table[target], label_type, positive),
-        lambda: _task(found.table, target, label_type, kind, bound, sensitive, protected),
+    chosen, task = checks.call_all(
+        lambda: _choose_positive(values, positive, has_questions=has_questions),
+        lambda: _choose_task(found.table, values, kind, bound, sensitive, protected, has_questions=has_questions),
     )
-    roles = found.propose_roles(target, owner, positive_value, task, lists, label_type)
-    console.print(found.overview(roles))
-    for line in roles.describe(found):
+    proposal = found.propose(target, owner, chosen, task, lists, file)
+    console.print(found.overview(proposal.roles))
+    for line in proposal.lines:
         console.print(line, markup=False)
+    config = proposal.config
     if bound is None:
-        roles = _choose_bound(found, roles, console, has_questions=has_questions)
-    console.print(f"\nAt every client: {roles.task.kind} at most {roles.task.bound:g}. To change it: --kind, --bound")
-    file.write_text(write_config(roles.settings(found, file)), encoding="utf-8")
+        config = _choose_bound(found.table, config, console, has_questions=has_questions)
+    console.print(f"\nAt every client: {config.task.kind} at most {config.task.bound:g}. To change it: --kind, --bound")
+    file.write_text(write_config(config), encoding="utf-8")
     console.print(f"Wrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
-class Roles:
-    """The proposed roles of the columns, and the constraint."""
+class Proposal:
+    """The proposed settings, and what is printed about them."""
 
-    label: str  # name of the column to predict
-    client: str  # name of the column that identifies the client
-    positive: PositiveClass | None  # None if the label does not have two values
-    ignored: dict[str, str]  # reason by name of the ignored column
-    categories: tuple[str, ...]  # columns of numbers that are read as categories
-    constant: tuple[str, ...]  # features that are constant within clients
-    flagged: dict[str, str]  # remark by name of a column that predicts the label almost alone
-    task: TaskSection
-
-    def of_column(self, name: str) -> str:
-        """Return the role of a column, with the reason if it is ignored or flagged."""
-        roles = {self.label: "label", self.client: "client"}
-        roles |= {name: f"ignored: {reason}" for name, reason in self.ignored.items()}
-        role = roles.get(name, "group" if name == self.task.sensitive else "feature")
-        return f"{role}: {self.flagged[name]}" if name in self.flagged else role
-
-    def describe(self, found: InspectedTable) -> list[str]:
-        """Return lines of text: the proposal, and remarks on the columns and the table."""
-        from softswitch.tables.inspection import remarks
-
-        lines = [f"\nLabel: {self.label}. Client: {self.client}."]
-        if (positive := self.positive) is not None:
-            change = "" if positive.why == REQUESTED else f" To change it: --positive {str(positive.other)!r}"
-            lines.append(f"Positive: {positive.value!r}, {positive.share:.1%} of the rows, {positive.why}.{change}")
-        if set(self.ignored.values()) - {REQUESTED}:
-            lines.append("To keep an ignored column: --keep COLUMN")
-        notes = [
-            f"{name} {remark}; is it known when a prediction is needed? To drop it: --ignore {name}"
-            for name, remark in self.flagged.items()
-        ]
-        if self.constant:
-            names = ", ".join(self.constant)
-            notes.append(f"the same at all rows of a client, which may identify it: {names}. To drop: --ignore COLUMN")
-        notes += remarks(found.table, found.summaries, self.label, self.client, list(self.ignored))
-        if found.empty:
-            notes.append(f"cells among numbers or dates that count as empty: {', '.join(found.empty)}")
-        return lines + (["\nRemarks:", *(f"- {note}" for note in notes)] if notes else [])
-
-    def settings(self, found: InspectedTable, out: Path) -> Config:
-        """Return the settings for the file ``out``, with the path of the table relative to its folder."""
-        file = found.file
-        if not file.is_absolute() and out.resolve().parent != Path.cwd():
-            file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
-        options: dict[str, Any] = {} if found.form is None else asdict(found.form)
-        options |= {"ignore": tuple(self.ignored), "categories": self.categories, "empty": found.empty}
-        value = None if self.positive is None else self.positive.value
-        return Config(DataSection(file.as_posix(), self.label, self.client, value, **options), self.task)
+    config: Config
+    roles: dict[str, str]  # role by name of the column, with the reason if it is ignored or flagged
+    lines: list[str]  # the label, the client and the positive class; remarks on the columns and the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +123,7 @@ class InspectedTable:
     summaries: tuple[ColumnSummary, ...]  # one per column, in their order
     empty: tuple[str, ...]  # texts in columns of numbers or dates, which count as empty cells
 
-    def overview(self, roles: Roles) -> Table:
+    def overview(self, roles: dict[str, str]) -> Table:
         """Return a rich table with the content and the role of each column."""
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         is_short = max(len(one.name) for one in self.summaries) <= MAX_NAME_WIDTH
@@ -178,67 +133,88 @@ class InspectedTable:
             grid.add_column(heading, overflow="fold", justify=justify, no_wrap=not can_wrap)
         for one in self.summaries:
             empty = "" if not one.empty else "<1%" if one.empty < 0.01 else f"{one.empty:.0%}"
-            grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", Text(roles.of_column(one.name)))
+            grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", Text(roles[one.name]))
         return grid
 
-    def propose_roles(
+    def choose_column(
+        self,
+        candidates: Sequence[Candidate],
+        role: str,
+        meaning: str,
+        name: str | None,
+        *,
+        has_questions: bool = False,
+    ) -> str:
+        """Return the named column of a role or, without a name, a clear choice; otherwise ask, or raise ValueError."""
+        from softswitch.tables.inspection import clear_choice
+        from softswitch.tables.table import find_column
+
+        if name is not None:
+            return str(find_column(self.table, name, f"--{role}").name)
+        if (clear := clear_choice(candidates)) is not None:
+            return clear
+        likely = ([one for one in candidates if one.points >= 0] or candidates)[:6]
+        lines = [f"  {one.name}: {one.why or 'no evidence'}" for one in likely]
+        if not has_questions:
+            problem = "candidates are" if lines else "there is no candidate"
+            raise ValueError("\n".join([f"--{role} is needed ({meaning}): {problem}", *lines]))
+        typer.echo("\n".join([f"The {role} ({meaning}) is not clear.{' Candidates:' * bool(lines)}", *lines]))
+        default = candidates[0].name if candidates else None
+        return str(ask(role.capitalize(), default, lambda name: find_column(self.table, name, role).name))
+
+    def propose(
         self,
         label: str,
         client: str,
         positive: PositiveClass | None,
         task: TaskSection,
         flags: dict[str, list[str]],
-        label_type: str,
-    ) -> Roles:
-        """Return the roles of all columns; ``flags`` are the columns of --ignore, --keep and --category."""
+        out: Path,
+    ) -> Proposal:
+        """Return the proposed settings for ``out``; ``flags`` has the columns of --ignore, --keep and --category."""
+        from softswitch.tables import inspection
         from softswitch.tables.bounds import certification_mask, complete_rows
-        from softswitch.tables.inspection import category_columns, leakage_remarks, reasons_to_ignore, unit_columns
 
-        units = unit_columns(self.table, self.summaries, label, client)
-        reasons = reasons_to_ignore(self.summaries, units, label, client)
+        units = inspection.unit_columns(self.table, self.summaries, label, client)
+        reasons = inspection.reasons_to_ignore(self.summaries, units, label, client)
         kept = {*flags["--ignore"], *flags["--keep"], task.sensitive}
         ignored = dict.fromkeys(flags["--ignore"], REQUESTED)
         ignored |= {name: reason for name, reason in reasons.items() if name not in kept}
         features = [one.name for one in self.summaries if one.name not in (label, client, *ignored)]
-        categories = category_columns(self.table, self.summaries, reasons, [label, client, *ignored])
+        categories = inspection.category_columns(self.table, self.summaries, reasons, [label, client, *ignored])
         categories += [name for name in flags["--category"] if name in features and name not in categories]
-        constant = tuple(one.name for one in units if one.name in features)
-        roles = Roles(label, client, positive, ignored, tuple(categories), constant, {}, task)
-        config = roles.settings(self, self.file)
+        file = self.file
+        if not file.is_absolute() and out.resolve().parent != Path.cwd():
+            file = Path(os.path.relpath(file.resolve(), out.resolve().parent))
+        options: dict[str, Any] = {} if self.form is None else asdict(self.form)
+        options |= {"ignore": tuple(ignored), "categories": tuple(categories), "empty": self.empty}
+        value = None if positive is None else positive.value
+        config = Config(DataSection(file.as_posix(), label, client, value, **options), task)
         rows = complete_rows(self.table, config)
         rows = rows[~certification_mask(rows, config)]
-        return replace(roles, flagged=leakage_remarks(rows, features, label, label_type))
-
-    def ask_column(self, candidates: Sequence[Candidate], role: str, meaning: str) -> str:
-        """Return a clear choice of a column; if there is none, ask for it with the candidates."""
-        from softswitch.tables.inspection import clear_choice
-        from softswitch.tables.table import find_column
-
-        if (clear := clear_choice(candidates)) is not None:
-            return clear
-        lines = _describe_candidates(candidates)
-        typer.echo("\n".join([f"The {role} ({meaning}) is not clear.{' Candidates:' * bool(lines)}", *lines]))
-        default = candidates[0].name if candidates else None
-        return str(ask(role.capitalize(), default, lambda name: find_column(self.table, name, role).name))
-
-    def choose_column(self, name: str | None, candidates: Sequence[Candidate], flag: str, meaning: str) -> str:
-        """Return the column of a flag or, without one, a clear choice; otherwise raise ValueError with candidates."""
-        from softswitch.tables.inspection import clear_choice
-        from softswitch.tables.table import find_column
-
-        if name is not None:
-            return str(find_column(self.table, name, flag).name)
-        if (clear := clear_choice(candidates)) is not None:
-            return clear
-        lines = _describe_candidates(candidates)
-        problem = "candidates are" if lines else "there is no candidate"
-        raise ValueError("\n".join([f"{flag} is needed ({meaning}): {problem}", *lines]))
-
-
-def _describe_candidates(candidates: Sequence[Candidate]) -> list[str]:
-    """Return a line for each of the most likely candidates."""
-    listed = ([one for one in candidates if one.points >= 0] or candidates)[:6]
-    return [f"  {one.name}: {one.why or 'no evidence'}" for one in listed]
+        flagged = inspection.leakage_remarks(rows, features, label, inspection.infer_label_type(self.table[label]))
+        roles = {name: "group" if name == task.sensitive else "feature" for name in features}
+        roles |= {name: f"{roles[name]}: {remark}" for name, remark in flagged.items()}
+        roles |= {label: "label", client: "client"} | {name: f"ignored: {why}" for name, why in ignored.items()}
+        lines = [f"\nLabel: {label}. Client: {client}."]
+        if positive is not None:
+            change = "" if positive.why == REQUESTED else f" To change it: --positive {str(positive.other)!r}"
+            lines.append(f"Positive: {positive.value!r}, {positive.share:.1%} of the rows, {positive.why}.{change}")
+        if set(ignored.values()) - {REQUESTED}:
+            lines.append("To keep an ignored column: --keep COLUMN")
+        notes = [
+            f"{name} {remark}; is it known when a prediction is needed? To drop it: --ignore {name}"
+            for name, remark in flagged.items()
+        ]
+        if constant := ", ".join(one.name for one in units if one.name in features):
+            notes.append(
+                f"the same at all rows of a client, which may identify it: {constant}. To drop: --ignore COLUMN"
+            )
+        notes += inspection.remarks(self.table, self.summaries, label, client, list(ignored))
+        if self.empty:
+            notes.append(f"cells among numbers or dates that count as empty: {', '.join(self.empty)}")
+        lines += ["\nRemarks:", *(f"- {note}" for note in notes)] if notes else []
+        return Proposal(config, roles, lines)
 
 
 def inspect_table(file: str) -> InspectedTable:
@@ -259,70 +235,56 @@ def inspect_table(file: str) -> InspectedTable:
     return InspectedTable(Path(file), form, table, summaries, empty)
 
 
-def _positive(labels: pd.Series, label_type: str, text: str | None) -> PositiveClass | None:
-    """Return the requested or proposed positive class; None if the label does not have two values."""
-    from softswitch.tables.inspection import parse_value, positive_class
+def _choose_positive(labels: pd.Series, text: str | None, *, has_questions: bool) -> PositiveClass | None:
+    """Return the requested positive class, or the proposed one; ask if it is a guess. None without two values."""
+    from softswitch.tables.inspection import infer_label_type, parse_value, positive_class
 
-    if label_type != BINARY:
+    if (label_type := infer_label_type(labels)) != BINARY:
         if text is not None:
             raise ValueError(f"--positive is for labels of two values, but {labels.name!r} is {label_type}")
         return None
     likely = positive_class(labels)
-    if text is None:
+    if text is not None:
+        value = parse_value(labels, text, "--positive")
+    elif likely.is_guess and has_questions:
+        question = f"Positive class, {str(likely.value)!r} ({likely.share:.1%} of the rows) or {str(likely.other)!r}"
+        value = ask(question, str(likely.value), lambda text: parse_value(labels, text, "the positive class"))
+    else:
         return likely
-    value = parse_value(labels, text, "--positive")
     if value != likely.value:
         likely = likely._replace(value=value, other=likely.value, share=1 - likely.share)
     return likely._replace(why=REQUESTED)
 
 
-def _ask_positive(labels: pd.Series, label_type: str) -> str | None:
-    """Ask for the positive class if it would be a guess; return None if it is clear or the label has not two values."""
-    from softswitch.tables.inspection import parse_value, positive_class
-
-    if label_type != BINARY:
-        return None
-    likely = positive_class(labels)
-    if not likely.is_guess:
-        return None
-    question = f"Positive class, {str(likely.value)!r} ({likely.share:.1%} of the rows) or {str(likely.other)!r}"
-    return str(ask(question, str(likely.value), lambda text: parse_value(labels, text, "the positive class")))
-
-
-def _ask_kind(labels: pd.Series, label_type: str) -> str:
-    """Ask for the kind of constraint; kinds that compare groups need flags."""
-    kinds = [name for name in _suitable_kinds(labels, label_type) if not KINDS[name].uses_groups]
-    parse = partial(checks.check_choice, "the kind", choices=kinds)
-    return str(ask(f"Kind of constraint ({', '.join(kinds)})", DEFAULT_KIND[label_type], parse))
-
-
-def _suitable_kinds(labels: pd.Series, label_type: str) -> tuple[str, ...]:
-    """Return the kinds of constraint for a label; integers of few values may also be predicted as numbers."""
-    import pandas as pd
-
-    types = [label_type, *([MULTICLASS] if label_type == BINARY else [])]
-    is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(labels)
-    return kind_names(*types, *([NUMBER] if is_numeric else []))
-
-
-def _task(
+def _choose_task(
     table: pd.DataFrame,
-    label: str,
-    label_type: str,
+    labels: pd.Series,
     kind: str | None,
     bound: float | None,
     sensitive: str | None,
     protected: str | None,
+    *,
+    has_questions: bool,
 ) -> TaskSection:
-    """Return the task section of the settings: kind and bound of the constraint by flags or defaults, and the group."""
-    from softswitch.tables.inspection import parse_value
+    """Return kind and bound of the constraint by flags, an answer or defaults, and the group."""
+    import pandas as pd
 
-    labels, kind = table[label].dropna(), kind or DEFAULT_KIND[label_type]
-    if kind not in (suitable := _suitable_kinds(labels, label_type)):
-        reason = f"{label!r} is {label_type} ({labels.nunique():,} values)"
-        raise ValueError(f"--kind must be one of {', '.join(suitable)}, because {reason}, but is {kind!r}")
+    from softswitch.tables.inspection import infer_label_type, parse_value
+
+    label_type = infer_label_type(labels)
+    types = [label_type, *([MULTICLASS] if label_type == BINARY else [])]
+    is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(labels)
+    kinds = kind_names(*types, *([NUMBER] if is_numeric else []))  # integers of few values may be numbers
+    if kind is None and has_questions:
+        plain = [name for name in kinds if not KINDS[name].uses_groups]  # the others need flags
+        parse = partial(checks.check_choice, "the kind", choices=plain)
+        kind = ask(f"Kind of constraint ({', '.join(plain)})", DEFAULT_KIND[label_type], parse)
+    kind = kind or DEFAULT_KIND[label_type]
+    if kind not in kinds:
+        reason = f"{labels.name!r} is {label_type} ({labels.nunique():,} values)"
+        raise ValueError(f"--kind must be one of {', '.join(kinds)}, because {reason}, but is {kind!r}")
     proposed = KINDS[kind].default_bound
-    bound = bound if bound is not None else proposed(labels) if callable(proposed) else proposed
+    bound = bound if bound is not None else proposed(labels.dropna()) if callable(proposed) else proposed
     value: Any = protected
     if KINDS[kind].uses_groups:
         if sensitive is None or protected is None:
@@ -331,14 +293,14 @@ def _task(
     return TaskSection(kind=kind, bound=bound, sensitive=sensitive, protected=value)
 
 
-def _choose_bound(found: InspectedTable, roles: Roles, console: Console, *, has_questions: bool) -> Roles:
-    """Return the roles with a bound: proposed from estimates if the kind has some, and asked for if wanted."""
-    task = roles.task
+def _choose_bound(table: pd.DataFrame, config: Config, console: Console, *, has_questions: bool) -> Config:
+    """Return the settings with a bound: proposed from estimates if the kind has some, and asked for if wanted."""
+    task = config.task
     if task.kind in COSTS:
         from softswitch.tables.bounds import estimate_bounds, fallback_bound, propose_bound
 
         try:
-            estimates = estimate_bounds(found.table, roles.settings(found, found.file))
+            estimates = estimate_bounds(table, config)
         except ValueError as error:
             console.print(f"\nNo estimates of bounds: {error}", markup=False)
         else:
@@ -351,7 +313,7 @@ def _choose_bound(found: InspectedTable, roles: Roles, console: Console, *, has_
     if has_questions:
         parse = partial(_parse_bound, is_share=KINDS[task.kind].description.is_share)
         task = replace(task, bound=ask("Bound", f"{task.bound:g}", parse))
-    return replace(roles, task=task)
+    return replace(config, task=task)
 
 
 def bounds_table(estimates: Sequence[BoundEstimate], cost: str) -> Table:

@@ -122,13 +122,14 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
     ]
     if table.dropped:
         contents.append(f"{table.dropped:,} rows dropped: their label, client or group is empty")
-    branch = tree.add("[bold]table")
-    for line in contents:
-        branch.add(escape(line))
-    tree.add("[bold]constraint").add(escape(describe_task(config, table.label)["requirement"]))
+    branches = {"table": contents, "constraint": [describe_task(config, table.label)["requirement"]]}
     if table.split is not None:
         limits = certifiability(table.problem, table.split.calibration, config.task.bound, config.run.confidence)
-        tree.add("[bold]certifiability").add(escape(str(limits)))
+        branches["certifiability"] = [str(limits)]
+    for name, lines in branches.items():
+        branch = tree.add(f"[bold]{name}")
+        for line in lines:
+            branch.add(escape(line))
     return tree
 
 
@@ -146,9 +147,8 @@ def print_outcome(trained: TrainedRun) -> None:
     say(" ".join(filter(None, [run.about.get("requirement"), verdict.new_data, verdict.details])), wrap=True)
     if (compared := run.about.get("usefulness")) is not None:
         say(Usefulness.from_dict(compared).describe(run.client_noun), wrap=True)
-    if aim is not None:
-        for warning in warn_about_reuse(aim["earlier_certificates"]):
-            say(warning, wrap=True)
+    for warning in warn_about_reuse(aim["earlier_certificates"]) if aim else ():
+        say(warning, wrap=True)
     if trained.certificate is not None:
         Console().print(trained.certificate.table())
     say(result.explain(), wrap=True)
@@ -157,15 +157,10 @@ def print_outcome(trained: TrainedRun) -> None:
     say(f"Run: {trained.folder}")
     for step in _next_steps(trained):
         say(step)
-    outcome = None if aim is None else aim.get("outcome")
-    if outcome in OUTCOME_CODES:
-        code = OUTCOME_CODES[outcome]
-    elif not result.status.ok:
-        code = ExitCode.INFEASIBLE
-    else:
-        code = ExitCode.OK if trained.is_usable else ExitCode.NOT_CERTIFIED
-    if code:
-        raise typer.Exit(code)
+    if aim is not None:
+        raise typer.Exit(OUTCOME_CODES[aim["outcome"]])
+    if not result.status.ok:
+        raise typer.Exit(ExitCode.INFEASIBLE)
 
 
 def _next_steps(trained: TrainedRun) -> list[str]:
@@ -189,9 +184,7 @@ def certification_warnings(run: Run) -> list[str]:
     certification, usefulness = run.about.get("certification") or {}, run.about.get("usefulness")
     warnings = []
     if certification.get("outcome") == "no better than a constant":
-        constant = "a constant prediction"
-        if usefulness is not None:
-            constant = Usefulness.from_dict(usefulness).constant_prediction
+        constant = Usefulness.from_dict(usefulness).constant_prediction if usefulness else "a constant prediction"
         warnings.append(f"The model is no better than {constant}.")
     if certification.get("certified") and run.certificate is not None:
         others = [str(client["client"]) for client in run.certificate["clients"] if client["verdict"] != "meets"]
