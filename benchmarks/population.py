@@ -186,6 +186,7 @@ def one(sampler: Sampler, population: Population, seed: int) -> Draw:
     certificate = certify(before, problem, parts.calibration, CONFIDENCE)
     truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
     (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
+    assert found.certifiability is not None
     said_before, too_few = is_certified(certificate), set(map(str, found.certifiability.uncertifiable))
     tested = [str(name) not in too_few for name in truth.names]
     return Draw(

@@ -55,7 +55,7 @@ class Certified:
     Attributes:
         result: The run for the bound itself, with the selected model as its answer.
         certificate: Certificate of the selected model; None if training was stopped or diverged.
-        certifiability: The bounds that the calibration split can certify by its size.
+        certifiability: The bounds that the calibration split can certify by its size; None without one.
         models: Number of models whose order of tests was fixed. Default: 0.
         passed: Number of models that passed. Default: 0, not certified.
         description: What distinguishes the selected model, such as "margin 1.5" or "offset −0.31".
@@ -64,7 +64,7 @@ class Certified:
 
     result: Result
     certificate: Certificate | None
-    certifiability: Certifiability
+    certifiability: Certifiability | None
     models: int = 0
     passed: int = 0
     description: str = ""

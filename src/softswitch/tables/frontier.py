@@ -140,10 +140,7 @@ def _frontier_of_scores(
         options |= {name: replace_auto(getattr(config.task, name)) for name in ("loss", "quantile")}
         shift = fitted.choose_shift(kind, bound, table.held_out, **options)
         scored.append(shift)
-        assert shift.calibration is not None
-        limits = certifiability(shift.problem, shift.calibration, bound, confidence)
-        result = shift.result
-        return Certified(result, shift.certificate, limits, shift.models, shift.passed, result.selected, result.params)
+        return shift
 
     first = fitted.choose_shift(kind, bounds[0], table.held_out, select=False)
     assert first.calibration is not None

@@ -19,12 +19,13 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
 
-from softswitch.certification.certifiability import certifiability
+from softswitch.certification.certifiability import Certifiability, certifiability
 from softswitch.certification.certify import certify, row_ranges
 from softswitch.certification.paths import certify_path
 from softswitch.certification.row_values import Kind
 from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import best_constant
+from softswitch.engine.certified import Certified
 from softswitch.methods.base import Method
 from softswitch.methods.state import first_state
 from softswitch.oracles.base import Evaluation
@@ -34,7 +35,6 @@ from softswitch.problem.networks import Network
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline
-from softswitch.results.certificate import Certificate
 from softswitch.results.history import History, Record
 from softswitch.results.result import Result
 from softswitch.results.status import model_status
@@ -229,20 +229,16 @@ PATHS: dict[str, Callable[[Task], Shifts]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class ScoredModel:
-    """A score with a shift, as ``train_score`` returns it."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScoredModel(Certified):
+    """A score with a shift, as ``train_score`` returns it. Values on training rows are cross-validated."""
 
     score: Score
     problem: Problem  # on the outputs of the score
-    result: Result  # values on training rows are cross-validated
-    certificate: Certificate | None
     learning: ClientData  # training rows, with cross-validated outputs as features
     calibration: ClientData | None  # certification rows, with outputs as features
     threshold: float | None  # shared threshold of the log odds; None if the label is not of two values
     clients: tuple[Any, ...]  # clients with a threshold of their own; empty if they share one
-    models: int  # number of models on the path
-    passed: int  # number of models that passed their test
 
     @property
     def probability(self) -> float | None:
@@ -289,7 +285,8 @@ class FittedScore:
         if calibration is not None:
             outputs = self.score.outputs(Rows.of(calibration).x)
             held_out = _with_outputs(calibration, outputs, clients, built.strata)
-        allowed = _allowed_rates(problem, learning, held_out, bound, confidence)
+        limits = None if held_out is None else certifiability(problem, held_out, bound, confidence)
+        allowed = _allowed_rates(learning.names, limits, bound, confidence)
         outputs = self.scale * self.crossed.astype(float) + self.offset
         shifts = PATHS[entry.path](Task(outputs, Rows.of(learning), self.label, bound, allowed, len(clients)))
         models = [self._network(shifts, i) for i in range(len(shifts.biases))]
@@ -308,10 +305,9 @@ class FittedScore:
         result = _add_baselines(result, problem, learned, plain, partial(self.label.constant, problem.start))
         if held_out is not None and not select:
             certificate = certify(result, problem, held_out, confidence)
-        models_and_passed = (len(models), passed)
-        return ScoredModel(
-            self.score, problem, result, certificate, learned, held_out, threshold, tuple(clients), *models_and_passed
-        )
+        parts: dict[str, Any] = {"problem": problem, "learning": learned, "calibration": held_out}
+        known = (result, certificate, limits, len(models), passed, text, result.params)
+        return ScoredModel(*known, score=self.score, threshold=threshold, clients=tuple(clients), **parts)
 
     def _network(self, shifts: Shifts, index: int, clients: int = 0) -> Network:
         """Return the linear model that calibrates the outputs and adds a shift."""
@@ -391,15 +387,12 @@ def add_indicators(outputs: np.ndarray, owner: Sequence[Any], clients: Sequence[
     return np.concatenate([outputs, indicators], axis=1).astype(np.float32)
 
 
-def _allowed_rates(
-    problem: Problem, learning: ClientData, calibration: ClientData | None, bound: float, confidence: float
-) -> np.ndarray:
+def _allowed_rates(names: Sequence[Any], limits: Certifiability | None, bound: float, confidence: float) -> np.ndarray:
     """Return the largest rate with which each training client can be certified; NaN if its rows are too few."""
-    allowed = np.full(len(learning), np.nan)
-    if calibration is None:
-        return np.full(len(learning), bound)
-    limits = certifiability(problem, calibration, bound, confidence)
-    place = {str(name): i for i, name in enumerate(learning.names)}
+    if limits is None:
+        return np.full(len(names), bound)
+    allowed = np.full(len(names), np.nan)
+    place = {str(name): i for i, name in enumerate(names)}
     for name, rows, smallest in zip(limits.clients, limits.rows, limits.bounds, strict=True):
         if rows and not smallest > bound and str(name) in place:
             errors = int(binom.ppf(1 - confidence, rows, bound))

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from softswitch.certification.certify import certify
 from softswitch.certification.client_optimum import with_regret
 from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
-from softswitch.engine.certified import solve_certified
+from softswitch.engine.certified import Certified, solve_certified
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import RunOptions
 from softswitch.engine.solve import solve
@@ -194,29 +194,31 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
 def _run(
     folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
-    privacy = training_privacy(config)
+    privacy, saved, scored = training_privacy(config), folder / CHECKPOINTS, None
     about = about | describe_task(config, table.label)
     columns: dict[str, list[float]] = {}
     if privacy is not None:
-        saved = folder / CHECKPOINTS
-        outcome = _Outcome(table, *_solve_privately(saved, config, table, method, privacy, Logging(**logging)))
+        trained = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
+    elif uses_score(config):
+        trained = scored = _fit_score(config, table)
+        table = with_score(table, scored)
     else:
-        solve_table = _solve_score if uses_score(config) else partial(_solve, folder / CHECKPOINTS)
-        outcome = solve_table(config, table, method, **logging)
+        trained = _solve(saved, config, table, method, **logging)
+    result, certificate = trained.result, trained.certificate
+    if privacy is None:
         is_useful = None
-        if outcome.result.status.code is not StatusCode.DIVERGED:
-            models = (outcome.table, outcome.result, outcome.certificate)
-            assessed = assess_model(config, *models, threshold=outcome.threshold)
-            outcome, columns = outcome._replace(result=assessed.result), assessed.columns
-            about, is_useful = about | assessed.about, assessed.is_useful
+        if result.status.code is not StatusCode.DIVERGED:
+            threshold = None if scored is None else scored.threshold
+            assessed = assess_model(config, table, result, certificate, threshold=threshold)
+            result, columns, is_useful = assessed.result, assessed.columns, assessed.is_useful
+            about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            about["certification"] = _describe_certification(folder, config, outcome, about, is_useful)
+            about["certification"] = _describe_certification(folder, config, trained, about, is_useful)
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
-            groups = group_metrics(outcome.result.params, table.held_out)
+            groups = group_metrics(result.params, table.held_out)
             about["groups"] = {names[row.pop("group")]: row for row in groups}
-    result, certificate = outcome.result, outcome.certificate
-    write_encoding(folder, config, table, outcome.scored)
+    write_encoding(folder, config, table, scored)
     if privacy is not None and result.status.code is not StatusCode.STOPPED:
         (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
@@ -232,26 +234,11 @@ def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: S
     write_model(folder, file, None if scored is None else scored.score)
 
 
-class _Outcome(NamedTuple):
-    """The outcome of training on a table."""
-
-    table: PreparedTable  # the table, with the features of the model
-    result: Result
-    certificate: Certificate | None
-    scored: ScoredModel | None = None  # the score and its threshold; None if the model was trained in rounds
-    tested: dict[str, Any] = {}  # noqa: RUF012  the number of models on the path and the chosen one, for run.json
-
-    @property
-    def threshold(self) -> float | None:
-        """Log odds above which a score is positive; None if the model is no score of two classes."""
-        return None if self.scored is None else self.scored.threshold
-
-
 def _describe_certification(
-    folder: Path, config: Config, outcome: _Outcome, about: dict[str, Any], is_useful: bool | None
+    folder: Path, config: Config, trained: Certified, about: dict[str, Any], is_useful: bool | None
 ) -> dict[str, Any]:
     """Return the entry of run.json on certification; ``is_useful`` is whether the model beats a constant."""
-    certificate, write = outcome.certificate, KINDS[config.task.kind].description.write
+    certificate, write = trained.certificate, KINDS[config.task.kind].description.write
     judged = judge_certificate(certificate, is_useful=is_useful)
     clients = () if certificate is None else certificate.clients
     return {
@@ -261,13 +248,13 @@ def _describe_certification(
         "certified_clients": sum(client.verdict is Verdict.MEETS for client in clients),
         "clients": len(clients),
         "earlier_certificates": count_earlier_certificates(folder, config, about),
-        **outcome.tested,
+        **({"models": trained.models, "model": trained.description} if trained.models else {}),
     }
 
 
-def _solve_score(config: Config, table: PreparedTable, method: Method, **logging: Any) -> _Outcome:
+def _fit_score(config: Config, table: PreparedTable) -> ScoredModel:
     """Fit a score on the training and validation rows, and certify a threshold on the held-out rows."""
-    scored = train_score(
+    return train_score(
         config.task.kind,
         table.label,
         table.learning,
@@ -281,9 +268,6 @@ def _solve_score(config: Config, table: PreparedTable, method: Method, **logging
         loss=replace_auto(config.task.loss),
         quantile=replace_auto(config.task.quantile),
     )
-    table = with_score(table, scored)
-    tested = {"models": scored.models, "model": scored.result.selected}
-    return _Outcome(table, scored.result, scored.certificate, scored, tested)
 
 
 def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
@@ -292,7 +276,7 @@ def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
     return replace(table, problem=scored.problem, **parts)
 
 
-def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> _Outcome:
+def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> Certified:
     """Train in rounds with the constraint and, if requested, certify on the held-out rows."""
     problem, train, split, held_out = table.problem, table.train, table.split, _monitored(table)
     if config.task.regret:
@@ -301,37 +285,37 @@ def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Meth
         train, split = (task.clients, None) if split is None else (train, task.clients)
     options = solve_options(config, held_out=held_out, **logging)
     options["seconds"] = config.run.seconds
-    tested: dict[str, Any] = {}
     if split is None:
         result = solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options)
-        certificate = None
+        trained = Certified(result, None, None)
     else:
         options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
-        certified = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
-        result, certificate = certified.result, certified.certificate
-        if certified.models:
-            tested = {"models": certified.models, "model": certified.description}
-    if result.status.code is not StatusCode.DIVERGED:
-        constants = partial(table.label.constant, table.problem.start)
-        further: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
-        result = add_baselines(result, table.problem, table.train, constants=constants, **further)
-        if split is None and table.held_out is not None:
-            certificate = certify(result, table.problem, table.held_out, config.run.confidence)
-    return _Outcome(table, result, certificate, None, tested)
+        trained = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
+    result = trained.result
+    if result.status.code is StatusCode.DIVERGED:
+        return trained
+    constants = partial(table.label.constant, table.problem.start)
+    further: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
+    trained = replace(trained, result=add_baselines(result, table.problem, table.train, constants=constants, **further))
+    if split is None and table.held_out is not None:
+        certificate = certify(trained.result, table.problem, table.held_out, config.run.confidence)
+        trained = replace(trained, certificate=certificate)
+    return trained
 
 
 def _solve_privately(
     checkpoints: Path, config: Config, table: PreparedTable, method: Method, privacy: RecordPrivacy, logging: Logging
-) -> tuple[Result, Certificate | None]:
+) -> Certified:
     """Return a private result and, if rows are held out, its private certificate. Nothing else uses rows."""
     key = noise_key(checkpoints)
     given = solve_options(config) | {"logging": logging, "checkpoints": Checkpoints(checkpoints)}
     options = RunOptions(**given, seconds=config.run.seconds, privacy=privacy)
     result = solve_privately(table.problem, table.train, method, options, key)
     if table.held_out is None or result.status.code in (StatusCode.STOPPED, StatusCode.DIVERGED):
-        return result, None
+        return Certified(result, None, None)
     budget = certificate_privacy(config)
-    return result, certify(result, table.problem, table.held_out, config.run.confidence, privacy=budget)
+    certificate = certify(result, table.problem, table.held_out, config.run.confidence, privacy=budget)
+    return Certified(result, certificate, None)
 
 
 def describe_task(config: Config, label: Label) -> dict[str, Any]:
