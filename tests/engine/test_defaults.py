@@ -62,21 +62,21 @@ def intercept_engine(clients, method=BARE, problem=PROBLEM, **options):
 
 def engine_settings(request, clients):
     """Return every argument of solve() as the engine receives it."""
-    oracle, settings = request.oracle, request.settings
+    oracle, options = request.oracle, request.options
     report, update = oracle.report_batching, oracle.update_batching
     return {
-        "rounds": settings.rounds,
-        "seconds": settings.seconds,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
         "local_steps": oracle.local_steps,
         "participation": oracle.participants / len(clients),
         "batch_size": None if update.draws is None else update.width,
         "value_batch_size": None if report.draws is None else report.width,
         "replace": update.replace,
-        "average_last": settings.average_last,
-        "answer": settings.answer,
-        "eval_every": settings.eval_every,
-        "record_clients": settings.record_clients,
-        "memory": settings.memory,
+        "average_last": options.output.average_last,
+        "answer": options.output.iterate,
+        "eval_every": options.logging.eval_every,
+        "record_clients": options.logging.record_clients,
+        "memory": request.memory,
         "client_batch_size": None if oracle.by_size else oracle.slice_size,
     }
 
@@ -205,14 +205,14 @@ def test_defaults_for_limited_work(monkeypatch):
     assert settings["batch_size"] == 64
     assert settings["memory"] == ss.Memory(corrected=True)
     assert not request.choice.exact
-    assert intercept_engine(large, method=ss.Automatic(tolerance=0.1, robust=1))[0].settings.memory == ss.Memory(
+    assert intercept_engine(large, method=ss.Automatic(tolerance=0.1, robust=1))[0].memory == ss.Memory(
         smoothing=choice.SMOOTHING
     ), "Byzantine clients must not correct their own memory"
 
 
 def test_partial_participation_uses_client_memory(clients):
     request, _ = intercept_engine(clients, participation=0.5)
-    assert request.settings.memory == ss.Memory(smoothing=0.0), "reports from all rows have no noise to smooth"
+    assert request.memory == ss.Memory(smoothing=0.0), "reports from all rows have no noise to smooth"
     assert not request.choice.exact
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,38 +45,6 @@ class Program(NamedTuple):
     record_clients: bool  # whether every participant's report is recorded
     evaluates: bool  # whether w_k is evaluated on all data in some rounds
     places: Places | None = None  # how a server with a memory selects the participants; None without a memory
-
-
-class Engine(Protocol):
-    """The interface of engines, which move data through the rounds. A round's computations are in ``server_step``."""
-
-    overwrites_state: bool  # whether ``run_chunk`` overwrites the memory of the state that it is given
-
-    def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds of a chunk, after which callbacks are called."""
-
-    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
-        """Return the state before round 0, at the initial parameters ``params``."""
-
-    def copy_state(self, state: State) -> State:
-        """Return a copy of the state that ``run_chunk`` may overwrite."""
-
-    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
-        """Run up to ``program.length`` rounds from ``span.first`` to before ``span.last``; return state and record."""
-
-    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
-        """Return the indices of the participants of round k, and their reports at ``params``."""
-
-    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the Euclidean norm of round k's weighted direction Σ r_i u_i, with local steps of size 0."""
-
-    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
-        """Return a state and a record with the structure and shapes of a chunk, to restore a checkpoint."""
-
-    def identity(
-        self, oracle: Any, setup: Setup, program: Program, span: Span, key: Array, state: State
-    ) -> dict[str, str]:
-        """Return digests of the clients' data and computations by name, which identify a checkpoint."""
 
 
 def run_rounds(
@@ -163,39 +131,6 @@ def _count_words(oracle: Oracle) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(_draw.eval_shape(oracle, jax.random.key(0))))
 
 
-@jax.jit
-def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> State:
-    """Return the state before round 0; no two of its arrays share memory."""
-    sums = None
-    if memory is not None:
-        sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
-    statistics = None if sums is None else sums.shape[1]
-    parts = active_parts(method, memory)
-    return jax.tree.map(
-        jnp.copy, first_state(params, method, parts, oracle.client_count, oracle.constraints, statistics)
-    )
-
-
-@jax.jit
-def copy_state(state: State) -> State:
-    """Return a copy of the state in which no two arrays share memory."""
-    return jax.tree.map(jnp.copy, state)
-
-
-@jax.jit
-def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Reports]:
-    """Return the indices of the participants of round k, and their reports at ``params``."""
-    draws = oracle.draw(jax.random.fold_in(key, k))
-    return draws.clients, oracle.report(params, draws)[0]
-
-
-@jax.jit
-def direction_norm(setup: Setup, key: Array, k: Array, state: State) -> Float[Array, ""]:
-    """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
-    oracle: Any = setup.oracle
-    return norm_of_draws(setup, state, oracle.draw(jax.random.fold_in(key, k)))
-
-
 def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
     """Return ``direction_norm`` of a round with given draws."""
     oracle: Any = setup.oracle
@@ -204,18 +139,52 @@ def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
     return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, setup.method.switches, 0.0))
 
 
+_compile: Any = jax.jit  # without types, so that methods of other engines may override compiled functions
+
+
 class CompiledEngine:
-    """The engine of compiled chunks of rounds on one device."""
+    """The engine of compiled chunks of rounds on one device, and the interface of the other engines.
+
+    Engines move data through the rounds. The computations of a round are in ``server_step``.
+    """
 
     overwrites_state = True  # whether ``run_chunk`` overwrites the memory of the state that it is given
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
-    start = staticmethod(start)
-    copy_state = staticmethod(copy_state)
-    report = staticmethod(report)
-    direction_norm = staticmethod(direction_norm)
+
+    @staticmethod
+    @_compile
+    def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> State:
+        """Return the state before round 0; no two of its arrays share memory."""
+        sums = None
+        if memory is not None:
+            sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
+        statistics = None if sums is None else sums.shape[1]
+        parts = active_parts(method, memory)
+        state = first_state(params, method, parts, oracle.client_count, oracle.constraints, statistics)
+        return jax.tree.map(jnp.copy, state)
+
+    @staticmethod
+    @_compile
+    def copy_state(state: State) -> State:
+        """Return a copy of the state that ``run_chunk`` may overwrite: no two of its arrays share memory."""
+        return jax.tree.map(jnp.copy, state)
+
+    @staticmethod
+    @_compile
+    def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Reports]:
+        """Return the indices of the participants of round k, and their reports at ``params``."""
+        draws = oracle.draw(jax.random.fold_in(key, k))
+        return draws.clients, oracle.report(params, draws)[0]
+
+    @staticmethod
+    @_compile
+    def direction_norm(setup: Setup, key: Array, k: Array, state: State) -> Float[Array, ""]:
+        """Return the Euclidean norm of round k's weighted direction Σ r_i u_i, with local steps of size 0."""
+        oracle: Any = setup.oracle
+        return norm_of_draws(setup, state, oracle.draw(jax.random.fold_in(key, k)))
 
     def chunk_length(self, oracle: Any) -> int:
-        """Return the number of rounds of a chunk."""
+        """Return the number of rounds of a chunk, after which callbacks are called."""
         return chunk_length(oracle)
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
@@ -253,15 +222,15 @@ class ShardedEngine(CompiledEngine):
 
     def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
         """Return the state before round 0."""
-        return _to_host(start(release(params), release(method), oracle, memory))
+        return _to_host(super().start(release(params), release(method), oracle, memory))
 
     def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
         """Return the indices of the participants of round k, and their reports at ``params``."""
-        return _to_host(report(oracle, release(params), key, k))
+        return _to_host(super().report(oracle, release(params), key, k))
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
         """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
-        return _to_host(direction_norm(_release_setup(setup), key, k, release(state)))
+        return _to_host(super().direction_norm(_release_setup(setup), key, k, release(state)))
 
 
 def release(tree: Any) -> Any:

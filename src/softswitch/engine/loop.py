@@ -47,7 +47,7 @@ def run(
     callbacks, engine = check_callbacks(logging.callbacks), request.engine
     distributed = request.oracle.processes > 1
     is_first = not distributed or processes.is_first_process()
-    rounds, seconds, began = request.rounds, request.settings.seconds, time.perf_counter()
+    rounds, seconds, began = request.rounds, request.options.seconds, time.perf_counter()
     automatic = method.step_size is None and request.choice is not None
     records, done, stopped, late = list[Record](), 0, False, False
     lock: AbstractContextManager[None] = nullcontext()
@@ -59,7 +59,7 @@ def run(
         key, length = jax.random.key(seed), engine.chunk_length(request.oracle)
         program = request.program(length)
         state = request.first_state(method) if restarts is None else restarts.begin()
-        if restarts is not None or request.warm_start is not None:
+        if restarts is not None or request.options.warm_start is not None:
             state = engine.copy_state(state)
         if saved is not None and (snapshot := saved.latest(state, length)) is not None:
             state, records, done = engine.copy_state(snapshot.state), [snapshot.record], snapshot.done
@@ -163,7 +163,7 @@ class _RunCheckpoints:
         if not done:
             return list(records)
         joined = join(records, done)
-        snapshot = Snapshot(state, joined, done, seconds, self._request.settings.averaging_from)
+        snapshot = Snapshot(state, joined, done, seconds, self._request.averaging_from)
         if self._restarts is not None:
             best, journal = self._restarts.to_checkpoint()
             snapshot = snapshot._replace(best=best, journal=journal)
@@ -186,7 +186,7 @@ class _RunCheckpoints:
                 "between them"
             )
         if snapshot is None or self._restarts is None:
-            return snapshot and snapshot.extend(request.rounds, request.settings.averaging_from, state)
+            return snapshot and snapshot.extend(request.rounds, request.averaging_from, state)
         if request.choice is None or not request.choice.may_end:
             snapshot.check_rounds(request.rounds)
         return snapshot
@@ -224,8 +224,8 @@ def finish(
         history,
         method if restarts is None else restarts.method,
         request.federation.names,
-        averaging_from=request.settings.averaging_from,
-        answer=request.settings.answer,
+        averaging_from=request.averaging_from,
+        answer=request.options.output.iterate,
         stopped=stopped,
         seed=seed,
         seconds=seconds,

@@ -43,8 +43,7 @@ class OutOfCoreEngine(CompiledEngine):
 
     def start(self, params: Params, method: Method, oracle: OutOfCoreOracle, memory: Memory | None) -> State:
         """Return the state before round 0."""
-        state: State = compiled.start(params, method, oracle.drawing, memory)
-        return state
+        return super().start(params, method, oracle.drawing, memory)
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk, stretch by stretch; stop after a stretch that diverged."""

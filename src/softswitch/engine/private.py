@@ -15,7 +15,7 @@ from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
-from softswitch.engine.request import RunOptions, RunSettings, request_of
+from softswitch.engine.request import RunOptions, request_of
 from softswitch.methods.automatic import to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -94,25 +94,26 @@ def solve_privately(
     counts, plan = count_applicable_rows(problem, clients), make_plan(privacy, options)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, options.seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
-    method = _fill_method(to_first_order(method), oracle, plan.options.settings)
+    method = _fill_method(to_first_order(method), oracle, plan.options)
     request = request_of(federation, (method,), plan.options)
     request = replace(request, privacy=f"{privacy} for {request.rounds} rounds")
     result = add_account(run(request, method, options.seed, options.logging, options.checkpoints), oracle, plan)
     return _compare_with_ranges(result, problem, privacy)
 
 
-def _fill_method(method: Method, oracle: PrivateOracle, settings: RunSettings) -> Method:
+def _fill_method(method: Method, oracle: PrivateOracle, options: RunOptions) -> Method:
     """Return the method with defaults, which use no rows, in place of settings that are None."""
     filled: dict[str, Any] = {}
     if method.threshold is None and method.slack is None:
         deviations = oracle.report_deviations[:, 1:]
         largest = float(deviations.max(where=np.isfinite(deviations), initial=0))
-        smoothing = 0.0 if settings.memory is None else float(settings.memory.smoothing)
+        memory = cast(Sampling, options.sampling).memory
+        smoothing = float(memory.smoothing) if isinstance(memory, Memory) else 0.0
         remaining = math.sqrt((1 - smoothing) / (1 + smoothing))  # the noise of a running mean
         filled["threshold"] = method.tolerance - MARGIN * largest * remaining
     if method.step_size is None:
         first = FIRST_LENGTH / float(oracle.clip_gradient)
-        filled["step_size"] = FallingStep(first=first, rounds=settings.rounds)
+        filled["step_size"] = FallingStep(first=first, rounds=cast(int, options.rounds))
         if isinstance(method, SoftmaxSGM) and method.criterion is None:
             filled["criterion"] = "max"
     if isinstance(method, SoftmaxSGM) and method.alpha is None:

@@ -17,12 +17,13 @@ import jax
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
-from softswitch.engine.compiled import CompiledEngine, Engine, Program, ShardedEngine, Span, release
+from softswitch.engine.compiled import CompiledEngine, Program, ShardedEngine, Span, release
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
 from softswitch.engine.stepwise import StepwiseEngine
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
+from softswitch.methods.memory import Memory
 from softswitch.methods.robust import check_robust
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
@@ -83,47 +84,29 @@ class RunOptions:
             raise ValueError(f"{needed}, but is {self.sampling}; batch_size=None uses all rows")
         return self
 
-    @property
-    def settings(self) -> RunSettings:
-        """The options that an engine reads."""
-        return RunSettings(
-            rounds=self.rounds,
-            average_last=self.output.average_last,
-            answer=self.output.iterate,
-            eval_every=self.logging.eval_every,
-            record_clients=self.logging.record_clients,
-            memory=(self.sampling or Sampling()).memory,
-            seconds=self.seconds,
-        )
+    def fill(self, choice: Choice | None, sampling: Sampling) -> RunOptions:
+        """Return the options with ``sampling``, and without open ones (None, "auto") except for ``eval_every``."""
+        output, rounds, default_share = self.output, self.rounds or DEFAULT_ROUNDS, 1.0
+        if choice is not None:
+            rounds, default_share = choice.rounds, AUTOMATIC_AVERAGE
+        elif output.iterate == "auto":
+            output = replace(output, iterate="average")
+        output = replace(output, average_last=output.average_last or default_share)
+        sampling = replace(sampling, memory=None) if sampling.memory == "auto" else sampling
+        return replace(self, rounds=rounds, output=output, sampling=sampling)
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """The settings of one run that an engine reads. Open ones (None, "auto") are filled in before the run."""
-
-    rounds: Any = 1000
-    average_last: Any = 1.0
-    answer: str = "average"
-    eval_every: Any = None
-    record_clients: bool = False
-    memory: Any = None
-    seconds: float | None = None
-
-    @property
-    def averaging_from(self) -> int:
-        """The first round that may join the average."""
-        return first_averaged_round(self.rounds, self.average_last)
+    def with_evaluation(self, eval_every: int) -> RunOptions:
+        """Return the options with this number of rounds between evaluations on all data."""
+        return replace(self, logging=replace(self.logging, eval_every=eval_every))
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Clients, a start and settings that have been checked with the methods that run on them."""
+    """Clients, a start and options that have been checked with the methods that run on them."""
 
     federation: Federation
-    settings: RunSettings  # without open ones
-    warm_start: Result | None = None
+    options: RunOptions  # without open ones
     choice: Choice | None = None  # for automatic runs only
-    sampling: Sampling | None = None  # for clients that hold rows only
     on_one_device: Oracle | None = None  # sharded clients before sharding: a run can resume with other devices
     privacy: str | None = None  # part of the identity; it has the rounds, since private runs cannot be extended
 
@@ -135,12 +118,27 @@ class Request:
     @property
     def rounds(self) -> int:
         """K."""
-        return self.settings.rounds
+        return cast(int, self.options.rounds)
+
+    @property
+    def averaging_from(self) -> int:
+        """The first round that may join the average."""
+        return first_averaged_round(self.rounds, cast(float, self.options.output.average_last))
+
+    @property
+    def eval_every(self) -> int:
+        """Number of rounds between evaluations on all data; 0 for none."""
+        return self.options.logging.eval_every or 0
+
+    @property
+    def memory(self) -> Memory | None:
+        """Settings of the server's memory of reports; None for no memory."""
+        return cast(Memory | None, cast(Sampling, self.options.sampling).memory)
 
     @cached_property
     def oracle_in_rounds(self) -> Oracle:
         """The clients as compiled into rounds: without evaluation on all data if no round needs it."""
-        return self.oracle if self.settings.eval_every else self.oracle.without_evaluation()
+        return self.oracle if self.eval_every else self.oracle.without_evaluation()
 
     @cached_property
     def domain(self) -> Domain | None:
@@ -149,7 +147,7 @@ class Request:
         return None if domain is None else as_pytree(domain)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> CompiledEngine:
         """The engine that runs the rounds of these clients."""
         if isinstance(self.oracle, ShardedOracle):
             return ShardedEngine()
@@ -159,31 +157,35 @@ class Request:
 
     def span(self, first: int) -> Span:
         """Return the traced numbers of the chunk that begins with round ``first``."""
-        return Span(first, self.rounds, self.settings.averaging_from, max(1, self.settings.eval_every))
+        return Span(first, self.rounds, self.averaging_from, max(1, self.eval_every))
 
     def setup(self, method: Method) -> Setup:
         """Return the arguments of a compiled program."""
-        return Setup(self.oracle_in_rounds, method, self.domain, self.settings.memory)
+        return Setup(self.oracle_in_rounds, method, self.domain, self.memory)
 
     def program(self, length: int) -> Program:
         """Return what is compiled into a chunk of this many rounds."""
-        memory = self.settings.memory
-        places = None if memory is None else memory.places(self.oracle.participants)
-        return Program(length, bool(self.settings.record_clients), self.settings.eval_every > 0, places)
+        places = None if self.memory is None else self.memory.places(self.oracle.participants)
+        return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0, places)
 
     def first_state(self, method: Method) -> State:
         """Return the state before round 0."""
         clients = self.oracle.without_evaluation()
-        fresh: State = self.engine.start(self.federation.start, method, clients, self.settings.memory)
-        if self.warm_start is None:
+        fresh: State = self.engine.start(self.federation.start, method, clients, self.memory)
+        if self.options.warm_start is None:
             return fresh
-        earlier = self.warm_start.state
+        earlier = self.options.warm_start.state
         return fresh._replace(**{name: getattr(earlier, name) for name in ("params", "optimizer", "method", "average")})
+
+    def without_warm_start(self) -> Request:
+        """Return the request of a run that begins at the start."""
+        return replace(self, options=replace(self.options, warm_start=None))
 
     @property
     def start(self) -> Params:
         """w_0."""
-        return self.federation.start if self.warm_start is None else self.warm_start.state.params
+        warm_start = self.options.warm_start
+        return self.federation.start if warm_start is None else warm_start.state.params
 
     def identity(self, method: Method, seed: int) -> dict[str, str]:
         """Return everything that determines a run, as text: runs with the same identity are equal bit by bit.
@@ -201,11 +203,11 @@ class Request:
             **({} if self.privacy is None else {"privacy": self.privacy}),
             "method": strip_addresses(str(method)),
             "seed": str(seed),
-            "record_clients": str(bool(self.settings.record_clients)),
-            "memory": str(self.settings.memory),
+            "record_clients": str(bool(self.options.logging.record_clients)),
+            "memory": str(self.memory),
             "domain": strip_addresses(repr(self.federation.domain)),
             **{name: strip_addresses(repr(getattr(oracle, name))) for name in static},
-            "numbers": fingerprint((method, self.domain, self.settings.memory)),
+            "numbers": fingerprint((method, self.domain, self.memory)),
             "start": fingerprint(state),
             **self.engine.identity(oracle, setup, program, self.span(0), jax.random.key(seed), state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
@@ -223,22 +225,22 @@ def request(
     checks.check_instance("problem", problem, Problem)
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
-    settings, compute, sampling = options.settings, options.compute, options.sampling or Sampling()
-    choice, memory, held_out = None, settings.memory, cast(ClientData | None, options.logging.held_out)
+    compute, sampling, held_out = options.compute, options.sampling or Sampling(), cast(Any, options.logging.held_out)
+    choice, memory = None, cast(Any, sampling.memory)
     if memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
         memory = None  # over Flower no pooled constraint is remembered
     if is_automatic(methods):
         memory = _memory_unless_compared(methods, memory)
         can_repeat = all(method.robust is None for method in methods)
         choose = partial(choose_settings, problem, clients, sampling, compute, memory=memory, can_repeat=can_repeat)
-        current = choose(settings.rounds)[0]
+        current = choose(options.rounds)[0]
         choice, sampling, compute, memory = choose(_rounds_of_first_run(options))
         choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
     else:
         all_take_part = sampling.participants(len(clients)) == len(clients)
         noisy = sampling.value_batch_size is not None
         memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
-    settings = _fill_settings(settings, choice, memory)
+    options = options.fill(choice, replace(sampling, memory=memory))
     oracle: GradientOracle | OutOfCoreOracle
     sharded = None
     if isinstance(clients, StreamedData):
@@ -247,28 +249,27 @@ def request(
         oracle = make_gradient_oracle(problem, clients, sampling, compute, held_out)
         if compute.devices is not None and compute.engine == "compiled":
             sharded = shard_oracle(oracle, clients, compute.devices, compute.client_batch_size)
-    if settings.eval_every is None:
+    if options.logging.eval_every is None:
         client_rows = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width
         evaluated: Any = sum(
             (data.evaluation_sizes if isinstance(data, StreamedData) else data.sizes).sum()
             for data in (clients, held_out)
             if data is not None
         )
-        every = choose_eval_every(settings.rounds, evaluated, oracle.participants * client_rows)
-        settings = replace(settings, eval_every=every)
-    if held_out is not None and settings.eval_every == 0:
+        every = choose_eval_every(cast(int, options.rounds), evaluated, oracle.participants * client_rows)
+        options = options.with_evaluation(every)
+    if held_out is not None and options.logging.eval_every == 0:
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     start = problem.start if sharded is None else release(problem.start)
     federation = Federation(sharded or oracle, start, clients.names, problem.domain)
     on_one_device = oracle if sharded is not None else None
-    prepared = Request(federation, settings, options.warm_start, choice, sampling, on_one_device)
-    return _check_methods(prepared, methods)
+    return _check_methods(Request(federation, options, choice, on_one_device), methods)
 
 
 def request_of(federation: Federation, methods: Sequence[Method], options: RunOptions) -> Request:
     """Return a checked request for clients that are an oracle, which has its own sampling."""
-    oracle, settings, choice = federation.oracle, options.settings, None
-    memory = settings.memory
+    oracle, sampling, choice = federation.oracle, options.sampling or Sampling(), None
+    memory = cast(Any, sampling.memory)
     all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
     if oracle.supports_client_selection:
         memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
@@ -278,13 +279,13 @@ def request_of(federation: Federation, methods: Sequence[Method], options: RunOp
             can_repeat = oracle.can_repeat_reports and all(method.robust is None for method in methods)
             chosen = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
             memory = chosen if oracle.supports_client_selection else None
-        current = choose_for_federation(federation, settings.rounds, memory)
+        current = choose_for_federation(federation, options.rounds, memory)
         choice = choose_for_federation(federation, _rounds_of_first_run(options), memory)
         choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
-    settings = _fill_settings(settings, choice, memory)
-    if settings.eval_every is None:
-        settings = replace(settings, eval_every=math.ceil(settings.rounds / EVALUATIONS))
-    return _check_methods(Request(federation, settings, options.warm_start, choice), methods)
+    options = options.fill(choice, replace(sampling, memory=memory))
+    if options.logging.eval_every is None:
+        options = options.with_evaluation(math.ceil(cast(int, options.rounds) / EVALUATIONS))
+    return _check_methods(Request(federation, options, choice), methods)
 
 
 def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
@@ -345,20 +346,6 @@ def _memory_if_robust(methods: Sequence[Method], memory: Any, *, all_take_part: 
     return memory
 
 
-def _fill_settings(settings: RunSettings, choice: Choice | None, memory: Any) -> RunSettings:
-    """Fill in the settings of a method with given settings, or of an automatic run."""
-    if choice is not None:
-        average_last = AUTOMATIC_AVERAGE if settings.average_last is None else settings.average_last
-        return replace(settings, rounds=choice.rounds, average_last=average_last, memory=memory)
-    return replace(
-        settings,
-        rounds=DEFAULT_ROUNDS if settings.rounds is None else settings.rounds,
-        average_last=1.0 if settings.average_last is None else settings.average_last,
-        answer="average" if settings.answer == "auto" else settings.answer,
-        memory=None if memory == "auto" else memory,
-    )
-
-
 def _rounds_of_first_run(options: RunOptions) -> int | None:
     """Return the rounds that the automatic run in the checkpoints was started with; else the current ones."""
     stored = None if options.checkpoints is None else options.checkpoints.saved_identity(CHOSEN_FOR)
@@ -367,7 +354,7 @@ def _rounds_of_first_run(options: RunOptions) -> int | None:
 
 def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
     """Return the request, or raise if it cannot be run with these methods."""
-    federation, settings, choice = request.federation, request.settings, request.choice
+    federation, choice, warm_start = request.federation, request.choice, request.options.warm_start
     oracle, start = federation.oracle, federation.start
     for method in methods if choice is None else map(choice.template, methods):
         if method.switches_on == "pooled" and not oracle.has_pooled_constraint:
@@ -386,10 +373,10 @@ def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
                 limit = f"more than {MAX_COPIES_BYTES / 2**30:g}; use fewer clients"
                 raise ValueError(f"{name}={getattr(method, name)} needs {needed}, {limit}")
         check_optimizer(method, start)
-        check_exchanges(method, oracle, memory=settings.memory, domain=federation.domain)
-        if request.warm_start is not None:
-            fresh = jax.eval_shape(partial(replace(request, warm_start=None).first_state, method))
-            earlier: State = request.warm_start.state
+        check_exchanges(method, oracle, memory=request.memory, domain=federation.domain)
+        if warm_start is not None:
+            fresh = jax.eval_shape(partial(request.without_warm_start().first_state, method))
+            earlier: State = warm_start.state
             check_warm_params(earlier.params, fresh.params, federation.domain)
             wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))
             if wanted != given:

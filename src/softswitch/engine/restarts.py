@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -163,8 +163,9 @@ class LocalRestarts(Restarts):
         self._request, self._key = request, jax.random.key(seed)
         self._first = request.first_state(self.template)
         # Later restarts begin at an answer to which the moments and the average of a previous run do not belong.
-        cold = replace(request, warm_start=None)
-        self._later = self._first if request.warm_start is None else cold.first_state(self.template)
+        self._later = self._first
+        if request.options.warm_start is not None:
+            self._later = request.without_warm_start().first_state(self.template)
         self.start = self.best = self._evaluate(self._first.params, "the start")
 
     @property
@@ -194,7 +195,7 @@ class LocalRestarts(Restarts):
         """Choose the settings of the next restart and return its first state; ``after`` is the last one's state."""
         request, choice, done = self._request, self._choice, self.done
         first = self.past[-1].step_size * self._factor if self.past else choice.first_step
-        step = self._next_step(first, request.settings.average_last)
+        step = self._next_step(first, cast(float, request.options.output.average_last))
         threshold = self._next_threshold(self.start.constraint, self.best.params, above=not choice.exact)
         state = self._state_at(self.start if self._begins_at_start else self.best, done)
         self.method = choice.method(self._requested, step, self._momentum, threshold)
@@ -213,7 +214,7 @@ class LocalRestarts(Restarts):
         """
         diverged, tolerance = int(state.diverged_at) >= 0, self.tolerance
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
-        wanted, frugal = self._request.settings.answer, self._choice.frugal
+        wanted, frugal = self._request.options.output.iterate, self._choice.frugal
         found = candidates(state, self.done, done, self.averaging_from, wanted, warm, frugal=frugal)
         answers = {name: self._evaluate(*one) for name, one in found.items() if not (diverged and name == "last")}
         better = [one for one in answers.values() if one.is_finite and one.rank(tolerance) < self.best.rank(tolerance)]
@@ -268,7 +269,7 @@ class LocalRestarts(Restarts):
     @property
     def _begins_at_start(self) -> bool:
         """Whether the next restart begins at the start: the second one, if the constraint moves in jumps."""
-        return self._choice.jumps and len(self.past) == 1 and self._request.warm_start is None
+        return self._choice.jumps and len(self.past) == 1 and self._request.options.warm_start is None
 
     def _state_at(self, origin: Answer, done: int) -> State:
         """Return the first state of a restart at an answer, with the answer's values in the server's memory."""

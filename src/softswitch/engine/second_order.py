@@ -20,7 +20,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.auto_tuning import has_layers
 from softswitch.engine.loop import defer_interrupts
-from softswitch.engine.request import RunOptions, RunSettings, check_warm_params
+from softswitch.engine.request import RunOptions, check_warm_params
 from softswitch.methods import sqp
 from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
@@ -91,7 +91,7 @@ class Attempt(NamedTuple):
 
 def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMethod, options: RunOptions) -> Attempt:
     """Run ``SQP``, if these options allow it and, unless it was requested, if it suits the problem."""
-    chosen, checkpoints, sampling = isinstance(method, OpenMethod), options.checkpoints, options.sampling or Sampling()
+    chosen, sampling = isinstance(method, OpenMethod), options.sampling or Sampling()
     if chosen and sampling == Sampling.automatic(memory=sampling.memory):
         options = replace(options, sampling=Sampling())
     active = method.second_order if isinstance(method, OpenMethod) else method
@@ -110,11 +110,11 @@ def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMetho
         result = solve_second_order(oracle, active, options)
     else:
         refuse_over_flower(options)
-        rounds = options.rounds or DEFAULT_EXCHANGES
-        exchanges = RunSettings(rounds=rounds, eval_every=0, answer="last", average_last=None)
-        identity, with_bound = oracle.digest() if checkpoints else {}, options.output.lower_bound is not False
-        arguments = (Sampling(), exchanges, options.seed, options.logging, checkpoints, identity, with_bound)
-        result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, active, *arguments)
+        output, sampling = replace(options.output, iterate="last"), Sampling(memory=None)
+        exchanges = replace(options, rounds=options.rounds or DEFAULT_EXCHANGES, output=output, sampling=sampling)
+        identity = oracle.digest() if options.checkpoints else {}
+        solve_over_flower = import_module(FLOWER_ENGINE).solve_over_flower
+        result = solve_over_flower(problem, clients, active, exchanges.with_evaluation(0), identity)
     result = replace(result, client_optimum=client_optimum_of(problem, clients))
     if not chosen:
         return Attempt(result)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from softswitch.certification.optimality import with_lower_bound
 from softswitch.data.client_data import ClientData
@@ -124,8 +124,7 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         return solve_torch(problem, clients, method, options)
     if options.privacy is not None:
         check_private(clients, options.privacy, compute.engine)
-        sampling, settings = cast(Sampling, options.sampling), options.settings
-        refuse_uncounted(problem, settings, sampling, output, compute, logging, options.warm_start)
+        refuse_uncounted(problem, options)
         return solve_privately(problem, clients, method, options)
     if isinstance(clients, StreamedData):
         if compute.devices is not None:
@@ -143,8 +142,7 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         refuse_over_flower(options)
         template = method if prepared.choice is None else prepared.choice.template(method)
         identity = prepared.identity(template, options.seed) if checkpoints else {}
-        arguments = (prepared.sampling, prepared.settings, options.seed, logging, checkpoints, identity)
-        result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, *arguments)
+        result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, prepared.options, identity)
     if isinstance(problem.objective, RegretObjective):
         result = replace(result, client_optimum=clients.client_optimum)
     wanted = output.lower_bound

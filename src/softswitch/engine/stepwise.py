@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from softswitch.engine.compiled import Program, Span
+from softswitch.engine.compiled import CompiledEngine, Program, Span
 from softswitch.engine.server_step import (
     Evaluated,
     Setup,
@@ -42,7 +42,7 @@ _select_by_memory = partial(jax.jit, static_argnames="places")(select_by_memory)
 _round_key = jax.jit(jax.random.fold_in)
 
 
-class StepwiseEngine:
+class StepwiseEngine(CompiledEngine):
     """The engine of rounds that run one by one from Python, for a ``HostOracle``."""
 
     overwrites_state = False

@@ -6,7 +6,7 @@ import itertools
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from softswitch.data.client_data import ClientData
-from softswitch.engine.request import RunSettings
+from softswitch.engine.request import RunOptions
 from softswitch.flower.client import ClientPolicy, client_app
 from softswitch.flower.exchange import CLIENT_RAISED
 from softswitch.flower.jax_client import JaxClient, flatten_params, flatten_traced, initial_arrays, unflatten_params
@@ -27,12 +27,11 @@ from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
-from softswitch.oracles.options import Logging, Sampling
+from softswitch.oracles.options import Sampling
 from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.results.callbacks import ProgressBar, check_callbacks
-from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 
 
@@ -130,18 +129,14 @@ def solve_over_flower(
     problem: Problem,
     clients: ClientData,
     method: Method,
-    sampling: Sampling,
-    settings: RunSettings,
-    seed: int,
-    logging: Logging,
-    checkpoints: Checkpoints | None,
+    options: RunOptions,
     identity: Mapping[str, str],
-    lower_bound: bool = True,
 ) -> Result:
     """Solve a problem as ``solve`` does, with every client as a ``JaxClient`` behind Flower's messages.
 
-    ``identity`` is what a run of the compiled engine depends on, as text.
+    ``options`` has no open ones. ``identity`` is what a run of the compiled engine depends on, as text.
     """
+    sampling, output, logging = cast(Sampling, options.sampling), options.output, options.logging
     names = [normalize_name(str(name)) for name in clients.names]
     constraint, domain = problem.constraint, problem.domain
     if not (domain is None or isinstance(domain, Ball | Box)):  # these work with any structure
@@ -157,28 +152,29 @@ def solve_over_flower(
         strata = np.repeat(np.arange(len(clients.strata)), clients.stratum_sizes[i])
         return JaxClient(problem, columns, name=names[i], strata=strata, **batches)
 
-    with ProgressBar(settings.rounds, logging.progress) as bar:
+    rounds: Any = options.rounds
+    with ProgressBar(rounds, logging.progress) as bar:
         strategy = SwitchingStrategy(
             as_method(method),
             local_steps=sampling.local_steps,
             participation=sampling.participation,
-            seed=seed,
-            average_last=settings.average_last,
-            answer=settings.answer,
-            eval_every=settings.eval_every,
+            seed=options.seed,
+            average_last=output.average_last,
+            answer=output.iterate,
+            eval_every=logging.eval_every,
             domain=domain,
             convex=problem.convex,
-            lower_bound=lower_bound,
+            lower_bound=output.lower_bound is not False,
             pooled=constraint.value if isinstance(constraint, PooledConstraint) else None,
             callbacks=[bar, *check_callbacks(logging.callbacks)],
-            checkpoints=checkpoints,
-            memory=settings.memory,
+            checkpoints=options.checkpoints,
+            memory=sampling.memory,
             names=names,
         )
         strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
         policy = replace(ClientPolicy.for_simulations(), second_order=isinstance(method, SQP))
         grid = InProcessGrid(client_app(factory, policy), len(clients))
-        strategy.start(grid, initial_arrays(problem.start), settings.rounds)
+        strategy.start(grid, initial_arrays(problem.start), rounds)
     result = strategy.result
     assert result is not None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from softswitch.data.client_data import ClientData
-from softswitch.oracles.options import Compute, Logging, Output, Sampling
+from softswitch.oracles.options import Sampling
 from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
@@ -15,27 +15,19 @@ from softswitch.support import checks
 _CLIENT = "PrivateClient(...) of softswitch.flower"
 
 
-def refuse_uncounted(
-    problem: Problem,
-    settings: Any,
-    sampling: Sampling,
-    output: Output,
-    compute: Compute,
-    logging: Logging,
-    warm_start: Any = None,
-) -> None:
-    """Raise ValueError if an option of ``solve`` is set that reads rows outside of the privacy accounting."""
-    options = {
-        "held_out": logging.held_out,
-        "warm_start": warm_start,
-        "lower_bound": output.lower_bound,
+def refuse_uncounted(problem: Problem, options: Any) -> None:
+    """Raise ValueError if one of the ``RunOptions`` is set that reads rows outside of the privacy accounting."""
+    given = {
+        "held_out": options.logging.held_out,
+        "warm_start": options.warm_start,
+        "lower_bound": options.output.lower_bound,
         "regret": isinstance(problem.objective, RegretObjective),
-        "devices": compute.devices,
-        "client_batch_size": compute.client_batch_size,
-        "seconds": settings.seconds,
-        "eval_every": logging.eval_every,
+        "devices": options.compute.devices,
+        "client_batch_size": options.compute.client_batch_size,
+        "seconds": options.seconds,
+        "eval_every": options.logging.eval_every,
     }
-    refuse_options({**options, **given_batches(sampling)})
+    refuse_options({**given, **given_batches(options.sampling)})
 
 
 def given_batches(sampling: Sampling) -> dict[str, Any]:
