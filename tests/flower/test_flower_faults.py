@@ -10,7 +10,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
-from softswitch.flower.intervals import read_intervals
+from softswitch.flower.messages import read_intervals
 from softswitch.results.history import ClientOutcome
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)

@@ -20,7 +20,7 @@ from softswitch.flower import private_client
 from softswitch.flower.remote import PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
-from softswitch.privacy.clipping import sum_clipped_values
+from softswitch.privacy.numpy_rows import sum_clipped_values
 from softswitch.privacy.settings import Releases
 from softswitch.results.history import ClientOutcome
 from softswitch.trackers import PrometheusTracker

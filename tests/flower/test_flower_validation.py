@@ -13,7 +13,7 @@ from flower_clients import FEATURES, W, constraint, objective, quadratic, simula
 from member_clients import key, make_grid, run_strategy
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
 from softswitch.flower import messages as wire
-from softswitch.flower.intervals import encode_intervals, read_intervals
+from softswitch.flower.messages import encode_intervals, read_intervals
 from softswitch.results.certificate import Interval, IntervalMethod, Verdict
 from softswitch.results.history import ClientOutcome
 

@@ -8,13 +8,13 @@ import pytest
 import softswitch as ss
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.evaluation import Losses
-from softswitch.privacy.clipping import mix_row_losses
 from softswitch.privacy.jax_rows import (
     draw_poisson_sample,
     poisson_capacity,
     sum_clipped_gradients,
     sum_clipped_values,
 )
+from softswitch.privacy.numpy_rows import mix_row_losses
 from softswitch_experiments.tasks.neyman_pearson import constraint, objective
 
 CLIP, SLOPE = 1.5, 2.0

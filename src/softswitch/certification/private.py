@@ -22,7 +22,7 @@ from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.noise import secret_normals
+from softswitch.privacy.numpy_rows import secret_normals
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from softswitch.flower.jax_client import JaxClient as JaxClient
     from softswitch.flower.jax_client import initial_arrays as initial_arrays
     from softswitch.flower.local_client import LocalOracle as LocalOracle
+    from softswitch.flower.local_client import NumpyClient as NumpyClient
     from softswitch.flower.local_client import PerRowOracle as PerRowOracle
     from softswitch.flower.local_client import RefusalError as RefusalError
     from softswitch.flower.local_client import RegretClient as RegretClient
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
     from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import LocalDerivatives as LocalDerivatives
     from softswitch.flower.messages import Values as Values
-    from softswitch.flower.numpy_client import NumpyClient as NumpyClient
     from softswitch.flower.private_client import PrivateClient as PrivateClient
     from softswitch.flower.secure_aggregation import SecureAggregation as SecureAggregation
     from softswitch.flower.secure_aggregation import SigningKeys as SigningKeys
-    from softswitch.flower.server import server_app as server_app
     from softswitch.flower.settings import StrategySettings as StrategySettings
     from softswitch.flower.simulation import InProcessGrid as InProcessGrid
     from softswitch.flower.strategy import SwitchingStrategy as SwitchingStrategy
+    from softswitch.flower.strategy import server_app as server_app
     from softswitch.flower.torch_client import TorchClient as TorchClient
     from softswitch.oracles.torch_functions import parameters as parameters
     from softswitch.results.events import read_events as read_events

@@ -18,10 +18,9 @@ from flwr.clientapp import ClientApp
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
-from softswitch.flower.intervals import encode_intervals
 from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
-from softswitch.flower.messages import require
+from softswitch.flower.messages import encode_intervals, require
 from softswitch.methods.messages import LocalLoss
 from softswitch.problem.ranges import Range
 from softswitch.support import checks

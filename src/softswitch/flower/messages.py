@@ -1,4 +1,4 @@
-"""Messages between server and clients: their names, their encoding, and the validation of what arrives.
+"""Messages between server and clients: names, encoding, the validation of what arrives, and the exchange with a grid.
 
 Arrays are sent in NumPy's format and never pickled. Names, shapes, dtypes, sizes and finiteness are checked before use.
 """
@@ -6,13 +6,23 @@ Arrays are sent in NumPy's format and never pickled. Names, shapes, dtypes, size
 from __future__ import annotations
 
 import io
+import logging
 import math
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
+from softswitch.problem.ranges import Range, endpoints
+from softswitch.results.certificate import Interval, IntervalMethod
+from softswitch.results.events import EventLog
+
+logger = logging.getLogger("softswitch.flower")
 PROTOCOL = 3
 """Version of the protocol between server and clients. It increases with every incompatible change."""
 REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
@@ -24,6 +34,12 @@ PREVIOUS, PREVIOUS_VALUES, MATRICES = "previous", "previous_values", "derivative
 MAX_HEADER_BYTES, MAX_TEXT_LENGTH, MAX_INT = 4096, 200, 2**63 - 1
 LARGEST_NUMBER, LARGEST_ROWS = 1e12, 10**8
 """Reports and directions with a larger absolute value are rejected, and clients with more rows are turned away."""
+
+SLACK = 1e-5  # tolerance for a client's numbers, in units of their range
+METHODS = list(IntervalMethod)
+COLUMNS = tuple(field.name for field in fields(Interval))
+SHORTEST_POLL, LONGEST_POLL = 0.002, 0.5  # the first and the longest interval between two polls, in seconds
+CLIENT_RAISED = 2  # Flower's error code for a ClientApp that raised an exception
 
 Arrays = dict[str, np.ndarray]
 
@@ -249,3 +265,190 @@ def read(record: Mapping[str, Any], name: str, kind: type, largest: int = MAX_IN
     }[kind]
     require(is_valid, f"its {name} must be {accepted}, but is {value!r:.80}")
     return kind(value)
+
+
+# ---- values within their range, and intervals for the certificate
+
+
+def check_in_range(value: float, bounds: Range | None) -> None:
+    """Raise if a mean of rows, or a gap between two means, is outside the range of single rows."""
+    if bounds is None:
+        return
+    low, high = endpoints(bounds)
+    slack = SLACK * max(high - low, abs(low), abs(high))
+    is_inside = min(low, 0.0) - slack <= value <= max(high, high - low) + slack
+    require(is_inside, f"it reports {value:g}, outside the range {(low, high)} of single rows")
+
+
+def read_intervals(content: RecordDict, held_out_rows: int, ranges: Sequence[Range | None]) -> list[Interval]:
+    """Return the intervals in a client's reply, one for each range, or raise ``InvalidMessageError``.
+
+    The server sees no rows: an interval that is possible for the reported number of rows is accepted.
+    """
+    record: Any = content.get(INTERVALS)
+    require(isinstance(record, MetricRecord), "there are no intervals")
+    columns = [read_numbers(record, name) for name in COLUMNS]
+    require({len(column) for column in columns} == {len(ranges)}, f"there are not {len(ranges)} intervals")
+    intervals = [_parse_interval(dict(zip(COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
+    for interval, bounds in zip(intervals, ranges, strict=True):
+        rows, limits = interval.rows, (interval.lower, interval.upper)
+        problem = f"its interval uses {rows:,} rows, but it reported {held_out_rows:,} held-out rows"
+        require(rows <= held_out_rows, problem)
+        numbers = (interval.estimate, *limits, interval.marginal_upper)
+        check_size("its interval", [value for value in numbers if math.isfinite(value)])
+        if not rows or math.isnan(interval.estimate):
+            has_none = interval.meets_at >= 1 and interval.violates_at >= 1
+            require(has_none, "it reports p-values of a function without an estimate")
+            continue
+        is_normal = interval.method is IntervalMethod.NORMAL  # its limits may be outside the range
+        for value in (interval.estimate,) if is_normal else (interval.estimate, *limits):
+            check_in_range(value, bounds)
+    return intervals
+
+
+def _parse_interval(row: dict[str, Any]) -> Interval:
+    """Return an interval, or raise if its numbers are inconsistent."""
+    is_valid = (
+        all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
+        and (math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"])
+        and row["method"] in range(len(METHODS))
+        and row["lower"] <= row["upper"]
+        and (math.isnan(row["estimate"]) or row["lower"] <= row["estimate"] <= row["upper"])
+        and 0 <= row["rows"] < 2**53
+        and row["rows"] == math.floor(row["rows"])
+        and row["deviation"] >= 0
+        and (row["rows"] >= 1 or (math.isinf(row["lower"]) and math.isinf(row["upper"])))
+    )
+    require(is_valid, f"{row} is not an interval")
+    row |= {"rows": int(row["rows"]), "approximate": row["approximate"] != 0, "method": METHODS[int(row["method"])]}
+    return Interval(**row)
+
+
+def encode_intervals(intervals: Sequence[Interval]) -> MetricRecord:
+    """Return intervals as a record with one list per attribute, the inverse of ``read_intervals``."""
+    kinds: dict[str, Any] = {"rows": int, "approximate": int, "method": METHODS.index}
+    return MetricRecord({name: [kinds.get(name, float)(getattr(one, name)) for one in intervals] for name in COLUMNS})
+
+
+# ---- exchange of messages within a time limit
+
+
+class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error of the server)
+    """A client sent no usable reply, for the reason in the text.
+
+    It is ``permanent`` if the client would fail again, ``silent`` if nothing came before the timeout.
+    """
+
+    def __init__(self, reason: str, *, permanent: bool = False, silent: bool = False) -> None:
+        super().__init__(reason)
+        self.permanent, self.silent = permanent, silent
+
+
+class RefusedError(InvalidMessageError):
+    """A client refused a request, for the reason in the text."""
+
+
+Reply = Message | NoReply
+
+
+def log_event(events: EventLog, what: str, why: str, *, client: str | None = None, node: int | None = None) -> None:
+    """Record an event of a client or node, and log it as a warning."""
+    who = f"node {node}" if client is None else f"client {client!r}"
+    logger.warning("%s%s is %s: %s", "" if events.round is None else f"round {events.round}: ", who, what, why)
+    events.record(what, why, client=client, node=node)
+
+
+def check_reply(reply: Reply) -> RecordDict:
+    """Return the content of a reply; raise the failure, or ``RefusedError`` for a refusal."""
+    if isinstance(reply, NoReply):
+        raise reply
+    if (reason := read_refusal(reply.content)) is not None:
+        raise RefusedError(f"it refused: {reason}")
+    return reply.content
+
+
+class PendingMessages:
+    """Messages that were sent and have no reply yet, each identified by an integer that the caller chooses."""
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        self._grid, self._timeout = grid, timeout
+        self._pending: dict[str, tuple[int, float]] = {}  # message id -> (key, deadline)
+        self._unsent: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._pending) + len(self._unsent)
+
+    @property
+    def keys(self) -> set[int]:
+        """The keys of the pending messages."""
+        return {key for key, _ in self._pending.values()} | set(self._unsent)
+
+    def send(self, messages: Mapping[int, Message]) -> None:
+        """Send messages by their keys."""
+        sent = set(self._grid.push_messages(list(messages.values()))) if messages else ()
+        deadline = time.monotonic() + self._timeout
+        for key, message in messages.items():
+            if message.metadata.message_id in sent:
+                self._pending[message.metadata.message_id] = key, deadline
+            else:
+                self._unsent.append(key)
+
+    def poll(self) -> list[tuple[int, Reply]]:
+        """Return the replies, failures and timeouts since the last poll, with the keys of their messages."""
+        results: list[tuple[int, Reply]] = [(key, NoReply("the message could not be sent")) for key in self._unsent]
+        self._unsent = []
+        if not self._pending:
+            return results
+        now = time.monotonic()
+        for message_id, reply in _pull(self._grid, list(self._pending)):
+            if message_id in self._pending:
+                results.append((self._pending.pop(message_id)[0], reply))
+        for message_id, (key, deadline) in list(self._pending.items()):
+            if now >= deadline:
+                del self._pending[message_id]
+                results.append((key, NoReply(f"no reply within {self._timeout:g} s", silent=True)))
+        return results
+
+
+def poll_intervals() -> Iterator[float]:
+    """Yield the seconds to sleep between polls, short at first and growing up to a limit."""
+    interval = SHORTEST_POLL
+    while True:
+        yield interval
+        interval = min(1.3 * interval, LONGEST_POLL)
+
+
+def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Reply]:
+    """Send messages and wait for the replies; return them, or the reasons why there are none, in order."""
+    results: dict[int, Reply] = {}
+    pending = PendingMessages(grid, timeout)
+    pending.send(dict(enumerate(messages)))
+    deadline = time.monotonic() + timeout
+    for interval in poll_intervals():
+        results |= dict(pending.poll())
+        if not pending:
+            break
+        time.sleep(max(0.0, min(interval, deadline - time.monotonic())))
+    return [results[place] for place in range(len(messages))]
+
+
+def _pull(grid: Grid, ids: list[str]) -> Iterator[tuple[str, Reply]]:
+    """Yield the replies so far with the ids of their messages; an unreadable reply does not affect the rest."""
+    try:
+        for reply in grid.pull_messages(ids):
+            yield reply.metadata.reply_to_message_id, _failure(reply) if reply.has_error() else reply
+    except Exception as error:
+        if len(ids) == 1:
+            logger.warning("a reply could not be read: %s", sanitize(repr(error)))
+            yield ids[0], NoReply("its reply could not be read")
+            return
+        for message_id in ids:
+            yield from _pull(grid, [message_id])
+
+
+def _failure(reply: Message) -> NoReply:
+    """Return why a client failed: the last line of a traceback, else the whole reason."""
+    reason = (reply.error.reason or "no reason given").strip()
+    errors = [line for line in reason.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+    text = sanitize(errors[-1] if errors and reason.startswith("Traceback") else reason)
+    return NoReply(f"error {reply.error.code}: {text}", permanent=reply.error.code == CLIENT_RAISED)

@@ -19,8 +19,7 @@ from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, mer
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.clipping import average_steps, mix_row_losses, sum_clipped_values
-from softswitch.privacy.noise import secret_draw, secret_normals
+from softswitch.privacy.numpy_rows import average_steps, mix_row_losses, secret_draw, secret_normals, sum_clipped_values
 from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval

@@ -19,10 +19,17 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction
 from softswitch.flower.compression import parse_direction
-from softswitch.flower.exchange import NoReply, Reply, check_reply, exchange, log_event
-from softswitch.flower.intervals import check_in_range, read_intervals
 from softswitch.flower.membership import confusable_key
-from softswitch.flower.messages import require
+from softswitch.flower.messages import (
+    NoReply,
+    Reply,
+    check_in_range,
+    check_reply,
+    exchange,
+    log_event,
+    read_intervals,
+    require,
+)
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
 from softswitch.flower.server_state import no_reports

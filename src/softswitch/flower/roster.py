@@ -12,9 +12,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
-from softswitch.flower.exchange import NoReply, PendingMessages, Reply, log_event, poll_intervals
 from softswitch.flower.membership import ClientInfo, confusable_key, get_version, parse_registration, to_pem
-from softswitch.flower.messages import require
+from softswitch.flower.messages import NoReply, PendingMessages, Reply, log_event, poll_intervals, require
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 

@@ -16,8 +16,7 @@ from flwr.app import ConfigRecord, RecordDict
 from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
-from softswitch.flower.exchange import RefusedError
-from softswitch.flower.intervals import check_in_range
+from softswitch.flower.messages import RefusedError, check_in_range
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings

@@ -35,10 +35,9 @@ from flwr.supercore.primitives import asymmetric
 
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector, to_vector
-from softswitch.flower.exchange import NoReply, Reply, check_reply, log_event
 from softswitch.flower.local_client import RefusalError, refuse_unless
 from softswitch.flower.membership import find_keys, parse_allow_list
-from softswitch.flower.messages import require
+from softswitch.flower.messages import NoReply, Reply, check_reply, log_event, require
 from softswitch.results.events import EventLog
 from softswitch.support import checks
 

@@ -20,9 +20,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from softswitch.data.client_data import ClientData
 from softswitch.engine.request import RunOptions
 from softswitch.flower.client import ClientPolicy, client_app
-from softswitch.flower.exchange import CLIENT_RAISED
 from softswitch.flower.jax_client import JaxClient, flatten_params, flatten_traced, initial_arrays, unflatten_params
 from softswitch.flower.membership import normalize_name
+from softswitch.flower.messages import CLIENT_RAISED
 from softswitch.flower.strategy import SwitchingStrategy
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method

@@ -21,8 +21,8 @@ from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.oracles.base import STATIC, Evaluation, Oracle
 from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
 from softswitch.privacy import jax_rows
-from softswitch.privacy.clipping import mix_row_losses
 from softswitch.privacy.jax_rows import DrawnRows, sum_clipped_gradients, sum_clipped_values
+from softswitch.privacy.numpy_rows import mix_row_losses
 from softswitch.problem.parameters import Params
 from softswitch.support.arrays import weighted_sum
 

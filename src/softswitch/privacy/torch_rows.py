@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows
-from softswitch.privacy.clipping import Arrays, sum_clipped_gradients
+from softswitch.privacy.numpy_rows import Arrays, sum_clipped_gradients
 from softswitch.problem.parameters import Params
 
 

@@ -1,7 +1,9 @@
-"""Sums of clipped row values and gradients with NumPy, and the local loss as a function of single rows."""
+"""Private rows with NumPy: sums of clipped values and gradients, the local loss of single rows, and secret noise."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -72,3 +74,26 @@ def average_steps(
         gradient = noisy_sum(iterate)
         total = {name: part + per_row * gradient[name] for name, part in total.items()}
     return {name: (part / local_steps).astype(params[name].dtype) for name, part in total.items()}
+
+
+# ---- random numbers from the operating system, which cannot be reproduced from a seed
+
+
+def secret_normals(*shape: int) -> np.ndarray:
+    """Return an array of independent standard normal numbers, each from 53 bits of ``os.urandom``."""
+    from scipy.special import ndtri  # clients that are not private do not need SciPy
+
+    uniform = (secret_words(math.prod(shape)) >> np.uint64(11)).astype(float)
+    return np.asarray(ndtri((uniform + 0.5) / 2**53)).reshape(shape)
+
+
+def secret_draw(rows: int, rate: float) -> np.ndarray:
+    """Return the indices of a Poisson sample of ``rows`` rows: each with a probability in (rate − 2⁻⁶⁴, rate]."""
+    if rate >= 1:
+        return np.arange(rows)
+    return np.flatnonzero(secret_words(rows) < np.uint64(math.floor(rate * 2**64)))
+
+
+def secret_words(count: int) -> np.ndarray:
+    """Return ``count`` random uint64 numbers from ``os.urandom``."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64)
