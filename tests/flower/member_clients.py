@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import quadratic, simulated, zeros
-from softswitch.flower import exchange, remote, roster
+from softswitch.flower import messages, remote, roster
 
 RULE = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1)
 
@@ -50,7 +50,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now, self.on_sleep = 0.0, lambda: None
         time = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
-        for module in (exchange, remote, roster):
+        for module in (messages, remote, roster):
             monkeypatch.setattr(module, "time", time)
 
     def sleep(self, seconds):

@@ -17,7 +17,7 @@ import softswitch.flower as fl
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
 from softswitch.flower import private_client
-from softswitch.flower.remote import PrivacyReports
+from softswitch.flower.remote import PrivacyReport, PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.numpy_rows import sum_clipped_values
@@ -348,7 +348,8 @@ def test_reported_noise_is_validated():
         return reports
 
     other_reports = PrivacyReports(2)
-    other_reports.restore(json.loads(json.dumps(make_report(0.5, math.inf).reports)))
+    saved = json.loads(json.dumps(make_report(0.5, math.inf).reports))
+    other_reports.reports = {name: PrivacyReport(*report) for name, report in saved.items()}
     assert other_reports.account(["a", "b"]).deviations == ((0.5, None), (None, None))
     for invalid in ((), (0.5,), (0.5, -1.0), (0.5, math.nan)):
         with pytest.raises(wire.InvalidMessageError, match="it must report 2 deviations of its noise"):

@@ -189,6 +189,7 @@ class HeldParams:
     that requests them. With ``reports_twice`` clients also report at w_{k−1}, which is sent to those that lack it.
 
     Attributes:
+        reports_twice: Whether clients report at two iterates.
         settings: The settings of a round that all clients need.
         down: Number of bytes of parameters sent in the present round.
     """
@@ -196,7 +197,7 @@ class HeldParams:
     def __init__(self, compression: Compression | None, *, reports_twice: bool) -> None:
         self._up = None if compression is None else compression.up
         self._down = None if compression is None else compression.down
-        self._reports_twice = reports_twice
+        self.reports_twice = reports_twice
         self._codes: dict[bytes, bytes] = {}  # digest of parameters -> code of the change that follows them
         self._digest = self._previous_digest = b""
         self._record, self._previous = ArrayRecord(), ArrayRecord()
@@ -222,7 +223,7 @@ class HeldParams:
     def begin(self, params: Mapping[str, Any], previous: Mapping[str, Any] | None) -> None:
         """Begin a round at w_k = ``params``; ``previous`` is w_{k−1} if clients report there too."""
         self.down, self._record = 0, wire.to_record(params)
-        if self._down is None and not self._reports_twice:
+        if self._down is None and not self.reports_twice:
             return
         current = digest(params)
         if current != self._digest:  # the changes do not lead to these parameters
@@ -230,7 +231,7 @@ class HeldParams:
         whole = count_bytes(self._record)
         while sum(map(len, self._codes.values())) >= whole:  # whole parameters need fewer bytes
             del self._codes[next(iter(self._codes))]
-        if previous is not None and self._reports_twice:
+        if previous is not None and self.reports_twice:
             self._previous, self._previous_digest = wire.to_record(previous), digest(previous)
             self.settings[wire.PREVIOUS] = self._previous_digest
 
@@ -247,7 +248,7 @@ class HeldParams:
             content[CHANGE] = ConfigRecord({CODES: codes, DIGEST: self._digest})
         else:
             content[wire.PARAMS] = self._record
-            if self._reports_twice and self._previous_digest not in (self._digest, held):
+            if self.reports_twice and self._previous_digest not in (self._digest, held):
                 content[wire.PREVIOUS] = self._previous
         self.down += sum(count_bytes(content.get(name)) for name in (wire.PARAMS, CHANGE, wire.PREVIOUS))
         return content

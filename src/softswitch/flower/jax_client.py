@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ArrayRecord
+from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from softswitch.certification.certify import compute_intervals, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
+from softswitch.flower import compression as codes
 from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_record
 from softswitch.methods.messages import Decision, LocalLoss
@@ -28,7 +30,7 @@ from softswitch.oracles.evaluation import Losses
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
 from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
-from softswitch.problem.parameters import Params, count_parameters, float_dtype
+from softswitch.problem.parameters import Params, count_parameters, float_dtype, to_vector
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -176,25 +178,16 @@ class JaxClient(RowClient):
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
-        order, point = self._by_sorted_names(params)
-        found = self._row_derivatives.reply(Query(point, weights[:1], weights[None, 1:]))
-        values, gradients = np.r_[found.objective, found.constraint[0]], found.constraint_gradient[0]
-        gradients = np.vstack([found.objective_gradient, gradients])[:, order]
-        return LocalDerivatives(values, gradients, found.hessian[np.ix_(order, order)])
+        vector, unravel = ravel_pytree(self._problem.start)
+        places = flatten_params(unravel(jnp.arange(vector.size, dtype=vector.dtype)))
+        found = self._row_derivatives.reply(Query(to_vector(self._tree(params)), weights[:1], weights[None, 1:]))
+        return LocalDerivatives.of(found, codes.to_vector(places).astype(int))
 
     def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
         """Return the norm of each row's share of each function's Hessian."""
-        point = self._by_sorted_names(params)[1]
+        point = to_vector(self._tree(params))
         columns = [self._row_derivatives.row_curvatures(point, i) for i in np.flatnonzero(weights).tolist()]
         return np.stack(columns, axis=1)
-
-    def _by_sorted_names(self, params: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of the sorted names' entries in the vector of parameters, and that vector."""
-        names = list(self.start)
-        ends = np.cumsum([params[name].size for name in names])
-        places = {name: range(end - params[name].size, end) for name, end in zip(names, ends, strict=True)}
-        order = np.concatenate([np.array(places[name], int) for name in sorted(names)])
-        return order, np.concatenate([np.ravel(np.asarray(params[name], float)) for name in names])
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""

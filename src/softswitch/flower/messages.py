@@ -82,6 +82,12 @@ class LocalDerivatives(NamedTuple):
     gradients: np.ndarray
     hessian: np.ndarray
 
+    @classmethod
+    def of(cls, found: Any, order: Any = slice(None)) -> LocalDerivatives:
+        """Return the ``Derivatives`` of a single client, with the parameters in this order."""
+        gradients = np.vstack([found.objective_gradient, found.constraint_gradient[0]])
+        return cls(np.r_[found.objective, found.constraint[0]], gradients[:, order], found.hessian[order][:, order])
+
 
 def to_values(functions: np.ndarray) -> Values:
     """Return the values of f and each g in a vector."""
@@ -345,7 +351,11 @@ class NoReply(Exception):  # noqa: N818 (the outcome of a message, not an error 
 
 
 class RefusedError(InvalidMessageError):
-    """A client refused a request, for the reason in the text."""
+    """A client refused a request."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"it refused: {reason}")
+        self.reason = reason
 
 
 Reply = Message | NoReply
@@ -363,7 +373,7 @@ def check_reply(reply: Reply) -> RecordDict:
     if isinstance(reply, NoReply):
         raise reply
     if (reason := read_refusal(reply.content)) is not None:
-        raise RefusedError(f"it refused: {reason}")
+        raise RefusedError(reason)
     return reply.content
 
 

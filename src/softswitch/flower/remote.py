@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -17,11 +18,12 @@ from flwr.serverapp import Grid
 from softswitch.certification.certify import build_certificate
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
-from softswitch.flower.client import clip_direction
-from softswitch.flower.compression import parse_direction
+from softswitch.flower.client import clip_direction, encode_decision
+from softswitch.flower.compression import HeldParams, count_bytes, needs_params, parse_direction
 from softswitch.flower.membership import confusable_key
 from softswitch.flower.messages import (
     NoReply,
+    RefusedError,
     Reply,
     check_in_range,
     check_reply,
@@ -31,12 +33,11 @@ from softswitch.flower.messages import (
     require,
 )
 from softswitch.flower.roster import Roster
-from softswitch.flower.secure_aggregation import MaskedUpdate, parse_key
-from softswitch.flower.server_state import no_reports
+from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureAggregator, SecureMean, parse_key
+from softswitch.flower.server_state import ServerState
 from softswitch.flower.settings import StrategySettings
-from softswitch.methods.compressors import Compressor
-from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
+from softswitch.methods.parts import Round
 from softswitch.oracles.base import Evaluation
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
@@ -49,18 +50,18 @@ from softswitch.results.status import Diagnostic, DiagnosticCode
 from softswitch.support import checks
 from softswitch.support.text import join_first
 
+T = TypeVar("T")
 logger = logging.getLogger("softswitch.flower")
-_Read = Callable[[int, RecordDict], None]
 ATTEMPTS = 3  # number of times that a client is asked if it fails for now
 
 
 class PrivacyReport(NamedTuple):
     """Spent ε, δ, the neighbouring relation, and the deviations of the noise on f and each g, or None if unknown."""
 
-    epsilon: float
+    epsilon: float | None
     delta: float
     neighbours: str
-    deviations: tuple[float | None, ...]
+    deviations: Sequence[float | None]
 
 
 class PrivacyReports:
@@ -80,28 +81,21 @@ class PrivacyReports:
         numbers = wire.read_numbers(record, "deviations")
         is_valid = len(numbers) == self._functions and all(number >= 0 for number in numbers)
         require(is_valid, f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}")
-        deviations = tuple(None if math.isinf(number) else number for number in numbers)
+        deviations = [None if math.isinf(number) else number for number in numbers]
         self.reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
         return epsilon
-
-    def restore(self, reports: Mapping[str, Any]) -> None:
-        """Take over the reports of a checkpoint."""
-        self.reports = {
-            name: PrivacyReport(epsilon, delta, neighbours, tuple(deviations))
-            for name, (epsilon, delta, neighbours, deviations) in reports.items()
-        }
 
     def account(self, names: Sequence[Any]) -> PrivacyAccount | None:
         """Return the budgets that these clients have spent; None if no client reports one."""
         if not self.reports:
             return None
-        unknown = PrivacyReport(math.nan, 0.0, "", (None,) * self._functions)
+        unknown = PrivacyReport(None, 0.0, "", [None] * self._functions)
         reports = [self.reports.get(str(name), unknown) for name in names]
         return PrivacyAccount(
-            epsilon=tuple(None if report is unknown else report.epsilon for report in reports),
+            epsilon=tuple(report.epsilon for report in reports),
             delta=max(report.delta for report in self.reports.values()),
             neighbours="; or ".join(sorted({report.neighbours for report in self.reports.values()})),
-            deviations=tuple(report.deviations for report in reports),
+            deviations=tuple(tuple(report.deviations) for report in reports),
         )
 
     def add_to_result(self, result: Result) -> Result:
@@ -114,23 +108,9 @@ class PrivacyReports:
 
     def add_to_certificate(self, certificate: Certificate) -> Certificate:
         """Return the certificate with the largest budget that was spent, its own cost included."""
-        if not self.reports:
+        if (account := self.account(list(self.reports))) is None:
             return certificate
-        reports: Sequence[PrivacyReport] = list(self.reports.values())
-        largest = {name: max(getattr(report, name) for report in reports) for name in ("epsilon", "delta")}
-        return replace(certificate, **largest)
-
-
-def pool_statistics(value: Callable[[Any], Any], sums: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the pooled constraint of the clients' statistics; None, with a warning, if it cannot be computed."""
-    try:
-        pooled = np.atleast_1d(np.asarray(value(np.sum(sums, axis=0))))
-        if not np.isfinite(pooled).all():
-            raise ValueError(f"the pooled constraint is {pooled}")
-    except Exception as error:
-        logger.warning("the pooled constraint could not be computed: %s", error)
-        return None
-    return pooled
+        return replace(certificate, epsilon=account.worst_epsilon, delta=account.delta)
 
 
 class RemoteClients:
@@ -139,7 +119,7 @@ class RemoteClients:
     noise_setting, report_batch_size = "batch_size", None
 
     def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog) -> None:
-        self._grid, self.roster, self.settings, self.events = grid, roster, settings, events
+        self.grid, self.roster, self.settings, self.events = grid, roster, settings, events
         self.constraints = roster.constraints or 1
         self.ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
         self.participants = 1
@@ -159,37 +139,29 @@ class RemoteClients:
 
     @property
     def unknown_excluded(self) -> list[str]:
-        """The excluded names that no client has or had, as text."""
+        """The excluded names that no client has or had."""
         known = self.roster.excluded | {confusable_key(name) for name in self.withdrawn}
-        return [repr(name) for name in self.settings.exclude if confusable_key(name) not in known]
+        return [name for name in self.settings.exclude if confusable_key(name) not in known]
 
     def diagnostics(self) -> Iterator[Diagnostic]:
         """Yield what the result does not cover: excluded clients, and classes that clients left out."""
         if self.settings.exclude:
-            evidence = f"{join_first([repr(name) for name in self.settings.exclude], 5)} excluded (exclude)"
+            evidence = f"{quote_first(self.settings.exclude)} excluded (exclude)"
             if self.withdrawn:
-                evidence += f"; {join_first([repr(name) for name in self.withdrawn], 5)} took part in earlier rounds"
+                evidence += f"; {quote_first(self.withdrawn)} took part in earlier rounds"
             if unknown := self.unknown_excluded:
-                evidence += f"; no client is known by the name {join_first(unknown, 5)}"
+                evidence += f"; no client is known by the name {quote_first(unknown)}"
             advice = "Neither the status nor a certificate covers these clients: state this wherever the model is used"
             yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, evidence, advice)
-        suppressed = [repr(client.name) for client in self.roster.clients if client and client.excluded_classes]
-        if suppressed:
+        if suppressed := [client.name for client in self.roster.clients if client and client.excluded_classes]:
+            evidence = f"{quote_first(suppressed)} left out classes with too few rows, by their own policy"
             advice = "Results do not cover these rows, and functions of only these rows count as absent: state this"
-            yield Diagnostic(
-                DiagnosticCode.SUPPRESSED_CLASSES,
-                f"{join_first(suppressed, 5)} left out classes with too few rows, by their own policy",
-                f"{advice} wherever the model is used",
-            )
+            advice += " wherever the model is used"
+            yield Diagnostic(DiagnosticCode.SUPPRESSED_CLASSES, evidence, advice)
 
     def rows(self, index: int) -> int:
         """Return a client's number of training rows."""
         return self.roster.rows(index)
-
-    @property
-    def has_surrogate(self) -> bool:
-        """Whether clients descend on surrogates of their constraints."""
-        return self.roster.has_surrogate
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the numbers of rows on which a round evaluates values and gradients."""
@@ -208,21 +180,28 @@ class RemoteClients:
 
         If ``patient``, wait for clients that are not connected, and ask those that fail for now again.
         """
-        roster, pooled = self.roster, self.settings.pooled
-        replies: dict[int, wire.Values] = {}
-
-        def read(index: int, content: RecordDict) -> None:
-            replies[index] = self.read_values(content)
-
-        self.ask_all(wire.EVALUATE, RecordDict({wire.PARAMS: wire.to_record(params)}), read, patient=patient)
-        count = len(roster.names)
+        content = RecordDict({wire.PARAMS: wire.to_record(params)})
+        replies, _ = self.ask_all(wire.EVALUATE, content, lambda _, reply: self.read_values(reply), patient=patient)
+        count = len(self.roster.names)
         objective, constraint = np.full(count, np.nan), np.full((count, self.constraints), np.nan)
         for index, values in replies.items():
             objective[index], constraint[index] = values.objective, values.constraint
-        if pooled is None or not replies:
-            return Evaluation(objective, constraint, None)
-        sums = [roster.rows(index) * np.asarray(values.statistics) for index, values in replies.items()]
-        return Evaluation(objective, constraint, pool_statistics(pooled, sums))
+        return Evaluation(objective, constraint, self.pool(replies))
+
+    def pool(self, values: Mapping[int, wire.Values]) -> np.ndarray | None:
+        """Return the pooled constraint of the clients' statistics; None, with a warning, if it cannot be computed."""
+        value = self.settings.pooled
+        if value is None or not values:
+            return None
+        sums = [self.roster.rows(index) * np.asarray(reported.statistics) for index, reported in values.items()]
+        try:
+            pooled = np.atleast_1d(np.asarray(value(np.sum(sums, axis=0))))
+            if not np.isfinite(pooled).all():
+                raise ValueError(f"the pooled constraint is {pooled}")
+        except Exception as error:
+            logger.warning("the pooled constraint could not be computed: %s", error)
+            return None
+        return pooled
 
     def certify(self, params: Params, tolerance: float, confidence: float = 0.95) -> Certificate | None:
         """Certify every client's constraint on its held-out rows; return None if no client has such rows.
@@ -236,16 +215,18 @@ class RemoteClients:
             return None
         levels = ErrorLevels(error / len(held_out_rows), error, tolerance)
         limits = [(math.nan, math.nan) if bounds is None else endpoints(bounds) for bounds in ranges]
-        request = ConfigRecord(levels._asdict())
-        request["low"], request["high"] = [low for low, _ in limits], [high for _, high in limits]
-        request["two_values"] = [float(has_two_values(bounds)) for bounds in ranges]
-        content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: request})
-        intervals: dict[int, list[Interval]] = {}
+        request = {
+            **levels._asdict(),
+            "low": [low for low, _ in limits],
+            "high": [high for _, high in limits],
+            "two_values": [float(has_two_values(bounds)) for bounds in ranges],
+        }
+        content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: ConfigRecord(request)})
 
-        def read(index: int, content: RecordDict) -> None:
-            intervals[index] = read_intervals(content, held_out_rows[index], ranges)
+        def parse(index: int, reply: RecordDict) -> list[Interval]:
+            return read_intervals(reply, held_out_rows[index], ranges)
 
-        self.ask_all(wire.CERTIFY, content, read, set(held_out_rows))
+        intervals, _ = self.ask_all(wire.CERTIFY, content, parse, set(held_out_rows))
         reported = [(name, intervals.get(i)) for i, name in enumerate(roster.names)]
         return self.privacy.add_to_certificate(build_certificate(reported, confidence, levels, ranges))
 
@@ -253,26 +234,26 @@ class RemoteClients:
         self,
         kind: str,
         content: RecordDict | Callable[[int], RecordDict],
-        read: _Read,
+        parse: Callable[[int, RecordDict], T],
         indices: set[int] | None = None,
         *,
         patient: bool = True,
         wait_for: int | None = None,
-    ) -> dict[int, Exception]:
-        """Ask all clients, or some, within one time limit; return why clients gave no usable reply, by index.
+    ) -> tuple[dict[int, T], dict[int, Exception]]:
+        """Ask all clients, or some, within one time limit; return parsed replies, and failures, by index.
 
         ``content`` is the same for all clients, or a function of a client's index. If ``patient``, wait until all
         clients, or ``wait_for`` of them, are connected, repeat requests that fail for now, and ask clients that were
         silent in rounds.
         """
-        roster, settings = self.roster, self.settings
-        count = len(roster.names) if wait_for is None else wait_for
-        roster.refresh(self._grid, count if patient else 0, settings.wait if patient else 0.0)
-        left = set(range(len(roster.names))) if indices is None else set(indices)
-        nodes, failures = roster.connected, dict[int, Exception]()
+        roster, settings, names = self.roster, self.settings, self.roster.names
+        count = len(names) if wait_for is None else wait_for
+        roster.refresh(self.grid, count if patient else 0, settings.wait if patient else 0.0)
+        left = set(range(len(names))) if indices is None else set(indices)
+        nodes, results, failures = roster.connected, dict[int, T](), dict[int, Exception]()
         for i in sorted(left - set(nodes)) if patient else ():
             failures[i] = NoReply("it was not connected")
-            log_event(self.events, "lost", f"it was not connected ({kind})", client=roster.names[i])
+            log_event(self.events, "lost", f"it was not connected ({kind})", client=names[i])
         left &= set(nodes if patient else roster.available(self.events.round or 0, 0))
         deadline = time.monotonic() + settings.report_timeout
         for _ in range(ATTEMPTS if patient else 1):
@@ -281,139 +262,202 @@ class RemoteClients:
                 break
             contents = {i: content(i) if callable(content) else content for i in sorted(left)}
             messages = [Message(one, nodes[i], kind, ttl=timeout, group_id=kind) for i, one in contents.items()]
-            for i, reply in zip(contents, exchange(self._grid, messages, timeout), strict=True):
-                failures.pop(i, None)
-                if (failure := self._read_reply(i, reply, kind, read)) is not None:
-                    failures[i] = failure
+            for i, reply in zip(contents, exchange(self.grid, messages, timeout), strict=True):
+                try:
+                    received = check_reply(reply)
+                    result = parse(i, received)
+                    self.privacy.read(names[i], received)
+                except (NoReply, wire.InvalidMessageError) as error:
+                    failures[i] = error
+                    what = "lost" if isinstance(error, NoReply) else "rejected"
+                    log_event(self.events, what, f"{kind}: {error}", client=names[i])
+                else:
+                    results[i] = result
+                    failures.pop(i, None)
+                failure = failures.get(i)
                 if not isinstance(failure, NoReply) or failure.permanent:
                     left.discard(i)
-        return failures
-
-    def _read_reply(self, index: int, reply: Reply, kind: str, read: _Read) -> Exception | None:
-        """Read a reply; return why it is not usable, or None."""
-        name = self.roster.names[index]
-        try:
-            content = check_reply(reply)
-            read(index, content)
-            self.privacy.read(name, content)
-        except NoReply as failure:
-            log_event(self.events, "lost", f"{kind}: {failure}", client=name)
-            return failure
-        except wire.InvalidMessageError as error:
-            log_event(self.events, "rejected", f"{kind}: {error}", client=name)
-            return error
-        return None
+        return results, failures
 
 
-class ReplyReader:
-    """Converts the replies of rounds to reports and directions, and logs the clients that fail.
+def quote_first(names: Sequence[str]) -> str:
+    """Return the first names in quotes, and the number of others."""
+    return join_first([repr(name) for name in names])
 
-    ``epsilon`` has the spent budgets in the present round by place, or NaN.
+
+class RoundExchange:
+    """The messages of one round, with participants by their place in it.
+
+    Attributes:
+        participants: Their indices among all clients.
+        outcomes: Their outcomes so far.
+        epsilon: Their spent privacy budgets, or NaN.
+        replies: All replies, or why there are none, with the client's index.
     """
 
     def __init__(
         self,
         clients: RemoteClients,
-        shapes: Mapping[str, wire.ArraySpec],
-        dtype: np.dtype,
-        up: Compressor | None = None,
-        read_masked: Callable[[RecordDict], MaskedUpdate] | None = None,
+        server: ServerState,
+        held: HeldParams,
+        aggregator: SecureAggregator | None,
+        participants: list[int],
     ) -> None:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
-        self._shapes, self._dtype, self._up, self._read_masked = shapes, dtype, up, read_masked
-        memory = clients.settings.memory
-        self._reads_earlier = isinstance(memory, Memory) and memory.corrected
-        self.epsilon = np.zeros(0)
+        self._server, self._held, self._aggregator = server, held, aggregator
+        self.participants, self.replies = participants, list[tuple[int, Reply]]()
+        self.outcomes = np.zeros(len(participants), np.int32)
+        self.epsilon = np.full(len(participants), np.nan)
 
-    def read_reports(self, clients: list[int], replies: Sequence[Reply]) -> tuple[Reports, np.ndarray]:
-        """Return the reports of a round and the outcome of each client."""
-        pooled, count = self._settings.pooled, len(clients)
-        void = no_reports(count, self._clients.constraints, self._dtype, pooled is not None)
-        outcomes = np.zeros(count, np.int32)
-        self.epsilon = np.full(count, np.nan)
-        failures = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
-        read = {
-            place: self._read(index, reply, place, outcomes, failures, self._read_report)
-            for place, (index, reply) in enumerate(zip(clients, replies, strict=True))
-        }
-        reported = {place: values for place, values in read.items() if values is not None}
-        values = {place: now for place, (now, _) in reported.items()}
+    def collect_reports(self) -> Reports:
+        """Return the participants' reports; those without a usable one are masked."""
+        server, pooled, count = self._server, self._settings.pooled, len(self.participants)
+        replies = self._request(wire.REPORT, {place: {} for place in range(count)}, with_params=True)
+        outcomes = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
+        read = {place: self._read(place, reply, outcomes, self._parse_report) for place, reply in replies.items()}
+        reported = {place: both for place, both in read.items() if both is not None}
+        shape = count, 1 + server.constraints
+        now, earlier = (np.full(shape, missing, server.dtype) for missing in (-np.inf, np.nan))
+        for place, both in reported.items():
+            for table, values in zip((now, earlier), both, strict=True):
+                if values is not None:
+                    table[place] = values.objective, *values.constraint
         mask = jnp.asarray(np.isin(np.arange(count), list(reported)))
-        reports = Reports(*self._stack(count, values, -np.inf), void.pooled, mask)
-        if self._reads_earlier:
-            earlier = {place: before for place, (_, before) in reported.items() if before is not None}
-            reports = reports._replace(earlier=(*self._stack(count, earlier, np.nan), None))
+        reports = Reports(jnp.asarray(now[:, 0]), jnp.asarray(now[:, 1:]), server.no_reports(count).pooled, mask)
+        if self._held.reports_twice:
+            reports = reports._replace(earlier=(jnp.asarray(earlier[:, 0]), jnp.asarray(earlier[:, 1:]), None))
         if pooled is None or not reported:
-            return reports, outcomes
-        sums = [self._roster.rows(clients[place]) * np.asarray(now.statistics) for place, now in values.items()]
-        constraint = pool_statistics(pooled, sums)
+            return reports
+        constraint = self._clients.pool({self.participants[place]: values for place, (values, _) in reported.items()})
         if constraint is None:
-            return void, np.where(outcomes == ClientOutcome.COUNTED, ClientOutcome.VOID, outcomes)
-        return reports._replace(pooled=jnp.asarray(constraint, self._dtype)), outcomes
+            self.outcomes[self.outcomes == ClientOutcome.COUNTED] = ClientOutcome.VOID
+            return server.no_reports(count)
+        return reports._replace(pooled=jnp.asarray(constraint, server.dtype))
 
-    def _stack(self, count: int, values: Mapping[int, wire.Values], missing: float) -> tuple[Any, Any]:
-        """Return f and g by place."""
-        objective = np.full(count, missing, self._dtype)
-        constraint = np.full((count, self._clients.constraints), missing, self._dtype)
-        for place, reported in values.items():
-            objective[place], constraint[place] = reported.objective, reported.constraint
-        return jnp.asarray(objective), jnp.asarray(constraint)
-
-    def read_updates(self, clients: list[int], replies: Mapping[int, Reply], outcomes: np.ndarray) -> dict[int, Any]:
-        """Return the usable directions, masked with secure aggregation, by place; update ``outcomes`` for all."""
-        failures, read = (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE), self._read_masked or self._read_direction
-        updates = {
-            place: self._read(clients[place], reply, place, outcomes, failures, read)
-            for place, reply in replies.items()
+    def collect_directions(self, played: Round) -> Mapping[int, wire.Arrays] | SecureMean | None:
+        """Send the decision; return the usable directions by place, or None if they cannot be aggregated securely."""
+        decision, aggregator, k = played.decision, self._aggregator, self._server.done
+        updating = np.flatnonzero(np.asarray(played.reports.mask)).tolist()
+        loss, switches = jax.tree.map(np.asarray, decision.local_loss), bool(self._server.method.switches)
+        records: dict[int, dict[str, Any]] = {
+            place: {wire.DECISION: encode_decision(loss.of(place), switches, bool(decision.feasible))}
+            for place in updating
         }
-        return {place: update for place, update in updates.items() if update is not None}
+        parse: Callable[[RecordDict], Any] = self._parse_direction
+        if aggregator is not None:
+            names = {place: self._roster.names[self.participants[place]] for place in updating}
+            reports = [reply for _, reply in self.replies]
+            terms = aggregator.begin_round(k, names, reports, np.asarray(decision.weights))
+            if terms is None:
+                return None
+            parse = aggregator.read_update
+            for record in records.values():
+                record[TERMS] = terms.record()
+        outcomes = ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE
+        replies = self._request(wire.UPDATE, records, with_params=False)
+        updates = {place: self._read(place, reply, outcomes, parse) for place, reply in replies.items()}
+        usable = {place: update for place, update in updates.items() if update is not None}
+        if aggregator is None or not usable:
+            return usable
+        return aggregator.aggregate(
+            k, usable, lambda contents: self._send(wire.UNMASK, contents, self._settings.report_timeout)
+        )
+
+    def count_rows(self, reports: Reports) -> tuple[int, int]:
+        """Return the numbers of rows of the round's reports, some at two iterates, and of its gradients."""
+        costs = np.array([self._roster.cost(index) for index in self.participants], int).reshape(-1, 2)
+        costs[~np.asarray(reports.mask)] = 0
+        iterates = 1 if reports.earlier is None else 1 + ~np.isnan(np.asarray(reports.earlier[0]))
+        return int((iterates * costs[:, 0]).sum()), int(costs[:, 1].sum())
+
+    def count_bytes(self) -> tuple[int, int]:
+        """Return the numbers of bytes of the directions and of the parameters that were sent."""
+        contents = [reply.content for _, reply in self.replies if isinstance(reply, Message)]
+        return sum(count_bytes(content.get(wire.DIRECTION)) for content in contents), self._held.down
+
+    def _send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, Reply]:
+        """Send a message to each of some participants, by place, and return their replies."""
+        nodes, group = self._roster.connected, str(self._server.done)
+        messages = [
+            Message(content, nodes[self.participants[place]], kind, ttl=timeout, group_id=group)
+            for place, content in contents.items()
+        ]
+        return dict(zip(contents, exchange(self._clients.grid, messages, timeout), strict=True))
+
+    def _request(self, kind: str, records: Mapping[int, dict[str, Any]], *, with_params: bool) -> dict[int, Reply]:
+        """Send records by place, with the parameters or not; send whole parameters to those that lack them."""
+        settings, server, held = self._settings, self._server, self._held
+        timeout = settings.report_timeout if kind == wire.REPORT else settings.update_timeout
+        sent: dict[str, Any] = {
+            "round": server.done,
+            "seed": settings.seed,
+            "local_steps": settings.local_steps,
+            "step_size": server.local_step_size,
+            "switches": bool(server.method.switches),
+        }
+        if self._aggregator is not None:
+            sent[MASKED] = True
+        if settings.clip_norm is not None:
+            sent["clip_norm"] = float(settings.clip_norm)
+        replies, places = dict[int, Reply](), list(records)
+        for _ in range(2):
+            contents = {place: RecordDict(records[place]) for place in places}
+            if with_params:
+                for place, content in contents.items():
+                    content.update(held.content(self.participants[place], sent, server.restart_begin))
+            replies |= self._send(kind, contents, timeout)
+            lacking = [place for place in places if needs_params(replies[place])]
+            for place in places if with_params else lacking:
+                held.record_reply(self.participants[place], replies[place])
+            places, with_params = lacking, True
+            if not places:
+                break
+        self.replies += [(self.participants[place], reply) for place, reply in replies.items()]
+        return replies
 
     def _read(
         self,
-        index: int,
-        reply: Reply,
         place: int,
-        outcomes: np.ndarray,
+        reply: Reply,
         failures: tuple[ClientOutcome, ClientOutcome],
-        read: Callable[[RecordDict], Any],
+        parse: Callable[[RecordDict], Any],
     ) -> Any:
-        """Return what ``read`` makes of a reply, or None if it is not usable; record the client's outcome.
+        """Return what ``parse`` makes of a reply, or None if it is not usable; record the client's outcome.
 
         ``failures`` are the outcomes of a client without a reply and of one with an invalid reply.
         """
-        name, content, events = self._roster.names[index], None, self._clients.events
-        missing, invalid = failures
-        if isinstance(reply, NoReply):
-            outcomes[place] = missing
-            log_event(events, "lost", f"{missing.label}: {reply}", client=name)
-            return None
-        if (reason := wire.read_refusal(reply.content)) is not None:
-            outcomes[place] = ClientOutcome.REFUSED
-            log_event(events, "refused", reason, client=name)
-            return None
+        name, (missing, invalid) = self._roster.names[self.participants[place]], failures
         try:
-            content = read(reply.content)
-            if (epsilon := self._clients.privacy.read(name, reply.content)) is not None:
-                self.epsilon[place] = epsilon
+            content = check_reply(reply)
+            result, epsilon = parse(content), self._clients.privacy.read(name, content)
+        except NoReply as failure:
+            outcome, what, why = missing, "lost", f"{missing.label}: {failure}"
+        except RefusedError as refusal:
+            outcome, what, why = ClientOutcome.REFUSED, "refused", refusal.reason
         except wire.InvalidMessageError as error:
-            outcomes[place] = invalid
-            log_event(events, "rejected", f"{invalid.label}: {error}", client=name)
-            return None
-        outcomes[place] = ClientOutcome.COUNTED
-        return content
+            outcome, what, why = invalid, "rejected", f"{invalid.label}: {error}"
+        else:
+            self.outcomes[place] = ClientOutcome.COUNTED
+            if epsilon is not None:
+                self.epsilon[place] = epsilon
+            return result
+        self.outcomes[place] = outcome
+        log_event(self._clients.events, what, why, client=name)
+        return None
 
-    def _read_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
+    def _parse_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
         """Return a client's report, and that of its batch at the previous iterate if it is wanted and present."""
-        if self._read_masked is not None:
+        if self._aggregator is not None:
             parse_key(content)  # raises for a client that could not take part in the second exchange
-        has_earlier = self._reads_earlier and wire.PREVIOUS_VALUES in content
+        has_earlier = self._held.reports_twice and wire.PREVIOUS_VALUES in content
         earlier = self._clients.read_values(content, wire.PREVIOUS_VALUES) if has_earlier else None
         return self._clients.read_values(content), earlier
 
-    def _read_direction(self, content: RecordDict) -> wire.Arrays:
-        record, clip_norm = content.get(wire.DIRECTION), self._settings.clip_norm
-        if self._up is None:
-            direction = wire.parse_arrays(record, self._shapes)
+    def _parse_direction(self, content: RecordDict) -> wire.Arrays:
+        record, clip_norm, compression = content.get(wire.DIRECTION), self._settings.clip_norm, self._server.compression
+        specs = wire.array_specs(self._server.state.params)
+        if compression is None or compression.up is None:
+            direction = wire.parse_arrays(record, specs)
         else:
-            direction = parse_direction(record, self._up, self._shapes)
+            direction = parse_direction(record, compression.up, specs)
         return direction if clip_norm is None else clip_direction(direction, clip_norm)

@@ -13,7 +13,16 @@ from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
 from softswitch.flower.membership import ClientInfo, confusable_key, get_version, parse_registration, to_pem
-from softswitch.flower.messages import NoReply, PendingMessages, Reply, log_event, poll_intervals, require
+from softswitch.flower.messages import (
+    NoReply,
+    PendingMessages,
+    RefusedError,
+    Reply,
+    check_reply,
+    log_event,
+    poll_intervals,
+    require,
+)
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
@@ -203,13 +212,9 @@ class Roster:
     def _read_introduction(self, node: int, reply: Reply) -> None:
         owner = self._owner_of[node]
         try:
-            if isinstance(reply, NoReply):
-                raise reply
-            if (reason := wire.read_refusal(reply.content)) is not None:
-                raise NoReply(f"it refused: {reason}")
-            client = parse_registration(reply.content)
+            client = parse_registration(check_reply(reply))
             self._check_identity(client, owner)
-        except NoReply as failure:
+        except (NoReply, RefusedError) as failure:
             self._node_backoff.record_silence(node, self._polls)
             log_event(self._events, "not introduced", str(failure), node=node, client=owner)
         except wire.InvalidMessageError as error:

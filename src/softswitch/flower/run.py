@@ -17,26 +17,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, Message
 
 from softswitch.engine.auto_tuning import MIN_RESTART_ROUNDS, SMOOTHING, choose_first_restart
 from softswitch.engine.request import AUTOMATIC_AVERAGE, is_automatic
 from softswitch.engine.restarts import MUCH_SMALLER, Answer, Restarts, candidates, next_factor, numbers_of, with_numbers
 from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
-from softswitch.flower.client import encode_decision
-from softswitch.flower.compression import HeldParams, count_bytes, needs_params
-from softswitch.flower.messages import NoReply, Reply, exchange
-from softswitch.flower.remote import RemoteClients, ReplyReader
-from softswitch.flower.roster import Roster
-from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureAggregator
+from softswitch.flower.compression import HeldParams
+from softswitch.flower.messages import NoReply
+from softswitch.flower.remote import PrivacyReport, RemoteClients, RoundExchange, quote_first
+from softswitch.flower.secure_aggregation import SecureAggregator
 from softswitch.flower.server_state import Observed, ServerState, keep_clients
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
 from softswitch.methods.memory import Memory
-from softswitch.methods.messages import Reports
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.state import check_optimizer
 from softswitch.oracles.base import Evaluation
@@ -44,7 +40,6 @@ from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.parameters import Params, check_start
 from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Snapshot
-from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome, History, Record
 from softswitch.results.result import Result, build_result
 from softswitch.results.status import Restart, RunEnd
@@ -69,38 +64,26 @@ class FlowerRun:
     def __init__(
         self,
         method: Method,
-        settings: StrategySettings,
-        grid: Grid,
-        roster: Roster,
-        events: EventLog,
+        clients: RemoteClients,
         params: Params,
         rounds: int,
         clients_identity: Mapping[str, str],
         begin_at: Params | None = None,
     ) -> None:
-        compression = method.at_clients if isinstance(method.at_clients, Compression) else None
-        tunes = is_automatic([method])
-        self.requested = method
-        self.grid, self.roster, self.events = grid, roster, events
-        constraints = roster.constraints
-        assert constraints is not None
-        requested_memory = settings.memory
+        self.requested, self.clients, self.roster, self.events = method, clients, clients.roster, clients.events
+        tunes, requested_memory = is_automatic([method]), clients.settings.memory
         if requested_memory == "auto" and not tunes and method.robust is None:
             requested_memory = None
-        self.settings = settings = replace(settings, memory=self._choose_memory(settings, tunes))
-        self.clients = RemoteClients(self.grid, roster, settings, self.events)
-        is_corrected = isinstance(settings.memory, Memory) and settings.memory.corrected
-        self.held = HeldParams(compression, reports_twice=is_corrected)
-        template = _template(method, params, rounds, jumps=roster.has_surrogate) if tunes else method
-        self.server = ServerState(template, begin_at or params, constraints, rounds, settings)
-        exact = roster.reports_all_rows and settings.participation == 1
-        self.restarts = RemoteRestarts(method, rounds, self.server, self.clients, settings, exact) if tunes else None
-        shapes, self.aggregator, read_masked = wire.array_specs(params), None, None
+        memory = self._choose_memory(clients.settings, tunes)
+        self.settings = settings = replace(clients.settings, memory=memory)
+        self._reports_twice = memory is not None and memory.corrected
+        template = _template(method, params, rounds, jumps=clients.roster.has_surrogate) if tunes else method
+        self.server = ServerState(template, begin_at or params, clients.constraints, rounds, settings)
+        self.held = HeldParams(self.server.compression, reports_twice=self._reports_twice)
+        self.restarts = RemoteRestarts(method, rounds, self.server, clients) if tunes else None
+        self._specs, self._aggregator = wire.array_specs(params), None
         if settings.secure is not None and settings.clip_norm is not None:
-            self.aggregator = SecureAggregator(settings.secure, settings.clip_norm, shapes, self.events)
-            read_masked = self.aggregator.read_update
-        up = None if compression is None else compression.up
-        self.reader = ReplyReader(self.clients, shapes, self.server.dtype, up, read_masked)
+            self._aggregator = SecureAggregator(settings.secure, settings.clip_norm, self._specs, self.events)
         self._share, self._stops = SwitchShare(), False
         self._began = time.perf_counter()
         domain = settings.domain if has_leaves(settings.domain) else None
@@ -111,13 +94,13 @@ class FlowerRun:
             **{name: str(getattr(settings, name)) for name in as_text},
             **{name: strip_addresses(repr(getattr(settings, name))) for name in ("domain", "pooled")},
             "memory": str(requested_memory),
-            "constraints": str(constraints),
+            "constraints": str(clients.constraints),
             "numbers": fingerprint(numbers),
             "start": fingerprint(params),
             "program": self.server.program(),
             "jax": jax.__version__,
             **({} if settings.secure is None else {"secure": str(settings.secure)}),
-            **({CORRECTED: "yes"} if is_corrected else {}),
+            **({CORRECTED: "yes"} if self._reports_twice else {}),
             **clients_identity,
         }
         if not self._resume() and self.restarts is not None:
@@ -126,8 +109,8 @@ class FlowerRun:
             recorded = self.server.record.clients
             assert recorded.outcomes is not None
             self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.restart_begin)
-        if unknown := self.clients.unknown_excluded:
-            logger.warning("exclude: no client is known by the name %s; check the spelling", join_first(unknown, 5))
+        if unknown := clients.unknown_excluded:
+            logger.warning("exclude: no client is known by the name %s; check the spelling", quote_first(unknown))
 
     def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
         """Return the memory of the settings; for "auto", one if the method is tuned or robust and needs it."""
@@ -166,7 +149,8 @@ class FlowerRun:
         self._began -= snapshot.seconds
         if server.memory is not None:
             server.memory = replace(server.memory, smoothing=journal["smoothing"])
-        self.clients.privacy.restore(journal.get("spent", {}))
+        spent = journal.get("spent", {}).items()
+        self.clients.privacy.reports = {name: PrivacyReport(*report) for name, report in spent}
         if restarts is not None:
             restarts.resume(snapshot.best, journal["restarts"], kept)
             server.restart_begin = restarts.done
@@ -191,6 +175,32 @@ class FlowerRun:
     def seconds(self) -> float:
         """The seconds since the run began."""
         return time.perf_counter() - self._began
+
+    def play_round(self) -> Record:
+        """Sample clients, collect their reports, decide, collect directions, and step; return the round's record."""
+        settings, server, roster = self.settings, self.server, self.roster
+        k = self.events.round = server.done
+        roster.refresh(self.clients.grid, settings.min_clients, settings.wait)
+        participants = server.sample(roster.available(k, settings.min_clients), len(roster.names))
+        full = ClientSummary.missing()
+        if settings.eval_every and k % settings.eval_every == 0:
+            full = _summarize(self.requested, self.clients.evaluate_params(server.state.params, patient=False))
+        self.held.begin(server.state.params, server.state.parts.get("previous"))
+        messages = RoundExchange(self.clients, server, self.held, self._aggregator, participants)
+        reports = messages.collect_reports()
+        played = server.decide(participants, reports)
+        directions = None if played is None else messages.collect_directions(played)
+        silent = {index for index, reply in messages.replies if isinstance(reply, NoReply) and reply.silent}
+        roster.finish_round(k, silent, {index for index, reply in messages.replies if isinstance(reply, Message)})
+        traffic = None if server.compression is None else messages.count_bytes()
+        outcomes = messages.outcomes
+        observed = Observed(participants, outcomes, full, messages.count_rows(reports), traffic, messages.epsilon)
+        record = server.apply(played, directions or {}, observed)
+        self.held.end_round(k, participants, outcomes, server.change, server.state.params)
+        if server.void_in_a_row:
+            logger.warning("round %d is void: %s", k, _describe(outcomes))
+            self.events.record("void round", _describe(outcomes))
+        return record
 
     def after_round(self, record: Record) -> None:
         """Run the callbacks, begin the next restart if one has ended, and save a checkpoint if it is due."""
@@ -285,116 +295,6 @@ def parse_start(initial_arrays: ArrayRecord) -> Params:
     return params
 
 
-def play_round(run: FlowerRun) -> Record:
-    """Sample clients, collect their reports, decide, collect directions, and step; return the round's record."""
-    settings, server, roster, aggregator = run.settings, run.server, run.roster, run.aggregator
-    k = run.events.round = server.done
-    roster.refresh(run.grid, settings.min_clients, settings.wait)
-    clients = server.sample(roster.available(k, settings.min_clients), len(roster.names))
-    full = ClientSummary.missing()
-    if settings.eval_every and k % settings.eval_every == 0:
-        full = _summarize(run.requested, run.clients.evaluate_params(server.state.params, patient=False))
-    state = server.state
-    run.held.begin(*(jax.tree.map(np.asarray, tree) for tree in (state.params, state.parts.get("previous"))))
-    no_records = {place: dict[str, Any]() for place in range(len(clients))}
-    replies = list(_request(run, clients, wire.REPORT, no_records, with_params=True).values())
-    reports, outcomes = run.reader.read_reports(clients, replies)
-    played = server.decide(clients, reports)
-    updating = np.flatnonzero(np.asarray(reports.mask)).tolist()
-    terms: dict[str, Any] = {}
-    if aggregator is not None and played is not None:
-        names = {place: roster.names[clients[place]] for place in updating}
-        agreed = aggregator.begin_round(k, names, replies, np.asarray(played.decision.weights))
-        if agreed is None:
-            played = None
-        else:
-            terms = {TERMS: agreed.record()}
-    update_replies: dict[int, Reply] = {}
-    directions: Any = {}
-    if played is not None:
-        loss, feasible = jax.tree.map(np.asarray, played.decision.local_loss), bool(played.decision.feasible)
-        switches = bool(server.method.switches)
-        decisions = {place: encode_decision(loss.of(place), switches, feasible) for place in updating}
-        records = {place: {wire.DECISION: one, **terms} for place, one in decisions.items()}
-        update_replies = _request(run, clients, wire.UPDATE, records, with_params=False)
-        directions = run.reader.read_updates(clients, update_replies, outcomes)
-    if aggregator is not None and directions:
-        unmasking = aggregator.aggregate(
-            k, directions, lambda contents: _ask(run, clients, wire.UNMASK, contents, settings.report_timeout)
-        )
-        directions = unmasking or {}
-    every_reply = [*enumerate(replies), *update_replies.items()]
-    silent = {clients[place] for place, reply in every_reply if isinstance(reply, NoReply) and reply.silent}
-    roster.finish_round(k, silent, {clients[place] for place, reply in every_reply if isinstance(reply, Message)})
-    traffic = None
-    if server.compression is not None:
-        sent = (reply.content.get(wire.DIRECTION) for reply in update_replies.values() if isinstance(reply, Message))
-        traffic = sum(map(count_bytes, sent)), run.held.down
-    observed = Observed(clients, outcomes, full, _count_rows(run, clients, reports), traffic, run.reader.epsilon)
-    record = server.apply(played, directions, observed)
-    run.held.end_round(k, clients, outcomes, server.change, server.state.params)
-    if server.void_in_a_row:
-        logger.warning("round %d is void: %s", k, _describe(outcomes))
-        run.events.record("void round", _describe(outcomes))
-    return record
-
-
-def _ask(
-    run: FlowerRun, clients: list[int], kind: str, contents: Mapping[int, RecordDict], timeout: float
-) -> dict[int, Reply]:
-    """Send a message to each of some clients, by place, and return their replies."""
-    nodes, group = run.roster.connected, str(run.server.done)
-    messages = [
-        Message(content, nodes[clients[place]], kind, ttl=timeout, group_id=group)
-        for place, content in contents.items()
-    ]
-    return dict(zip(contents, exchange(run.grid, messages, timeout), strict=True))
-
-
-def _request(
-    run: FlowerRun, clients: list[int], kind: str, records: Mapping[int, dict[str, Any]], *, with_params: bool
-) -> dict[int, Reply]:
-    """Send records to clients by place, with the parameters or not; ask those that lack them again, with whole ones."""
-    held, timeout = run.held, run.settings.report_timeout if kind == wire.REPORT else run.settings.update_timeout
-    settings: dict[str, Any] = {
-        "round": run.server.done,
-        "seed": run.settings.seed,
-        "local_steps": run.settings.local_steps,
-        "step_size": run.server.local_step_size,
-        "switches": bool(run.server.method.switches),
-    }
-    if run.aggregator is not None:
-        settings[MASKED] = True
-    if run.settings.clip_norm is not None:
-        settings["clip_norm"] = float(run.settings.clip_norm)
-    replies: dict[int, Reply] = {}
-    places = list(records)
-    for _ in range(2):
-        contents = {place: RecordDict(records[place]) for place in places}
-        if with_params:
-            for place, content in contents.items():
-                content.update(held.content(clients[place], settings, run.server.restart_begin))
-        replies |= _ask(run, clients, kind, contents, timeout)
-        lacking = [place for place in places if needs_params(replies[place])]
-        for place in places if with_params else lacking:
-            held.record_reply(clients[place], replies[place])
-        places, with_params = lacking, True
-        if not places:
-            break
-    return replies
-
-
-def _count_rows(run: FlowerRun, clients: list[int], reports: Reports) -> tuple[int, int]:
-    """Return the numbers of rows of the round's reports, some at two iterates, and of its gradients."""
-    iterates = np.ones(len(reports.mask), int)
-    if reports.earlier is not None:
-        iterates += ~np.isnan(np.asarray(reports.earlier[0]))
-    reported = np.flatnonzero(np.asarray(reports.mask)).tolist()
-    costs = {place: run.roster.cost(clients[place]) for place in reported}
-    values = sum(int(iterates[place]) * rows for place, (rows, _) in costs.items())
-    return values, sum(gradients for _, gradients in costs.values())
-
-
 def _summarize(method: Method, values: Evaluation) -> ClientSummary:
     """Return F and G over the clients that replied."""
     if np.isnan(values.objective).all():
@@ -405,10 +305,9 @@ def _summarize(method: Method, values: Evaluation) -> ClientSummary:
 
 def _describe(outcomes: np.ndarray) -> str:
     """Return the number of clients with each outcome."""
-    if not len(outcomes):
-        return "no client is connected"
-    counts = {ClientOutcome(int(outcome)).label: int((outcomes == outcome).sum()) for outcome in np.unique(outcomes)}
-    return ", ".join(f"{count} {label}" for label, count in counts.items())
+    values, counts = np.unique(outcomes, return_counts=True)
+    parts = [f"{count} {ClientOutcome(int(value)).label}" for value, count in zip(values, counts, strict=True)]
+    return ", ".join(parts) or "no client is connected"
 
 
 class _Evaluated(NamedTuple):
@@ -431,21 +330,11 @@ class _Evaluated(NamedTuple):
 class RemoteRestarts(Restarts):
     """The restarts of a run over Flower."""
 
-    def __init__(
-        self,
-        requested: Method,
-        rounds: int,
-        server: ServerState,
-        clients: RemoteClients,
-        settings: StrategySettings,
-        exact: bool,
-    ) -> None:
-        choice = choose_first_restart(
-            server.state.params, rounds, may_end=False, exact=exact, jumps=clients.has_surrogate
-        )
-        super().__init__(choice, requested)
-        self._server, self._clients, self._settings = server, clients, settings
-        self._exact = exact
+    def __init__(self, requested: Method, rounds: int, server: ServerState, clients: RemoteClients) -> None:
+        self._server, self._clients, self._settings = server, clients, clients.settings
+        self._exact = clients.roster.reports_all_rows and self._settings.participation == 1
+        options = {"may_end": False, "exact": self._exact, "jumps": clients.roster.has_surrogate}
+        super().__init__(choose_first_restart(server.state.params, rounds, **options), requested)
         self._direction_size, self._measures_size = math.nan, False
         self._start_constraint = math.nan
         self._best = _Evaluated(server.state.params, "the start", {}, None)

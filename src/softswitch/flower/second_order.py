@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, RecordDict
 from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
+from softswitch.flower.compression import from_vector
 from softswitch.flower.messages import RefusedError, check_in_range
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
@@ -29,6 +30,7 @@ from softswitch.oracles.options import Logging, Output
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
 from softswitch.results.callbacks import Chunk
+from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 from softswitch.support.arrays import fingerprint
@@ -103,7 +105,8 @@ class RemoteDerivatives(DerivativeOracle):
         """Return values, gradients and the Hessian at a point; absent clients have values of −∞."""
         settings, replies = self._settings, dict[int, wire.LocalDerivatives]()
         weights = np.c_[query.weights, query.multipliers]
-        params = wire.to_record(self._to_arrays(query.point))
+        specs = {name: wire.ArraySpec(np.shape(value), "float64") for name, value in self.start.items()}
+        params = wire.to_record(from_vector(query.point, specs))
 
         def weights_of(i: int) -> np.ndarray:
             return weights[i] if i < len(weights) else np.zeros(1 + self._pieces)
@@ -111,16 +114,16 @@ class RemoteDerivatives(DerivativeOracle):
         def request(i: int) -> RecordDict:
             return RecordDict({wire.PARAMS: params, wire.DECISION: ConfigRecord({"weights": weights_of(i).tolist()})})
 
-        def read(i: int, content: RecordDict) -> None:
-            replies[i] = self._parse(content, with_hessian=bool(weights_of(i).any()))
+        def parse(i: int, content: RecordDict) -> wire.LocalDerivatives:
+            return self._parse(content, with_hessian=bool(weights_of(i).any()))
 
         failures: dict[int, Exception] = {}
         for _ in range(settings.patience):
             members = self._members()
             wanted = members if needed is None else members & set(np.flatnonzero(needed).tolist())
-            failures = self._clients.ask_all(
-                wire.DERIVATIVES, request, read, wanted - replies.keys(), wait_for=len(members)
-            )
+            left = wanted - replies.keys()
+            received, failures = self._clients.ask_all(wire.DERIVATIVES, request, parse, left, wait_for=len(members))
+            replies |= received
             for i, failure in failures.items():
                 if isinstance(failure, RefusedError):
                     raise UnavailableError(f"client {self._roster.names[i]!r} sends no derivatives: {failure}")
@@ -160,12 +163,6 @@ class RemoteDerivatives(DerivativeOracle):
             self.rows += int(self.sizes[i]) * (3 + self.size * bool(weights_of(i).any()))
         return Derivatives(values[:, 0], values[:, 1:], gradients[:, 0], gradients[:, 1:], hessian)
 
-    def _to_arrays(self, point: np.ndarray) -> wire.Arrays:
-        """Return a point as float64 arrays by name."""
-        names = sorted(self.start)
-        parts = np.split(np.asarray(point, float), np.cumsum([np.size(self.start[name]) for name in names])[:-1])
-        return {name: part.reshape(np.shape(self.start[name])) for name, part in zip(names, parts, strict=True)}
-
     def evaluate(self, params: Params) -> Evaluation:
         """Evaluate parameters at every client; those that do not reply have NaN."""
         key = to_vector(params).tobytes()
@@ -185,6 +182,7 @@ def run_second_order(
     clients: RemoteClients,
     start: Params,
     rounds: int,
+    checkpoints: Checkpoints | None,
     identity: Mapping[str, str],
     after_exchange: Callable[[Chunk], Any],
 ) -> Result:
@@ -194,8 +192,8 @@ def run_second_order(
     the clients.
     """
     settings, events = clients.settings, clients.events
-    if settings.checkpoints is not None:
-        clients.resume(settings.checkpoints.saved_names())
+    if checkpoints is not None:
+        clients.resume(checkpoints.saved_names())
     events.round = 0
 
     def count(chunk: Chunk) -> None:
@@ -208,7 +206,7 @@ def run_second_order(
         seed=settings.seed,
         output=Output(lower_bound=settings.lower_bound),
         logging=Logging(callbacks=(count, *settings.callbacks), progress=False, record_clients=True),
-        checkpoints=settings.checkpoints,
+        checkpoints=checkpoints,
     )
     result = solve_second_order(oracle, method, options, check_convexity=False)
     events.record("finished", str(result.status))

@@ -79,12 +79,6 @@ class Observed(NamedTuple):
     epsilon: np.ndarray
 
 
-def no_reports(clients: int, constraints: int, dtype: Any, pools: bool) -> Reports:
-    """Return the reports of a round in which no client reported."""
-    objective, constraint = (jnp.full(shape, -jnp.inf, dtype) for shape in (clients, (clients, constraints)))
-    return Reports(objective, constraint, jnp.zeros(constraints, dtype) if pools else None, jnp.zeros(clients, bool))
-
-
 class ServerState:
     """The server's state and its part of a round, as in the compiled engine.
 
@@ -140,8 +134,12 @@ class ServerState:
         """The clients' step size γ in this round."""
         return float(self.method.local_step_size_at(self.done, self._settings.local_steps))
 
-    def _no_reports(self, clients: int) -> Reports:
-        return no_reports(clients, self.constraints, self.dtype, self._settings.pooled is not None)
+    def no_reports(self, clients: int) -> Reports:
+        """Return the reports of a round in which no client reported."""
+        objective = jnp.full(clients, -jnp.inf, self.dtype)
+        constraint = jnp.full((clients, self.constraints), -jnp.inf, self.dtype)
+        pooled = None if self._settings.pooled is None else jnp.zeros(self.constraints, self.dtype)
+        return Reports(objective, constraint, pooled, jnp.zeros(clients, bool))
 
     def like(self) -> tuple[State, Record]:
         """Return a state and a record with the structure of this run's."""
@@ -161,7 +159,7 @@ class ServerState:
         setup = self.setup._replace(memory=None, weight_cap=None)
         state = self._first_state(self.state.params, self.method)
         parts = {name: part for name, part in state.parts.items() if name == "direction"}
-        return program_digest(one_round, setup, state._replace(parts=parts), jnp.int32(0), self._no_reports(1))
+        return program_digest(one_round, setup, state._replace(parts=parts), jnp.int32(0), self.no_reports(1))
 
     def feasible_share(self, first: int) -> float:
         """Return the share of feasible rounds from the first one on."""
@@ -306,7 +304,7 @@ class ServerState:
 
     def _void_record(self, observed: Observed) -> Record:
         """Return the record of a round in which nothing changed."""
-        reports = self._no_reports(len(observed.clients))
+        reports = self.no_reports(len(observed.clients))
         nothing: Any = np.asarray(-np.inf, self.dtype)
         indices: Any = np.asarray(observed.clients, np.int32)
         recorded = ClientHistory(indices, reports.objective, reports.constraint, {})

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -25,7 +26,7 @@ from softswitch.flower.jax_client import initial_arrays
 from softswitch.flower.membership import confusable_key, find_keys
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
-from softswitch.flower.run import FlowerRun, check_run, parse_start, play_round
+from softswitch.flower.run import FlowerRun, check_run, parse_start
 from softswitch.flower.second_order import FOLDER, find_obstacle, run_second_order
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
@@ -47,15 +48,7 @@ from softswitch.support.files import write_atomically, write_json
 logger = logging.getLogger("softswitch.flower")
 
 
-class _Meeting(NamedTuple):
-    """The clients that have been met, the start, the number of rounds, and what to call after each."""
-
-    grid: Grid
-    roster: Roster
-    events: EventLog
-    params: Params
-    rounds: int
-    after_round: Callable[..., None]
+AfterRound = Callable[..., None]
 
 
 class SwitchingStrategy(Strategy):
@@ -138,6 +131,7 @@ class SwitchingStrategy(Strategy):
         if roster.constraints is None:
             which = "client of the list" if settings.clients else "client"
             raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
+        self.clients = RemoteClients(grid, roster, settings, events)
         flower_result = FlowerResult()
 
         def after_round(done: int, params: Params, record: Any = None) -> None:
@@ -148,20 +142,21 @@ class SwitchingStrategy(Strategy):
             if metrics is not None:
                 flower_result.evaluate_metrics_serverapp[done] = metrics
 
-        meeting = _Meeting(grid, roster, events, params, rounds, after_round)
+        run = self._run_rounds
         if isinstance(self.method, SQP):
-            self.result = self._run_second_order(self.method, settings, meeting)
-        else:
-            self.result = self._run_automatic(settings, meeting, obstacle)
+            run = partial(self._run_second_order, self.method, settings.checkpoints)
+        elif is_automatic([self.method]):
+            run = partial(self._run_automatic, obstacle)
+        self.result = run(self.clients, params, rounds, after_round)
         flower_result.arrays = wire.to_record(self.result.params)
         return flower_result
 
-    def _run_automatic(self, settings: StrategySettings, meeting: _Meeting, obstacle: str) -> Result:
+    def _run_automatic(
+        self, obstacle: str, clients: RemoteClients, params: Params, rounds: int, after_round: AfterRound
+    ) -> Result:
         """Run ``SQP`` in place of automatic settings if it is possible, and else the rounds of the method."""
-        if not is_automatic([self.method]):
-            return self._run_rounds(settings, meeting)
-        checkpoints, begin_at = settings.checkpoints, None
-        obstacle = obstacle or find_obstacle(self.method, settings, meeting.params, meeting.roster)
+        checkpoints, begin_at = clients.settings.checkpoints, None
+        obstacle = obstacle or find_obstacle(self.method, clients.settings, params, clients.roster)
         if checkpoints is not None and checkpoints.saved_identity("method") is not None:
             obstacle = obstacle or "the run has gone on with it before"
         if not obstacle:
@@ -169,7 +164,7 @@ class SwitchingStrategy(Strategy):
                 checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / FOLDER)
             try:
                 method = SQP(tolerance=self.method.tolerance)
-                result = self._run_second_order(method, replace(settings, checkpoints=checkpoints), meeting)
+                result = self._run_second_order(method, checkpoints, clients, params, rounds, after_round)
                 obstacle = describe_failure(result) or ""
                 begin_at = result.last if result.status.code is not StatusCode.DIVERGED else None
             except UnavailableError as error:
@@ -178,31 +173,40 @@ class SwitchingStrategy(Strategy):
                 why = "all clients allow second derivatives, and the model is small"
                 return replace(result, auto_settings={"method": f"SQP, because {why}"})
             logger.warning("continuing with a first-order method: %s", obstacle)
-            meeting.events.record("first order", obstacle)
-        result = self._run_rounds(settings, meeting, begin_at)
+            clients.events.record("first order", obstacle)
+        result = self._run_rounds(clients, params, rounds, after_round, begin_at)
         return replace(result, auto_settings={"method": f"first order, because {obstacle}"} | result.auto_settings)
 
-    def _run_second_order(self, method: SQP, settings: StrategySettings, meeting: _Meeting) -> Result:
-        clients = self.clients = RemoteClients(meeting.grid, meeting.roster, settings, meeting.events)
-        meeting.after_round(0, meeting.params)
-
+    def _run_second_order(
+        self,
+        method: SQP,
+        checkpoints: Checkpoints | None,
+        clients: RemoteClients,
+        params: Params,
+        rounds: int,
+        after_round: AfterRound,
+    ) -> Result:
         def after_exchange(chunk: Chunk) -> None:
-            meeting.after_round(chunk.round, chunk.state.params, chunk.history)
+            after_round(chunk.round, chunk.state.params, chunk.history)
 
-        return run_second_order(method, clients, meeting.params, meeting.rounds, self.clients_identity, after_exchange)
+        after_round(0, params)
+        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_exchange)
 
-    def _run_rounds(self, settings: StrategySettings, meeting: _Meeting, begin_at: Params | None = None) -> Result:
-        grid, roster, events, params, rounds, after_round = meeting
-        method = to_first_order(self.method)
-        with nullcontext() if settings.checkpoints is None else settings.checkpoints.lock():
-            run = self._run = FlowerRun(
-                method, settings, grid, roster, events, params, rounds, self.clients_identity, begin_at
-            )
-            self.clients = run.clients
+    def _run_rounds(
+        self,
+        clients: RemoteClients,
+        params: Params,
+        rounds: int,
+        after_round: AfterRound,
+        begin_at: Params | None = None,
+    ) -> Result:
+        checkpoints, method = clients.settings.checkpoints, to_first_order(self.method)
+        with nullcontext() if checkpoints is None else checkpoints.lock():
+            run = self._run = FlowerRun(method, clients, params, rounds, self.clients_identity, begin_at)
             try:
                 after_round(run.server.done, run.server.state.params)
                 while not run.is_over:
-                    record = play_round(run)
+                    record = run.play_round()
                     run.after_round(record)
                     after_round(run.server.done, run.server.state.params, record)
             except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.torch import module_intervals
+from softswitch.flower.compression import to_vector
 from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task, row_shares
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_values
 from softswitch.methods.messages import LocalLoss
@@ -160,13 +161,11 @@ class TorchClient(RowClient):
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
-        found = self._derivatives.reply(Query(_to_vector(params), weights[:1], weights[None, 1:]))
-        gradients = np.vstack([found.objective_gradient, found.constraint_gradient[0]])
-        return LocalDerivatives(np.r_[found.objective, found.constraint[0]], gradients, found.hessian)
+        return LocalDerivatives.of(self._derivatives.reply(Query(to_vector(params), weights[:1], weights[None, 1:])))
 
     def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
         """Return the norm of each row's share of each function's Hessian."""
-        point, hessian = _to_vector(params), self._derivatives.row_hessian
+        point, hessian = to_vector(params), self._derivatives.row_hessian
         used = np.flatnonzero(weights).tolist()
         return np.stack([row_shares(partial(hessian, point, i), self.rows) for i in used], axis=1)
 
@@ -187,8 +186,3 @@ class TorchClient(RowClient):
 
     def _seed(self, task: Task) -> tuple[int, int, int]:
         return task.seed, task.round, zlib.crc32(self.name.encode())
-
-
-def _to_vector(params: Arrays) -> np.ndarray:
-    """Return the parameters as one vector, in the order of their sorted names."""
-    return np.concatenate([np.ravel(np.asarray(params[name], float)) for name in sorted(params)])
