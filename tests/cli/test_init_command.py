@@ -361,11 +361,8 @@ def test_no_useful_bound(folder):
 
 
 def test_describe_proposal():
-    estimates = [
-        BoundEstimate(0.1, tuple("abc"), ("a",), 0.6, 0.5),
-        BoundEstimate(0.2, tuple("abc"), ("a", "b"), float("nan"), float("nan")),
-    ]
-    text = describe_proposal(estimates, estimates[0], 0.1, "misses")
+    text = describe_proposal(BoundEstimate(0.1, tuple("abc"), ("a",), 0.6, 0.5), "misses")
     assert text.startswith("Proposed bound: 10%, the smallest useful one that 1 of 3 clients can certify.")
     assert text.endswith("Too few certification rows: b, c.")
-    assert "The misses cannot be estimated: too few rows." in describe_proposal(estimates, None, 0.2, "misses")
+    unknown = BoundEstimate(0.2, tuple("abc"), ("a", "b"), float("nan"), float("nan"))
+    assert "The misses cannot be estimated: too few rows." in describe_proposal(unknown, "misses")

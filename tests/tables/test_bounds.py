@@ -16,7 +16,6 @@ from softswitch.tables.bounds import (
     certification_mask,
     complete_rows,
     estimate_bounds,
-    fallback_bound,
     propose_bound,
     sample_rows,
 )
@@ -35,7 +34,7 @@ def estimate(bound, certifiable, cost):
         ([(0.1, 2, 0.5), (0.2, 3, 0.6), (0.3, 3, 0.4)], 0.2),  # all clients rather than two
         ([(0.1, 1, 0.5), (0.2, 2, 0.6), (0.3, 2, 0.4)], 0.2),  # the most clients
         ([(0.1, 2, 0.5), (0.2, 3, 0.95)], 0.1),  # useful at two clients rather than useless at all
-        ([(0.1, 0, 0.1), (0.2, 3, 0.95), (0.3, 3, math.nan)], None),
+        ([(0.1, 0, 0.1), (0.2, 2, 1), (0.3, 3, 0.95), (0.4, 3, math.nan)], 0.3),  # none is useful
         ([(0.05, 0, 0.1), (0.1, 0, math.nan)], None),
         ([(0.05, 0, 0.1), (0.5, 1, 0.3)], 0.5),  # never one that no client can certify
     ],
@@ -43,11 +42,6 @@ def estimate(bound, certifiable, cost):
 def test_propose_bound(estimates, proposed):
     chosen = propose_bound([estimate(*values) for values in estimates])
     assert (None if chosen is None else chosen.bound) == proposed
-
-
-def test_fallback_bound():
-    assert fallback_bound([estimate(0.1, 0, 1), estimate(0.2, 2, 1), estimate(0.3, 2, 1)], 0.05) == 0.2
-    assert fallback_bound([estimate(0.1, 0, 1), estimate(0.2, 0, 1)], 0.05) == 0.05
 
 
 @pytest.mark.parametrize("bound", [0.05, 0.3, 0.5])

@@ -297,7 +297,7 @@ def _choose_bound(table: pd.DataFrame, config: Config, console: Console, *, has_
     """Return the settings with a bound: proposed from estimates if the kind has some, and asked for if wanted."""
     task = config.task
     if task.kind in COSTS:
-        from softswitch.tables.bounds import estimate_bounds, fallback_bound, propose_bound
+        from softswitch.tables.bounds import estimate_bounds, propose_bound
 
         try:
             estimates = estimate_bounds(table, config)
@@ -305,11 +305,10 @@ def _choose_bound(table: pd.DataFrame, config: Config, console: Console, *, has_
             console.print(f"\nNo estimates of bounds: {error}", markup=False)
         else:
             proposal = propose_bound(estimates)
-            bound = proposal.bound if proposal else fallback_bound(estimates, task.bound)
-            task = replace(task, bound=bound)
+            task = task if proposal is None else replace(task, bound=proposal.bound)
             console.print(f"\nBounds on the {KINDS[task.kind].description.constraint}, estimated with a quick model:")
             console.print(bounds_table(estimates, COSTS[task.kind]))
-            console.print(describe_proposal(estimates, proposal, bound, COSTS[task.kind]), markup=False)
+            console.print(describe_proposal(proposal, COSTS[task.kind]), markup=False)
     if has_questions:
         parse = partial(_parse_bound, is_share=KINDS[task.kind].description.is_share)
         task = replace(task, bound=ask("Bound", f"{task.bound:g}", parse))
@@ -328,29 +327,22 @@ def bounds_table(estimates: Sequence[BoundEstimate], cost: str) -> Table:
     return grid
 
 
-def describe_proposal(
-    estimates: Sequence[BoundEstimate], proposal: BoundEstimate | None, bound: float, cost: str
-) -> str:
-    """Return the reason for a bound: the proposal, or that none is certifiable and useful."""
+def describe_proposal(proposal: BoundEstimate | None, cost: str) -> str:
+    """Return the reason for a proposed bound, or that no bound is certifiable and useful."""
     from softswitch.support.text import join_first  # NumPy would slow down the command line
+    from softswitch.tables.bounds import BOUNDS
 
-    chosen = next((one for one in estimates if one.bound == bound), None)
-    if chosen is None or not chosen.certifiable:
-        return f"No bound up to {estimates[-1].bound:.0%} can be certified at any client: too few certification rows."
-    count = len(chosen.certifiable)
-    scope = "all clients" if count == len(chosen.names) else f"{count} of {len(chosen.names)} clients"
-    if proposal is not None:
-        few = [name for name in chosen.names if name not in chosen.certifiable]
+    if proposal is None:
+        return f"No bound up to {BOUNDS[-1]:.0%} can be certified at any client: too few certification rows."
+    few = [name for name in proposal.names if name not in proposal.certifiable]
+    scope = f"{len(proposal.certifiable)} of {len(proposal.names)} clients" if few else "all clients"
+    if proposal.is_useful:
         too_few = f" Too few certification rows: {join_first(few)}." if few else ""
-        return f"Proposed bound: {bound:.0%}, the smallest useful one that {scope} can certify.{too_few}"
-    if math.isnan(chosen.cost):
-        return (
-            f"The {cost} cannot be estimated: too few rows. The smallest bound that {scope} can certify: {bound:.0%}."
-        )
-    return (
-        f"No bound is both certifiable and useful: the estimated {cost} at the worst client are 90% or more. The "
-        f"smallest bound that {scope} can certify: {bound:.0%}."
-    )
+        return f"Proposed bound: {proposal.bound:.0%}, the smallest useful one that {scope} can certify.{too_few}"
+    reason = f"No bound is both certifiable and useful: the estimated {cost} at the worst client are 90% or more."
+    if math.isnan(proposal.cost):
+        reason = f"The {cost} cannot be estimated: too few rows."
+    return f"{reason} The smallest bound that {scope} can certify: {proposal.bound:.0%}."
 
 
 def _parse_bound(text: str, *, is_share: bool) -> float:

@@ -22,10 +22,7 @@ from softswitch.tables.scores import cross_validate, make_estimators, row_weight
 from softswitch.tables.settings import Config
 from softswitch.tables.table import match_value
 
-BOUNDED_POSITIVE = {
-    "miss-rate": True,
-    "false-alarm-rate": False,
-}  # kinds with estimates: is the positive class bounded?
+BOUNDED_POSITIVE = {"miss-rate": True, "false-alarm-rate": False}  # kinds with estimates: is that class bounded?
 BOUNDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 USEFUL_COST = 0.9  # a bound is useful if its estimated cost at the worst client is smaller
 MAX_ROWS = 20_000  # largest number of rows of the quick model
@@ -52,19 +49,12 @@ class BoundEstimate:
 
 
 def propose_bound(estimates: Sequence[BoundEstimate]) -> BoundEstimate | None:
-    """Return the smallest useful bound that all clients can certify or, if there is none, the most clients.
+    """Return the smallest useful bound that the most clients can certify; if none is useful, the smallest of all.
 
-    None if no bound is both useful and certifiable at a client.
+    None if no client can certify any bound.
     """
-    usable = [one for one in estimates if one.is_useful and one.certifiable]
-    return min(usable, key=lambda one: (-len(one.certifiable), one.bound), default=None)
-
-
-def fallback_bound(estimates: Sequence[BoundEstimate], default: float) -> float:
-    """Return the smallest bound that the most clients can certify, useful or not; ``default`` if none can."""
     certifiable = [one for one in estimates if one.certifiable]
-    best = min(certifiable, key=lambda one: (-len(one.certifiable), one.bound), default=None)
-    return default if best is None else best.bound
+    return min(certifiable, key=lambda one: (not one.is_useful, -len(one.certifiable), one.bound), default=None)
 
 
 def certification_mask(table: pd.DataFrame, config: Config) -> np.ndarray:
@@ -111,8 +101,12 @@ def estimate_bounds(table: pd.DataFrame, config: Config) -> list[BoundEstimate]:
     if np.bincount(y, minlength=2).min() >= MIN_CLASS_ROWS:
         weights = row_weights(y, owner, balance=True)
         scores = cross_validate(make_estimators("auto", BINARY), x, y, owner, weights, BINARY, 2)[:, 0]
-    counts = np.bincount(client[is_reserved & is_bounded], minlength=len(names))
-    return [_estimate(bound, 1 - config.run.confidence, names, counts, scores, y, owner) for bound in BOUNDS]
+    counts, estimates = np.bincount(client[is_reserved & is_bounded], minlength=len(names)), []
+    for bound in BOUNDS:
+        allowed = np.array([allowed_errors(int(count), bound, 1 - config.run.confidence) for count in counts])
+        costs = _estimate_costs(allowed, counts, scores, y, owner)
+        estimates.append(BoundEstimate(bound, tuple(names.tolist()), tuple(names[allowed >= 0].tolist()), *costs))
+    return estimates
 
 
 def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int, seed: int = 0) -> np.ndarray:
@@ -133,28 +127,22 @@ def allowed_errors(rows: int, bound: float, level: float) -> int:
     return int((bdtr(np.arange(rows), rows, bound) <= level).sum()) - 1
 
 
-def _estimate(
-    bound: float,
-    level: float,
-    names: np.ndarray,
-    counts: np.ndarray,
-    scores: np.ndarray,
-    y: np.ndarray,
-    client: np.ndarray,
-) -> BoundEstimate:
-    """Estimate the cost of one bound; ``counts`` are the clients' certification rows of the bounded class, y = 1."""
-    allowed = [allowed_errors(int(count), bound, level) for count in counts]
-    certifiable = [i for i, errors in enumerate(allowed) if errors >= 0]
-    known = {i: scores[(client == i) & (y == 1)] for i in certifiable}
-    costs = np.full((1, 1), math.nan)
-    others = [one for i in range(len(names)) if len(one := scores[(client == i) & (y == 0)]) >= MIN_COST_ROWS]
-    if any(map(len, known.values())) and others and np.isfinite(scores).all():
-        generator, thresholds = np.random.default_rng(0), []
-        for i, known_scores in known.items():
-            if len(known_scores):
-                samples = generator.choice(known_scores, (DRAWS, counts[i]))
-                thresholds.append(np.sort(samples, axis=1)[:, allowed[i]])
-        highest = np.min(thresholds, axis=0)  # that certifies every client, in each simulated sample
-        costs = np.array([[(one >= threshold).mean() for one in others] for threshold in highest])
-    enough = tuple(map(str, names[certifiable]))
-    return BoundEstimate(bound, tuple(map(str, names)), enough, float(costs.max(axis=1).mean()), float(costs.mean()))
+def _estimate_costs(
+    allowed: np.ndarray, counts: np.ndarray, scores: np.ndarray, y: np.ndarray, client: np.ndarray
+) -> tuple[float, float]:
+    """Estimate the cost of a bound at the worst client, and its mean over the clients; NaN if unknown.
+
+    ``counts`` are the clients' certification rows of the bounded class, y = 1, and ``allowed`` the largest numbers of
+    errors on these rows with which they are certified; negative if they cannot be.
+    """
+    generator, thresholds = np.random.default_rng(0), []
+    for i in np.flatnonzero(allowed >= 0):
+        if len(bounded := scores[(client == i) & (y == 1)]):
+            samples = generator.choice(bounded, (DRAWS, counts[i]))
+            thresholds.append(np.sort(samples, axis=1)[:, allowed[i]])
+    others = [one for i in range(len(counts)) if len(one := scores[(client == i) & (y == 0)]) >= MIN_COST_ROWS]
+    if not thresholds or not others or not np.isfinite(scores).all():
+        return math.nan, math.nan
+    highest = np.min(thresholds, axis=0)  # that certifies every client, in each simulated sample
+    costs = np.array([[(one >= threshold).mean() for one in others] for threshold in highest])
+    return float(costs.max(axis=1).mean()), float(costs.mean())

@@ -38,6 +38,7 @@ from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline
 from softswitch.results.history import History, Record
 from softswitch.results.result import Result
 from softswitch.results.status import model_status
+from softswitch.tables.bounds import allowed_errors
 from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.labels import Label
 from softswitch.tables.scores import Score, calibrate, cross_validate, make_estimators, row_weights
@@ -391,14 +392,9 @@ def _allowed_rates(names: Sequence[Any], limits: Certifiability | None, bound: f
     """Return the largest rate with which each training client can be certified; NaN if its rows are too few."""
     if limits is None:
         return np.full(len(names), bound)
-    allowed = np.full(len(names), np.nan)
-    place = {str(name): i for i, name in enumerate(names)}
-    for name, rows, smallest in zip(limits.clients, limits.rows, limits.bounds, strict=True):
-        if rows and not smallest > bound and str(name) in place:
-            errors = int(binom.ppf(1 - confidence, rows, bound))
-            errors -= int(binom.cdf(errors, rows, bound) > 1 - confidence)
-            allowed[place[str(name)]] = max(errors, 0) / rows
-    return allowed
+    rows = dict(zip(map(str, limits.clients), np.multiply(limits.rows, limits.is_certifiable).tolist(), strict=True))
+    known = [rows.get(str(name), 0) for name in names]
+    return np.array([max(allowed_errors(n, bound, 1 - confidence), 0) / n if n else np.nan for n in known])
 
 
 def _build_result(
