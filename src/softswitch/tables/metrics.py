@@ -12,8 +12,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from scipy.special import expit
+from scipy.stats import rankdata
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
@@ -25,7 +25,7 @@ from softswitch.results.diagnostics import diagnose_overfitting
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, StatusCode
 from softswitch.results.status import DiagnosticCode as Code
-from softswitch.results.usefulness import FALSE_ALARMS, MISSES, Usefulness
+from softswitch.results.usefulness import FALSE_ALARMS, Usefulness
 from softswitch.support.text import join_first
 from softswitch.tables.calibration import fit_recalibration, reliability_curve
 from softswitch.tables.constraints import KINDS, number_loss
@@ -37,19 +37,14 @@ from softswitch.tables.usefulness import judge_mean, judge_rate
 ERROR_KINDS = ("error-rate", "class-miss-rate")  # kinds whose usefulness is judged by the share of wrong rows
 JUDGED = (Code.NO_BETTER_THAN_CONSTANT, Code.NO_BETTER_THAN_START, Code.OVERFITTED)  # replaced by ``assess_model``
 MAX_CURVES = 50  # with more clients, only the reliability curve of all rows is kept
-Rows = dict[Any, slice]  # the rows of each client
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of each row's y and score (rows × classes if several)
 
 
 def auc(y: np.ndarray, score: np.ndarray) -> float:
     """Return the area under the ROC curve, for y of 0 and 1; NaN without rows of both classes."""
-    positive = y == 1
-    positives = int(positive.sum())
-    negatives = len(positive) - positives
-    if not positives or not negatives:
-        return math.nan
-    ranks = pd.Series(score).rank().to_numpy()
-    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    ranks, count = rankdata(score)[y == 1], int(np.sum(y == 1))
+    pairs = count * (len(y) - count)
+    return float((ranks.sum() - count * (count + 1) / 2) / pairs) if pairs else math.nan
 
 
 def worst_class_recall(y: np.ndarray, score: np.ndarray) -> float:
@@ -97,11 +92,15 @@ def client_metrics(table: PreparedTable, result: Result, threshold: float | None
         return columns
     baselines = {prefix: find_baseline(name, result.baselines) for prefix, name in BASELINES.items()}
     models = {"held_out": result.params} | {key: one.params for key, one in baselines.items() if one is not None}
-    y, parts = np.asarray(held_out.rows.columns["y"]), client_rows(held_out)
+    y, rows = np.asarray(held_out.rows.columns["y"]), client_rows(held_out)
+    parts = [rows.get(name, slice(0)) for name in names]
     if isinstance(label, BinaryLabel):
-        columns["positives_held_out"] = [int(np.sum(y[parts.get(name, slice(0))] == 1)) for name in names]
         log_odds = predict_log_odds(result.params, held_out, threshold)
-        columns |= calibration_columns(y, log_odds, parts, names)
+        fits = [fit_recalibration(y[part], log_odds[part]) for part in parts]
+        columns["positives_held_out"] = [int(np.sum(y[part] == 1)) for part in parts]
+        columns["expected_events"] = [float(expit(log_odds[part]).sum()) for part in parts]
+        columns["calibration_slope"] = [slope for _, slope in fits]
+        columns["calibration_intercept"] = [intercept for intercept, _ in fits]
     y = label.mean + label.scale * y if isinstance(label, NumberLabel) else y
     for model, params in models.items():
         if params is None:
@@ -109,12 +108,11 @@ def client_metrics(table: PreparedTable, result: Result, threshold: float | None
         outputs = predict_outputs(params, held_out)
         score = label.decode(outputs) if label.type == NUMBER else outputs[:, 0] if label.type == BINARY else outputs
         for metric, function in METRICS[label.type].items():
-            values = (function(y[parts[name]], score[parts[name]]) if name in parts else math.nan for name in names)
-            columns[f"{model}_{metric}"] = list(values)
+            columns[f"{model}_{metric}"] = [function(y[part], score[part]) for part in parts]
     return columns
 
 
-def client_rows(data: ClientData) -> Rows:
+def client_rows(data: ClientData) -> dict[Any, slice]:
     """Return the rows of each client by its label."""
     ends = np.cumsum(data.sizes).tolist()
     return {name: slice(end - size, end) for name, size, end in zip(data.names, data.sizes.tolist(), ends, strict=True)}
@@ -134,15 +132,6 @@ def predict_log_odds(params: Network, data: ClientData, threshold: float | None 
         return predict_outputs(params, data)[:, 0].astype(float)
     (layer,), score = params, np.asarray(data.rows.columns["x"], dtype=float)[:, 0]
     return np.asarray(score * float(layer["w"][0, 0]) + float(layer["b"][0]) + threshold)
-
-
-def calibration_columns(y: np.ndarray, log_odds: np.ndarray, parts: Rows, names: Any) -> dict[str, list[float]]:
-    """Return expected number of events, slope and intercept of the recalibration at each client, as columns."""
-    probability, empty = expit(log_odds), slice(0)
-    fits = [fit_recalibration(y[parts.get(name, empty)], log_odds[parts.get(name, empty)]) for name in names]
-    expected = [float(probability[parts.get(name, empty)].sum()) for name in names]
-    intercepts, slopes = ([fit[i] for fit in fits] for i in range(2))
-    return {"expected_events": expected, "calibration_slope": slopes, "calibration_intercept": intercepts}
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,9 +216,8 @@ def diagnose_answer(
 
 def reliability_curves(data: ClientData, params: Network, threshold: float | None) -> dict[str, Any]:
     """Return the reliability curve of all rows ("all") and of each client ("clients"), if there are not too many."""
-    y, parts = np.asarray(data.rows.columns["y"]), client_rows(data)
-    probability = expit(predict_log_odds(params, data, threshold))
-    shown = parts if len(parts) <= MAX_CURVES else {}
+    y, probability = np.asarray(data.rows.columns["y"]), expit(predict_log_odds(params, data, threshold))
+    shown = client_rows(data) if len(data) <= MAX_CURVES else {}
     curves = {str(name): reliability_curve(y[part], probability[part]) for name, part in shown.items()}
     return {"all": reliability_curve(y, probability), "clients": curves}
 
@@ -280,27 +268,26 @@ def judge_usefulness(
         data: The rows.
         name: Name of the label's column, for the description. Default: "label".
     """
-    cost, constant = KINDS[task.kind].description.cost, find_baseline(CONSTANT, result.baselines)
+    cost, baseline = KINDS[task.kind].description.cost, find_baseline(CONSTANT, result.baselines)
+    params = None if baseline is None else baseline.params
+    errors = row_errors(task, label, data, result.params)
+    constant = {} if params is None else row_errors(task, label, data, params)
     if cost is not None:
         condition, prediction = label.classes if cost == FALSE_ALARMS else label.classes[::-1]
-        words: dict[str, Any] = {"condition": f"{name} = {condition}", "prediction": f"{name} = {prediction}"}
-        column = "miss rate" if cost == MISSES else "false-alarm rate"
-        if constant is not None and constant.params is not None:
-            rates = row_errors(task, label, data, constant.params)[column].values()
-            if not all(rows.all() for rows in rates):  # a loose bound on a loss, which F compares better
-                return None
-        return judge_rate(cost, row_errors(task, label, data, result.params)[column], **words)
-    if constant is None or constant.params is None:
+        metric = "false-alarm rate" if cost == FALSE_ALARMS else "miss rate"
+        if not all(rows.all() for rows in constant.get(metric, {}).values()):
+            return None  # a loose bound on a loss, which F compares better
+        return judge_rate(cost, errors[metric], condition=f"{name} = {condition}", prediction=f"{name} = {prediction}")
+    if baseline is None or params is None:
         return None
-    (metric, values), y = next(iter(row_errors(task, label, data, result.params).items())), data.rows.columns["y"]
+    metric, prediction = next(iter(errors)), ""
     if task.kind in ERROR_KINDS:
-        most_frequent = int(np.bincount(np.asarray(y, int)).argmax())
-        prediction, wrong = f"{name} = {label.classes[most_frequent]}", np.asarray(y) != most_frequent
-        constant_values = {client: wrong[part] for client, part in client_rows(data).items()}
-    else:
-        prediction, constant_values = "", row_errors(task, label, data, constant.params)[metric]
-    known: dict[str, Any] = {"constant_is_feasible": constant.feasible, "prediction": prediction}
-    return judge_mean(metric.replace(" ", "_"), values, constant_values, **known)
+        y = np.asarray(data.rows.columns["y"], int)
+        most_frequent = int(np.bincount(y).argmax())
+        prediction = f"{name} = {label.classes[most_frequent]}"
+        constant = {metric: {client: y[part] != most_frequent for client, part in client_rows(data).items()}}
+    known: dict[str, Any] = {"constant_is_feasible": baseline.feasible, "prediction": prediction}
+    return judge_mean(metric.replace(" ", "_"), errors[metric], constant[metric], **known)
 
 
 def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict[str, Any]]:
