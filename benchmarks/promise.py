@@ -20,9 +20,8 @@ from scipy import optimize
 import softswitch as ss
 from benchmarks import flat
 from softswitch.theory import constraint_bound
-from softswitch.theory.client_gaps import heterogeneity
 from softswitch.theory.plan import Plan, plan
-from softswitch.theory.theorems import Constants
+from softswitch.theory.theorems import Constants, heterogeneity
 from softswitch_experiments.tasks.paper_settings import RUN
 
 NOISE = 0.05

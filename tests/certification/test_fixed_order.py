@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from softswitch.certification.certify import fixed_sequence_test as in_order
 from softswitch.certification.limits import binomial_cdf
-from softswitch.certification.paths import fixed_sequence_test as in_order
 
 ERROR, DRAWS, ROWS = 0.05, 2000, 150
 BOUNDS = (0.3, 0.2, 0.15, 0.1, 0.08, 0.06)

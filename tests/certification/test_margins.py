@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 
 import softswitch as ss
-from softswitch.certification.certifiability import certifiability
-from softswitch.certification.margins import ClientMargins, align, largest_rate
+from softswitch.certification.certifiability import ClientMargins, align, certifiability, largest_rate
 from softswitch.certification.row_values import RowValues
 from softswitch.data.splits import DataSplit
 from softswitch.oracles.margins import with_margins

@@ -6,8 +6,7 @@ import pytest
 from scipy.stats import binom
 
 import softswitch as ss
-from softswitch.certification.certify import certify
-from softswitch.certification.paths import certify_path
+from softswitch.certification.certify import certify, certify_path
 from softswitch.certification.row_values import Kind
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.results.certificate import Outcome, Verdict, judge_certificate

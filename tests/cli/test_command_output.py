@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from softswitch.cli import app
 from softswitch.cli.train import certification_warnings
+from softswitch.results.baseline import Usefulness
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, Outcome, Verdict
 from softswitch.results.folder import open_run
-from softswitch.results.usefulness import Usefulness
 from softswitch.tables.constraints import KINDS
 
 

@@ -30,8 +30,13 @@ from softswitch.results.folder import (
     resolve_run,
 )
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import build_calibration, build_columns, judge_run, summarise_clients
-from softswitch.results.report.frequencies import natural_frequencies
+from softswitch.results.report.clients import (
+    build_calibration,
+    build_columns,
+    judge_run,
+    natural_frequencies,
+    summarise_clients,
+)
 from softswitch.results.report.page import describe_usefulness
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model

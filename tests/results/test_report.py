@@ -15,8 +15,7 @@ from softswitch.cli.terminal import OUTCOME_CODES
 from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import HEADLINES, judge_run, summarise_clients
-from softswitch.results.report.frequencies import natural_frequencies
+from softswitch.results.report.clients import HEADLINES, judge_run, natural_frequencies, summarise_clients
 from softswitch.support.text import format_number
 from softswitch.tables import training
 from softswitch.tables.usefulness import judge_rate

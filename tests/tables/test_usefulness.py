@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from softswitch.results.usefulness import Usefulness
+from softswitch.results.baseline import Usefulness
 from softswitch.tables.usefulness import judge_mean, judge_rate
 
 

@@ -12,8 +12,7 @@ from scipy import special, stats
 
 from softswitch import theory
 from softswitch.theory import Constants, Setting
-from softswitch.theory.client_gaps import heterogeneity
-from softswitch.theory.theorems import alpha_window
+from softswitch.theory.theorems import alpha_window, heterogeneity
 
 CONSTANTS = Constants(diameter=4.0, lipschitz=2.0, gradient_noise=8.0, value_noise=0.5, heterogeneity=0.3)
 SETTING = Setting(

@@ -1,4 +1,7 @@
-"""Certifiability: the bounds that a calibration split can certify by its size."""
+"""Certifiability: the bounds that a calibration split can certify by its size, and margins of clients below a bound.
+
+A margin is how far below the bound a client's constraint must be so that its calibration rows certify it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import log_ndtr
 
-from softswitch.certification.certify import row_ranges
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
-from softswitch.certification.row_values import RowValues
+from softswitch.certification.limits import binomial_cdf
+from softswitch.certification.row_values import Kind, RowValues, compute_intervals, row_ranges
 from softswitch.data.client_data import ClientData
+from softswitch.data.splits import DataSplit
+from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, endpoints
+from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import join_first
 
+TRAINING_WEIGHT = 0.5  # weight of a training row in estimates of a constraint; a validation row has weight 1
+LARGEST = 0.9  # largest margin, as a share of the distance from the bound to the smallest possible constraint
 MAX_ROWS = 1 << 40  # limit of the search for the number of rows that a certificate needs
 
 
@@ -141,3 +149,118 @@ def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> i
 
     size = smallest_integer(is_enough, limit=MAX_ROWS)
     return None if size is None else groups * size
+
+
+@dataclass(frozen=True, eq=False)
+class ClientMargins:
+    """The margins s_i of the clients that have calibration rows, and what validation rows say about passing the tests.
+
+    For a rate, s_i is the bound minus the largest rate that certifies it with the client's number of calibration rows.
+    For other functions it is z standard errors of an estimate from that number of rows. There, z is the median over the
+    clients of the distance from the estimate on validation rows to its upper confidence limit, in standard errors. The
+    margin is 0 for clients where no model can be certified.
+
+    Attributes:
+        bound: Bound to certify.
+        names: Names of the clients.
+        is_certifiable: Whether each client's number of rows can certify the bound for some model.
+        unit: s_i of each client and constraint.
+        errors: Standard error of the difference between the estimate on calibration rows and that on other rows.
+        shares: Weight of the training rows in the estimate on other rows, the rest of which are validation rows.
+        largest: Largest margin of each constraint; ∞ if its range is unknown.
+    """
+
+    bound: float
+    names: tuple[Any, ...]
+    is_certifiable: np.ndarray
+    unit: np.ndarray
+    errors: np.ndarray
+    shares: np.ndarray
+    largest: np.ndarray
+
+    @classmethod
+    def estimate(
+        cls, problem: Problem, split: DataSplit, params: Params, limits: Certifiability, kinds: Sequence[Kind]
+    ) -> ClientMargins:
+        """Compute the margins from the validation rows at a model, and the numbers of calibration rows.
+
+        ``limits`` is what the calibration split can certify by its size.
+        """
+        names, level, bound = limits.clients, 1 - limits.confidence, limits.tolerance
+        levels, ranges = ErrorLevels.of(limits.confidence, len(names), bound), row_ranges(problem, split.calibration)
+        counts = np.array([list(map(count_rows, client)) for client in group_sizes(problem, split.calibration)], float)
+        intervals = compute_intervals(params, problem, split.validation, levels, ranges, kinds)
+        values = [[(g.rows, g.marginal_limit - g.estimate, g.deviation) for g in client[1:]] for client in intervals]
+        rows, distances, deviations = np.moveaxis(align(values, split.validation.names, names), 2, 0)
+        rows, counts, deviations = np.fmax(rows, 1), np.maximum(counts, 1), _fill_unknown(deviations)
+        unit, lowest = np.zeros_like(counts), np.full(counts.shape[1], -math.inf)
+        for j, (row_range, kind) in enumerate(zip(ranges[1:], kinds[1:], strict=True)):
+            errors = deviations[:, j] / np.sqrt(rows[:, j])
+            z = _fill_unknown(distances[:, j] / np.where(errors > 0, errors, math.nan))
+            unit[:, j] = np.median(z) * deviations[:, j] / np.sqrt(counts[:, j])
+            if row_range is not None:
+                lowest[j], high = (0.0, math.inf) if kind is Kind.GAP else endpoints(row_range)
+                if is_rate(row_range, kind):
+                    unit[:, j] = [bound - largest_rate(int(n), level, bound, row_range) for n in counts[:, j]]
+                    deviations[:, j] = math.sqrt(max(bound - lowest[j], 0.0) * max(high - bound, 0.0))
+        sizes = [align(data.sizes, data.names, names) for data in (split.train, split.validation)]
+        weighted = np.nan_to_num(TRAINING_WEIGHT * sizes[0] / np.fmax(sizes[1], 1))[:, None]  # in validation rows
+        certifiable = np.array(limits.is_certifiable)
+        return cls(
+            bound,
+            names,
+            certifiable,
+            unit=np.where(certifiable[:, None], unit, 0.0),
+            errors=deviations * np.sqrt(1 / (rows * (1 + weighted)) + 1 / counts),
+            shares=weighted / (1 + weighted),
+            largest=np.maximum(LARGEST * (bound - lowest), 0.0),
+        )
+
+    def of(self, factor: float, names: Sequence[Any]) -> np.ndarray:
+        """Return the margins ``factor`` · s_i of clients by name; 0 for clients without calibration rows."""
+        margins = np.minimum(factor * self.unit, self.largest)
+        return np.nan_to_num(align(margins, self.names, names))
+
+    def worst(self, constraint: np.ndarray, names: Sequence[Any]) -> float:
+        """Return the largest g_i − ε + s_i of any certifiable client, from values of the clients ``names``."""
+        excess = (align(constraint, names, self.names) - self.bound + self.unit)[self.is_certifiable]
+        return float(np.nan_to_num(excess, nan=-math.inf).max(initial=-math.inf))
+
+    def log_pass_probability(
+        self, training: np.ndarray, trained: Sequence[Any], validation: np.ndarray, validated: Sequence[Any]
+    ) -> float:
+        """Return the log probability that all certifiable clients pass, by a normal approximation.
+
+        ``training`` and ``validation`` have the constraints of the clients ``trained`` and ``validated`` in both
+        splits. A client without a value is assumed to pass.
+        """
+        first, second = align(training, trained, self.names), align(validation, validated, self.names)
+        estimate = np.where(np.isfinite(second), self.shares * first + (1 - self.shares) * second, math.nan)
+        logs = log_ndtr((self.bound - self.unit - estimate) / np.maximum(self.errors, np.finfo(float).tiny))
+        return float(np.nan_to_num(logs[self.is_certifiable], nan=0.0).min(axis=1).sum())
+
+
+def is_rate(row_range: Range | None, kind: Kind) -> bool:
+    """Return whether a function is the mean of row values of which there are two, such as 0 and 1."""
+    return kind is Kind.MEAN and has_two_values(row_range)
+
+
+def largest_rate(rows: int, level: float, bound: float, row_range: Range) -> float:
+    """Return the largest rate on ``rows`` rows that certifies the bound by the exact binomial test at ``level``."""
+    low, high = endpoints(row_range)
+    share = (bound - low) / (high - low)
+    failing = smallest_integer(lambda count: bool(binomial_cdf(count, rows, share) > level), -1, rows)
+    return low + (high - low) * max((rows if failing is None else failing) - 1, 0) / rows
+
+
+def align(values: Any, names: Sequence[Any], wanted: Sequence[Any]) -> np.ndarray:
+    """Return the rows of ``values``, which belong to the clients ``names``, for ``wanted`` clients; NaN if unknown."""
+    values, places = np.asarray(values, float), {str(name): i for i, name in enumerate(names)}
+    padded = np.concatenate([values, np.full((1, *values.shape[1:]), math.nan)])
+    return padded[[places.get(str(name), -1) for name in wanted]]
+
+
+def _fill_unknown(values: np.ndarray) -> np.ndarray:
+    """Return the values with the median of the finite ones in place of others; 0 if none is finite."""
+    known = values[np.isfinite(values)]
+    return np.where(np.isfinite(values), values, np.median(known) if known.size else 0.0)

@@ -1,34 +1,37 @@
 """Certificates: confidence limits of every client's constraint on new data, and verdicts.
 
 ``row_values.py`` evaluates the functions on single rows, and ``intervals.py`` computes confidence limits. This module
-combines clients by Hochberg's procedure; ``paths.py`` tests several models on the same rows.
+combines clients by Hochberg's procedure, and tests several models on the same rows in an order that is fixed before the
+rows are read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from scipy.special import ndtri
 
+from softswitch.certification.certifiability import certifiability
 from softswitch.certification.intervals import ErrorLevels, Ranges, unknown_interval
 from softswitch.certification.limits import MAX_ROWS, additional_mean_rows, additional_rate_rows
 from softswitch.certification.private import certificate_noise, count_applicable_rows, private_intervals
-from softswitch.certification.row_values import Kind, RowValues
+from softswitch.certification.row_values import Kind, RowValues, compute_intervals, row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.options import TorchData
 from softswitch.privacy.settings import RecordPrivacy
-from softswitch.problem.parameters import Params, check_params, float_dtype
+from softswitch.problem.parameters import Params, check_params
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range, endpoints, function_ranges
+from softswitch.problem.ranges import Range, endpoints
 from softswitch.results.certificate import Certificate, ClientCertificate, Interval, IntervalMethod, Verdict
 from softswitch.results.result import Result
 from softswitch.support import checks
 
+Claim = TypeVar("Claim")
 ClientIntervals = tuple[Any, Sequence[Interval] | None]  # label of a client, and its intervals of f and then each g
 
 
@@ -71,11 +74,13 @@ def certify(
             The ranges of the constraints must be known, and all functions must be means over rows. An objective without
             a range is omitted. Default: not private.
     """
+    given: dict[str, Any] = {"objective_range": objective_range, "constraint_range": constraint_range}
+    problem = replace(problem, **{name: value for name, value in given.items() if value is not None})
     if problem.is_torch:
         if privacy is not None:
             raise ValueError("privacy must be None for PyTorch modules: certify each client with PrivateClient")
         certify_torch = import_module("softswitch.certification.torch").certify_torch
-        return certify_torch(result, problem, held_out, confidence, tolerance, objective_range, constraint_range)
+        return certify_torch(result, problem, held_out, confidence, tolerance)
     checks.check_instance("held_out", held_out, ClientData)
     held_out = cast(ClientData, held_out)
     params = result.params if isinstance(result, Result) else result
@@ -85,8 +90,7 @@ def certify(
         tolerance = result.method.tolerance
     levels = ErrorLevels.of(confidence, len(held_out.names), tolerance)
     params = check_params("params", params)
-    constraints = problem.trace(held_out.rows.batch_shapes(1, float_dtype(params)), params).constraints
-    ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
+    ranges = row_ranges(problem, held_out, params)
     noise = None if privacy is None else certificate_noise(privacy)
     if noise is None:
         intervals = compute_intervals(params, problem, held_out, levels, ranges, kinds)
@@ -95,41 +99,10 @@ def certify(
         values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
         pairs = zip(values, at_start, strict=True)
         intervals = [private_intervals(*pair, noise.multiplier, levels, ranges) for pair in pairs]
-    clients: list[ClientIntervals] = list(zip(held_out.names, intervals, strict=True))
-    known = set(map(str, held_out.names))  # a number in one table may be text in another
-    trained_on = result.names if isinstance(result, Result) else ()
-    clients += [(name, None) for name in trained_on if str(name) not in known]
-    certificate = build_certificate(clients, confidence, levels, ranges)
+    trained = result.names if isinstance(result, Result) else ()
+    clients = list(zip(held_out.names, intervals, strict=True))
+    certificate = build_certificate(clients, confidence, levels, ranges, trained)
     return certificate if noise is None else replace(certificate, epsilon=noise.epsilon, delta=noise.delta)
-
-
-def resolve_ranges(
-    problem: Problem, objective_range: Any, constraint_range: Any, constraints: int
-) -> list[Range | None]:
-    """Return the ranges of f and then each g on a row: the arguments or, if None, the problem's; None if unknown."""
-    objective = problem.objective_range if objective_range is None else objective_range
-    constraint = problem.constraint_range if constraint_range is None else constraint_range
-    return function_ranges(objective, constraint, constraints)
-
-
-def row_ranges(problem: Problem, data: ClientData) -> list[Range | None]:
-    """Return the problem's ranges of f and then each g on a row; None if unknown."""
-    shapes = data.rows.batch_shapes(1, float_dtype(problem.start))
-    return resolve_ranges(problem, None, None, problem.trace(shapes).constraints)
-
-
-def compute_intervals(
-    params: Params,
-    problem: Problem,
-    held_out: ClientData,
-    levels: ErrorLevels,
-    ranges: Ranges,
-    kinds: Sequence[Kind] | None = None,
-) -> list[list[Interval]]:
-    """Return the intervals of f and then each g, for each client of ``held_out``."""
-    rows = RowValues(problem, held_out, params, kinds=kinds)
-    functions = list(enumerate(ranges))
-    return [[rows.interval(i, j, levels, bounds) for j, bounds in functions] for i in range(len(held_out))]
 
 
 def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
@@ -141,14 +114,23 @@ def hochberg(p_values: Sequence[float | None], error: float) -> list[bool]:
 
 
 def build_certificate(
-    clients: Sequence[ClientIntervals], confidence: float, levels: ErrorLevels, ranges: Ranges
+    clients: Sequence[ClientIntervals],
+    confidence: float,
+    levels: ErrorLevels,
+    ranges: Ranges,
+    names: Sequence[Any] = (),
 ) -> Certificate:
-    """Return the certificate of all clients. A client whose intervals are None has the verdict "unknown"."""
+    """Return the certificate of ``clients``, and of clients ``names`` that are not among them.
+
+    Those, and clients whose intervals are None, have the verdict "unknown".
+    """
+    known = {str(name) for name, _ in clients}  # a number in one table may be text in another
+    clients = [*clients, *((name, None) for name in names if str(name) not in known)]
     intervals = [
-        tuple(complete_interval(interval, levels) for interval in known)
-        if known
+        tuple(complete_interval(interval, levels) for interval in reported)
+        if reported
         else (unknown_interval(),) * len(ranges)
-        for _, known in clients
+        for _, reported in clients
     ]
     constraints = [known[1:] for known in intervals]
     tested = [known if all(interval.rows > 0 for interval in known) else () for known in constraints]
@@ -220,3 +202,89 @@ def _rows_needed(interval: Interval, tolerance: float, level: float, bounds: Ran
     if interval.method is IntervalMethod.GAP:
         total *= math.log(1 / level) / float(np.square(ndtri(level)))
     return max(1, math.ceil(total) - interval.rows) if total < MAX_ROWS else None
+
+
+def fixed_sequence_test(claims: Iterable[Claim], passes: Callable[[Claim], bool]) -> tuple[bool, ...]:
+    """Test claims in order up to and including the first that fails, and return whether each tested claim passed.
+
+    If the order is fixed before the rows are read, and each test passes a false claim with probability at most δ, the
+    probability that any claim that passed is false is at most δ (Maurer, Hothorn and Lehmacher, 1995): it requires that
+    the first false claim in the order passes. The tests may share rows.
+    """
+    outcomes = []
+    for claim in claims:
+        outcomes.append(passes(claim))
+        if not outcomes[-1]:
+            break
+    return tuple(outcomes)
+
+
+class PathTest(NamedTuple):
+    """The outcome of ``certify_path``."""
+
+    answer: int  # index of the model to use: the last that passed or, if none did, the preferred one
+    passed: int  # number of models that passed; 0 if the model is not certified
+    certificate: Certificate  # of the answer
+
+
+def certify_path(
+    models: Sequence[Params],
+    problem: Problem,
+    calibration: ClientData,
+    confidence: float,
+    *,
+    tolerance: float,
+    preferred: int = 0,
+    is_monotone: bool = False,
+    kinds: Sequence[Kind] | None = None,
+    names: Sequence[object] = (),
+) -> PathTest:
+    """Test models in order, from the safest on, until a client fails, and certify the last that passed.
+
+    A model passes if the constraint is within the tolerance at every client, each tested at level 1 − ``confidence``
+    (an intersection-union test). The probability that the answer violates the tolerance at a tested client is at most
+    1 − ``confidence``, for any number of models and clients. Clients whose numbers of rows cannot certify the tolerance
+    for any model are not tested. They have the verdict "too few rows", or "violates" if their rows show that.
+
+    The rows of ``calibration`` must have been used neither for training nor to order the models. ``preferred`` is the
+    index of the answer if no model passes. With ``is_monotone``, every client's constraint increases along the path on
+    any rows, and the end of the path is found by bisection. ``kinds`` are those of the objective and each constraint;
+    by default they are determined from the rows. ``names`` are labels of all clients; those without rows have too few.
+    """
+    levels = ErrorLevels.of(confidence, len(calibration), tolerance)
+    ranges = row_ranges(problem, calibration)
+    limits = certifiability(problem, calibration, tolerance, confidence)
+    tested = [i for i, is_certifiable in enumerate(limits.is_certifiable) if is_certifiable]
+
+    def intervals_of(index: int) -> list[list[Interval]]:
+        return compute_intervals(models[index], problem, calibration, levels, ranges, kinds)
+
+    def passes(index: int) -> bool:
+        found = intervals_of(index)
+        pairs = [(one, complete_interval(one, levels).meets_at) for i in tested for one in found[i][1:]]
+        return all(one.rows > 0 and p_value <= levels.marginal for one, p_value in pairs)
+
+    if not tested:
+        passed = 0
+    elif is_monotone:
+        low, high = 0, len(models)  # the first ``low`` models pass, and the model ``high`` fails
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if passes(middle) else (low, middle)
+        passed = low
+    else:
+        passed = sum(fixed_sequence_test(range(len(models)), passes))
+    answer = passed - 1 if passed else preferred
+    pairs = list(zip(calibration.names, intervals_of(answer), strict=True))
+    certificate = build_certificate(pairs, confidence, levels, ranges, names)
+    clients = []
+    for i, client in enumerate(certificate.clients):
+        if i in tested:
+            verdict = Verdict.MEETS if passed else client.verdict
+            client = replace(client, verdict=verdict, rows_needed=None if passed else client.rows_needed)
+        elif client.verdict is not Verdict.VIOLATES:
+            rows = limits.rows[i] if i < len(limits.rows) else 0
+            needed = None if limits.rows_needed is None else max(1, limits.rows_needed - rows)
+            client = replace(client, verdict=Verdict.TOO_FEW, rows_needed=needed)
+        clients.append(client)
+    return PathTest(answer, passed, replace(certificate, clients=tuple(clients)).after_tests(max(passed, 1)))

@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification import intervals
-from softswitch.certification.intervals import RESAMPLES, ErrorLevels, applicable, find_means
+from softswitch.certification.intervals import RESAMPLES, ErrorLevels, Ranges, applicable, find_means
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.evaluation import Losses, map_slices
 from softswitch.oracles.out_of_core import evaluate
 from softswitch.problem.parameters import WEIGHT, Params, float_dtype
 from softswitch.problem.problem import PooledConstraint, Problem
-from softswitch.problem.ranges import Range
+from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 
 BLOCK_ROWS = 1 << 22  # largest number of rows that are resampled together
@@ -157,6 +157,27 @@ class RowValues:
             values = _on_batches(data.rows, jnp.asarray(picks), weights, self._params, self._losses)
             resampled.append(np.asarray(values)[:, function])
         return intervals.resampled_interval(np.concatenate(resampled).astype(float), value, size, levels)
+
+
+def row_ranges(problem: Problem, data: ClientData, params: Params | None = None) -> list[Range | None]:
+    """Return the ranges of f and then each g on a row, traced with ``params`` (default: the start); None if unknown."""
+    params = problem.start if params is None else params
+    constraints = problem.trace(data.rows.batch_shapes(1, float_dtype(params)), params).constraints
+    return function_ranges(problem.objective_range, problem.constraint_range, constraints)
+
+
+def compute_intervals(
+    params: Params,
+    problem: Problem,
+    held_out: ClientData,
+    levels: ErrorLevels,
+    ranges: Ranges,
+    kinds: Sequence[Kind] | None = None,
+) -> list[list[Interval]]:
+    """Return the intervals of f and then each g, for each client of ``held_out``."""
+    rows = RowValues(problem, held_out, params, kinds=kinds)
+    functions = list(enumerate(ranges))
+    return [[rows.interval(i, j, levels, bounds) for j, bounds in functions] for i in range(len(held_out))]
 
 
 def _group_values(statistics: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,26 +10,20 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from softswitch.certification.certify import ClientIntervals, build_certificate, resolve_ranges
+from softswitch.certification.certify import ClientIntervals, build_certificate
 from softswitch.certification.client_optimum import find_minimum
 from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function, perturb_params
 from softswitch.oracles.options import TorchData
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range
+from softswitch.problem.ranges import function_ranges
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.result import Result
 from softswitch.support import checks
 
 
 def certify_torch(
-    result: Result,
-    problem: Problem,
-    held_out: Mapping[Any, Dataset],
-    confidence: float,
-    tolerance: float | None,
-    objective_range: Range | None,
-    constraint_range: Range | Sequence[Range] | None,
+    result: Result, problem: Problem, held_out: Mapping[Any, Dataset], confidence: float, tolerance: float | None
 ) -> Certificate:
     """Certify a PyTorch module; arguments and result as in ``certify``, with a data set by client in ``held_out``."""
     checks.check_instance("result", result, Result)
@@ -44,14 +38,13 @@ def certify_torch(
     rows = {name: TorchRows(f"held_out[{name!r}]", one, device) for name, one in datasets.items()}
     functions.load(result.params)
     constraints = functions.constraints(next(iter(rows.values())).take(np.arange(1)))
-    ranges = resolve_ranges(problem, objective_range, constraint_range, constraints)
+    ranges = function_ranges(problem.objective_range, problem.constraint_range, constraints)
     levels = ErrorLevels.of(confidence, len(rows), result.method.tolerance if tolerance is None else tolerance)
     clients: list[ClientIntervals] = [
         (name, module_intervals(functions, result.params, one, levels, ranges)) for name, one in rows.items()
     ]
     functions.load(result.params)
-    clients += [(name, None) for name in result.names if name not in rows]
-    return build_certificate(clients, confidence, levels, ranges)
+    return build_certificate(clients, confidence, levels, ranges, result.names)
 
 
 def module_intervals(

@@ -135,10 +135,10 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
 
 def print_outcome(trained: TrainedRun) -> None:
     """Print verdict, certificate and diagnostics of a run and what to do next; exit with its ``ExitCode``."""
+    from softswitch.results.baseline import Usefulness
     from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import open_run
     from softswitch.results.report.clients import judge_run, summarise_clients
-    from softswitch.results.usefulness import Usefulness
 
     result, aim, run = trained.result, trained.aim, open_run(trained.folder)
     verdict = judge_run(run, summarise_clients(run))
@@ -178,7 +178,7 @@ def _next_steps(trained: TrainedRun) -> list[str]:
 
 def certification_warnings(run: Run) -> list[str]:
     """Return warnings about a certified model: no better than a constant, or clients without a certificate."""
-    from softswitch.results.usefulness import Usefulness
+    from softswitch.results.baseline import Usefulness
     from softswitch.support.text import join_first
 
     certification, usefulness = run.about.get("certification") or {}, run.about.get("usefulness")

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softswitch.certification.certifiability import Certifiability, certifiability
-from softswitch.certification.certify import row_ranges
-from softswitch.certification.margins import ClientMargins, is_rate
-from softswitch.certification.paths import certify_path
-from softswitch.certification.row_values import RowValues
+from softswitch.certification.certifiability import Certifiability, ClientMargins, certifiability, is_rate
+from softswitch.certification.certify import certify_path
+from softswitch.certification.row_values import RowValues, row_ranges
 from softswitch.data.splits import DataSplit
 from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.engine.solve import solve_problem

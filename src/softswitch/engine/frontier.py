@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from softswitch.certification.certify import row_ranges
+from softswitch.certification.row_values import row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import best_constant

@@ -15,8 +15,8 @@ from flwr.app import ArrayRecord
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
-from softswitch.certification.certify import compute_intervals, resolve_ranges
 from softswitch.certification.intervals import ErrorLevels
+from softswitch.certification.row_values import compute_intervals
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.flower import compression as codes
@@ -32,7 +32,7 @@ from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchS
 from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
 from softswitch.problem.parameters import Params, count_parameters, float_dtype, to_vector
 from softswitch.problem.problem import Problem
-from softswitch.problem.ranges import Range
+from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support.arrays import unflatten_by_path
 
@@ -115,7 +115,7 @@ class JaxClient(RowClient):
         self.name = str(name)
         self.value_rows, self.gradient_rows = oracle.report_batching.width, oracle.update_batching.width
         self.constraints, self.has_surrogate = oracle.constraints, oracle.has_surrogate
-        self.ranges = resolve_ranges(problem, None, None, self.constraints)
+        self.ranges = function_ranges(problem.objective_range, problem.constraint_range, self.constraints)
         self._is_stratified_by_class = classes is None
         self._set_classes(strata if classes is None else classes, held_out_classes, (data, held_out))
         statistics = jax.eval_shape(_report, oracle, problem.start, np.zeros(3, np.uint32))[2]

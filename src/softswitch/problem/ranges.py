@@ -36,14 +36,14 @@ def check_range(name: str, bounds: Any) -> Range | None:
     return float(bounds[0]), float(bounds[1])
 
 
-def expand_ranges(bounds: Any, count: int, name: str = "constraint_range") -> list[Range | None]:
-    """Return ``count`` ranges from one for all or a sequence with one for each; None is an unknown range."""
+def expand_ranges(bounds: Any, count: int) -> list[Range | None]:
+    """Return the ranges of ``count`` constraints from one for all or one for each; None is an unknown range."""
     if _is_single(bounds):
-        return [check_range(name, bounds)] * count
+        return [check_range("constraint_range", bounds)] * count
     if len(bounds) != count:
-        counted = name.removesuffix("_range") + ("s" if name == "constraint_range" else "")
-        raise ValueError(f"{name} must be one range, or one for each of {count} {counted}, but is {bounds!r}")
-    return [check_range(name, each) for each in bounds]
+        accepted = f"one range, or one for each of {count} constraints"
+        raise ValueError(f"constraint_range must be {accepted}, but is {bounds!r}")
+    return [check_range("constraint_range", each) for each in bounds]
 
 
 def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[Range | None]:
@@ -51,9 +51,9 @@ def function_ranges(objective: Any, constraint: Any, constraints: int) -> list[R
     return [check_range("objective_range", objective), *expand_ranges(constraint, constraints)]
 
 
-def check_ranges(bounds: Any, name: str = "constraint_range") -> Range | tuple[Range | None, ...] | None:
+def check_ranges(bounds: Any) -> Range | tuple[Range | None, ...] | None:
     """Return ``bounds``, one range or a sequence of them, with float endpoints; raise ValueError if it is invalid."""
-    return check_range(name, bounds) if _is_single(bounds) else tuple(expand_ranges(bounds, len(bounds), name))
+    return check_range("constraint_range", bounds) if _is_single(bounds) else tuple(expand_ranges(bounds, len(bounds)))
 
 
 def _is_single(bounds: Any) -> bool:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def smallest_integer(
-    holds: Callable[[int], bool], above: int = 0, limit: int | None = None, growth: float = 2.0
-) -> int | None:
+def smallest_integer(holds: Callable[[int], bool], above: int = 0, limit: int | None = None) -> int | None:
     """Return the smallest integer in (above, limit] for which a monotone condition holds, by bisection, or None."""
-    low, high = above, max(above + 1, int(growth * above))
+    low, high = above, max(above + 1, 2 * above)
     while not holds(high):
         if limit is not None and high >= limit:
             return None
-        low, high = high, max(high + 1, int(growth * high))
+        low, high = high, max(high + 1, 2 * high)
         high = high if limit is None else min(high, limit)
     while high - low > 1:
         middle = (low + high) // 2

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
+from rich.filesize import decimal
 from safetensors import SafetensorError
-
-from softswitch.support.text import format_bytes
 
 MAX_BYTES_VARIABLE = "SOFTSWITCH_MAX_FILE_BYTES"  # environment variable that overrides every size limit
 MAX_SETTINGS_BYTES = 1 << 20  # of a TOML file
@@ -80,11 +79,12 @@ def size_limit(default: int) -> int:
     return int(limit)
 
 
-def raise_too_large(file: object, size: int, limit: int, suffix: str = "") -> NoReturn:
-    """Raise ValueError that a file is larger than its limit; ``size`` and ``limit`` are in bytes."""
-    advice = f"if you trust the file, set {MAX_BYTES_VARIABLE}={size} in the environment"
-    size_text = f"{format_bytes(size)} {suffix}".rstrip()
-    raise ValueError(f"{file} has {size_text}, but the limit is {format_bytes(limit)}; {advice}")
+def check_bytes(file: object, size: int, default: int, suffix: str = "") -> None:
+    """Raise ValueError if a file has more bytes than ``size_limit(default)``; ``suffix`` says how they were counted."""
+    if size > (limit := size_limit(default)):
+        advice = f"if you trust the file, set {MAX_BYTES_VARIABLE}={size} in the environment"
+        size_text = f"{decimal(size)} {suffix}".rstrip()
+        raise ValueError(f"{file} has {size_text}, but the limit is {decimal(limit)}; {advice}")
 
 
 def check_size(file: Path, default: int) -> None:
@@ -92,18 +92,15 @@ def check_size(file: Path, default: int) -> None:
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{file} must be a regular file, but is a {'folder' if file.is_dir() else 'pipe or a device'}")
-    if status.st_size > (limit := size_limit(default)):
-        raise_too_large(file, status.st_size, limit)
+    check_bytes(file, status.st_size, default)
 
 
 def read_bytes(file: Path, default: int = MAX_TEXT_BYTES) -> bytes:
     """Return a file's bytes; raise ValueError if there are more than ``size_limit(default)``."""
     check_size(file, default)
-    limit = size_limit(default)
     with file.open("rb") as stream:
-        content = stream.read(limit + 1)
-    if len(content) > limit:
-        raise_too_large(file, len(content), limit, "or more")
+        content = stream.read(size_limit(default) + 1)
+    check_bytes(file, len(content), default, "or more")
     return content
 
 
@@ -115,7 +112,7 @@ def read_text(file: Path, default: int = MAX_TEXT_BYTES) -> str:
         raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def read_json(file: Path, default: int = MAX_TEXT_BYTES) -> Any:
+def read_json(file: Path) -> Any:
     """Return the parsed content of a JSON file; raise ValueError if it is invalid or has NaN or infinity."""
 
     def parse(text: str) -> float:
@@ -124,12 +121,12 @@ def read_json(file: Path, default: int = MAX_TEXT_BYTES) -> Any:
         return value
 
     with wrap_read_errors(file):
-        return json.loads(read_text(file, default), parse_constant=parse, parse_float=parse)
+        return json.loads(read_text(file), parse_constant=parse, parse_float=parse)
 
 
-def read_toml(file: Path, default: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
     """Return the parsed content of a TOML file; raise ValueError if it is invalid."""
-    text = read_text(file, default)
+    text = read_text(file, MAX_SETTINGS_BYTES)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError, ArithmeticError) as error:
@@ -161,30 +158,30 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
     check_size(file, MAX_ARCHIVE_BYTES)
     with wrap_read_errors(file), zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        check_archive(file, members, MAX_ARCHIVE_BYTES)
+        check_archive(file, members)
         return {member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members}
 
 
-def check_archive(file: Path, members: list[zipfile.ZipInfo], default: int, safe_bytes: int = SAFE_BYTES) -> None:
+def check_archive(file: Path, members: list[zipfile.ZipInfo]) -> None:
     """Raise ValueError if a zip archive is encrypted, too large uncompressed, or looks like a decompression bomb."""
     if len(members) > MAX_MEMBERS:
         raise ValueError(f"{file} must hold at most {MAX_MEMBERS:,} files, but holds {len(members):,}")
     supported = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     if any(member.compress_type not in supported or member.flag_bits & 1 for member in members):
         raise ValueError(f"{file} must be stored or deflated and not encrypted, but is not")
-    uncompressed, limit = sum(member.file_size for member in members), size_limit(default)
-    if uncompressed > limit:
-        raise_too_large(file, uncompressed, limit, "uncompressed")
-    check_compression_ratio(file, uncompressed, file.stat().st_size, limit, default, safe_bytes)
+    check_unpacked(file, sum(member.file_size for member in members), MAX_ARCHIVE_BYTES, "uncompressed", SAFE_BYTES)
 
 
-def check_compression_ratio(
-    file: Path, uncompressed: int, compressed: int, limit: int, default: int, safe_bytes: int
-) -> None:
-    """Raise ValueError if a file looks like a decompression bomb, unless the user has set the limit. Sizes in bytes."""
-    if limit == default and uncompressed > safe_bytes and uncompressed > MAX_COMPRESSION_RATIO * compressed:
+def check_unpacked(file: Path, size: int, default: int, suffix: str, safe_bytes: int) -> None:
+    """Raise ValueError if a compressed file is too large with the uncompressed ``size``, or a decompression bomb.
+
+    The compression ratio is not limited for at most ``safe_bytes`` bytes, or if the user has set the limit of the size.
+    """
+    check_bytes(file, size, default, suffix)
+    compressed = file.stat().st_size
+    if size_limit(default) == default and size > max(safe_bytes, MAX_COMPRESSION_RATIO * compressed):
         raise ValueError(
-            f"{file} has {format_bytes(compressed)} and {format_bytes(uncompressed)} or more uncompressed, over "
+            f"{file} has {decimal(compressed)} and {decimal(size)} or more uncompressed, over "
             f"{MAX_COMPRESSION_RATIO} times as much, like a decompression bomb; if you trust the file, set "
             f"{MAX_BYTES_VARIABLE} in the environment to the number of bytes that may be uncompressed"
         )

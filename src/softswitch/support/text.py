@@ -86,16 +86,6 @@ def format_mean_std(values: Sequence[float] | np.ndarray) -> str:
     return f"{np.mean(values):.3f}{spread}"
 
 
-def format_bytes(count: int) -> str:
-    """Format a number of bytes with decimal units and three significant digits: 900 bytes, 3.2 MB."""
-    if count < 1000:
-        return f"{count} bytes"
-    for unit, size in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
-        if count < 999.5 * size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e12:,.3g} TB"
-
-
 _FIRST = "=+\\-@\t\r\n＝＋－＠"  # spreadsheets evaluate cells that begin with one of these
 _FORMULA = re.compile(f"'*[{_FIRST}]")  # leading apostrophes are escaped too, so that unescaping is exact
 _ESCAPED = re.compile(f"'+[{_FIRST}]")

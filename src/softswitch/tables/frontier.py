@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification.certifiability import certifiability
-from softswitch.certification.certify import row_ranges
+from softswitch.certification.row_values import row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines

@@ -19,13 +19,19 @@ from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, apply_network, row_loss, scores
 from softswitch.problem.rates import is_positive
-from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, compare_with_trivial, find_baseline
+from softswitch.results.baseline import (
+    CONSTANT,
+    FALSE_ALARMS,
+    UNCONSTRAINED_WORST,
+    Usefulness,
+    compare_with_trivial,
+    find_baseline,
+)
 from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.diagnostics import diagnose_overfitting
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, StatusCode
 from softswitch.results.status import DiagnosticCode as Code
-from softswitch.results.usefulness import FALSE_ALARMS, Usefulness
 from softswitch.support.text import join_first
 from softswitch.tables.calibration import fit_recalibration, reliability_curve
 from softswitch.tables.constraints import KINDS, number_loss

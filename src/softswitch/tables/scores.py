@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from softswitch.problem.choices import BINARY, NUMBER
-from softswitch.support.files import MAX_ARCHIVE_BYTES, check_archive, write_atomically
+from softswitch.support.files import check_archive, write_atomically
 
 FOLDS = 4  # of the cross-validation
 MIN_SCALE = 1e-3  # scale of outputs that do not increase with the probability of the positive class
@@ -98,7 +98,7 @@ class Score:
         skops = _import_skops()
         file = folder / SCORE_FILE
         with zipfile.ZipFile(file) as archive:
-            check_archive(file, archive.infolist(), MAX_ARCHIVE_BYTES)
+            check_archive(file, archive.infolist())
         unknown = skops.get_untrusted_types(file=file)
         if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from softswitch.support.files import check_compression_ratio, check_size, raise_too_large, size_limit
+from softswitch.support.files import check_bytes, check_size, check_unpacked
 
 TABLE = 1 << 36  # largest uncompressed size of a table in bytes: 64 GiB
 HARMLESS = 1 << 30  # largest uncompressed size in bytes for which the compression ratio is not limited
@@ -53,14 +53,7 @@ def check_text(path: Path) -> None:
     with COMPRESSED[ending](path) as stream:
         while block := stream.read(SAMPLE):
             size += len(block)
-            _check_unpacked(path, size, "or more, uncompressed")
-
-
-def _check_unpacked(path: Path, size: int, note: str) -> None:
-    """Raise ValueError if a file is too large, or compressed too much, with this uncompressed size."""
-    if size > (limit := size_limit(TABLE)):
-        raise_too_large(path, size, limit, note)
-    check_compression_ratio(path, size, path.stat().st_size, limit, TABLE, HARMLESS)
+            check_unpacked(path, size, TABLE, "or more, uncompressed", HARMLESS)
 
 
 def check_parquet(path: Path) -> None:
@@ -71,7 +64,7 @@ def check_parquet(path: Path) -> None:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = max(CELL_BYTES * metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups))
-    _check_unpacked(path, size, "unpacked")
+    check_unpacked(path, size, TABLE, "unpacked", HARMLESS)
 
 
 def check_excel(path: Path) -> None:
@@ -80,13 +73,12 @@ def check_excel(path: Path) -> None:
 
     check_size(path, TABLE)
     with zipfile.ZipFile(path) as archive:
-        _check_unpacked(path, sum(member.file_size for member in archive.infolist()), "unpacked")
+        size = sum(member.file_size for member in archive.infolist())
+        check_unpacked(path, size, TABLE, "unpacked", HARMLESS)
     with path.open("rb") as stream, closing(openpyxl.load_workbook(stream, read_only=True)) as book:
         book.worksheets[0].reset_dimensions()  # the file may state others than its cells have
         lengths = [len(row) for row in book.worksheets[0].iter_rows()]
-    size, limit = CELL_BYTES * len(lengths) * max(lengths, default=0), size_limit(TABLE)
-    if size > limit:
-        raise_too_large(path, size, limit, "unpacked")
+    check_bytes(path, CELL_BYTES * len(lengths) * max(lengths, default=0), TABLE, "unpacked")
 
 
 def open_bytes(path: Path) -> IO[bytes]:

@@ -20,9 +20,8 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from softswitch.certification.certifiability import Certifiability, certifiability
-from softswitch.certification.certify import certify, row_ranges
-from softswitch.certification.paths import certify_path
-from softswitch.certification.row_values import Kind
+from softswitch.certification.certify import certify, certify_path
+from softswitch.certification.row_values import Kind, row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import best_constant
 from softswitch.engine.certified import Certified

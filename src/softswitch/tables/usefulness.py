@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.certification.limits import clopper_pearson_upper
-from softswitch.results.usefulness import Usefulness
+from softswitch.results.baseline import Usefulness
 
 CONFIDENCE, QUANTILE = 0.95, 1.645  # one-sided confidence, and the normal quantile that belongs to it
 MIN_ROWS = 20  # clients with fewer rows are not judged alone; fewer rows in total do not allow a normal approximation

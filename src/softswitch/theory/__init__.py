@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
-    from softswitch.theory.client_gaps import GAPS as GAPS
-    from softswitch.theory.client_gaps import gap_quantile as gap_quantile
-    from softswitch.theory.client_gaps import heterogeneity as heterogeneity
+    from softswitch.theory.theorems import GAPS as GAPS
     from softswitch.theory.theorems import AlphaWindow as AlphaWindow
     from softswitch.theory.theorems import Bound as Bound
     from softswitch.theory.theorems import Constants as Constants
@@ -16,7 +14,9 @@ if TYPE_CHECKING:
     from softswitch.theory.theorems import bound as bound
     from softswitch.theory.theorems import constraint_bound as constraint_bound
     from softswitch.theory.theorems import effective_variance as effective_variance
+    from softswitch.theory.theorems import gap_quantile as gap_quantile
     from softswitch.theory.theorems import general_threshold as general_threshold
+    from softswitch.theory.theorems import heterogeneity as heterogeneity
     from softswitch.theory.theorems import limit_cycle as limit_cycle
     from softswitch.theory.theorems import max_local_steps as max_local_steps
     from softswitch.theory.theorems import min_gradient_rows as min_gradient_rows

@@ -19,8 +19,7 @@ from softswitch.problem.domains import Ball, Box, Domain
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch.theory.client_gaps import heterogeneity
-from softswitch.theory.theorems import Constants
+from softswitch.theory.theorems import Constants, heterogeneity
 
 MAX_CLIENTS = 50  # maximum number of clients, drawn at random, at which noise and gradient norms are measured
 

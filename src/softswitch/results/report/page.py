@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.results import folder as run_folder
-from softswitch.results.baseline import CONSTANT
+from softswitch.results.baseline import CONSTANT, Usefulness
 from softswitch.results.certificate import Certificate, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.folder import FRONTIER, Run, write_result
@@ -19,13 +19,12 @@ from softswitch.results.report.clients import (
     build_calibration,
     build_columns,
     judge_run,
+    natural_frequencies,
     sort_worst_first,
     summarise_clients,
 )
-from softswitch.results.report.frequencies import natural_frequencies
 from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode
-from softswitch.results.usefulness import Usefulness
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
