@@ -21,7 +21,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.flower import compression as codes
 from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
-from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_record
+from softswitch.flower.messages import Arrays, LocalDerivatives, Values, single_client, to_record
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.methods.sqp import Query
 from softswitch.oracles.batch_sizes import choose_batches
@@ -181,7 +181,7 @@ class JaxClient(RowClient):
         vector, unravel = ravel_pytree(self._problem.start)
         places = flatten_params(unravel(jnp.arange(vector.size, dtype=vector.dtype)))
         found = self._row_derivatives.reply(Query(to_vector(self._tree(params)), weights[:1], weights[None, 1:]))
-        return LocalDerivatives.of(found, codes.to_vector(places).astype(int))
+        return single_client(found, codes.to_vector(places).astype(int))
 
     def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
         """Return the norm of each row's share of each function's Hessian."""

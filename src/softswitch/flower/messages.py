@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -21,6 +21,9 @@ from flwr.serverapp import Grid
 from softswitch.problem.ranges import Range, endpoints
 from softswitch.results.certificate import Interval, IntervalMethod
 from softswitch.results.events import EventLog
+
+if TYPE_CHECKING:
+    from softswitch.methods.sqp import Derivatives
 
 logger = logging.getLogger("softswitch.flower")
 PROTOCOL = 3
@@ -82,11 +85,12 @@ class LocalDerivatives(NamedTuple):
     gradients: np.ndarray
     hessian: np.ndarray
 
-    @classmethod
-    def of(cls, found: Any, order: Any = slice(None)) -> LocalDerivatives:
-        """Return the ``Derivatives`` of a single client, with the parameters in this order."""
-        gradients = np.vstack([found.objective_gradient, found.constraint_gradient[0]])
-        return cls(np.r_[found.objective, found.constraint[0]], gradients[:, order], found.hessian[order][:, order])
+
+def single_client(derivatives: Derivatives, order: Any = slice(None)) -> LocalDerivatives:
+    """Return the derivatives of a federation of one client, with the parameters in this order."""
+    values = np.r_[derivatives.objective, derivatives.constraint[0]]
+    gradients = np.vstack([derivatives.objective_gradient, derivatives.constraint_gradient[0]])
+    return LocalDerivatives(values, gradients[:, order], derivatives.hessian[order][:, order])
 
 
 def to_values(functions: np.ndarray) -> Values:

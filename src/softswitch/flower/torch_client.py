@@ -16,7 +16,7 @@ from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.torch import module_intervals
 from softswitch.flower.compression import to_vector
 from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task, row_shares
-from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_values
+from softswitch.flower.messages import Arrays, LocalDerivatives, Values, single_client, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.methods.sqp import Query
 from softswitch.oracles.batch_sizes import Batches, choose_batches
@@ -161,7 +161,7 @@ class TorchClient(RowClient):
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
-        return LocalDerivatives.of(self._derivatives.reply(Query(to_vector(params), weights[:1], weights[None, 1:])))
+        return single_client(self._derivatives.reply(Query(to_vector(params), weights[:1], weights[None, 1:])))
 
     def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
         """Return the norm of each row's share of each function's Hessian."""
