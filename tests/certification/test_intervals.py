@@ -8,7 +8,7 @@ from scipy import stats
 
 from softswitch.certification import limits
 from softswitch.certification.certify import hochberg
-from softswitch.certification.intervals import ErrorLevels, MeanDifference, gap_interval, mean_interval
+from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, paired_differences
 from softswitch.certification.limits import (
     BettingMean,
     BinomialRate,
@@ -161,13 +161,26 @@ def test_false_meets_of_gaps(kind, draws):
     assert all(kept(count, draws=draws) for count in false.values()), false
 
 
-def test_a_gap_is_narrower_than_two_limits_at_half_the_error():
-    first, second = BinomialRate(30, 300), BinomialRate(300 - 36, 300)  # the second from below: what does not count
-    error = 0.0025
-    together = MeanDifference(first, second, error).upper(error)
-    split = first.upper(error / 2) - (1 - second.upper(error / 2))
-    estimate = 0.1 - 0.12
-    assert 0.6 < (together - estimate) / (split - estimate) < 0.8
+def test_paired_differences():
+    """Every value counts once, in blocks of nearly equal sizes, and the sign is that of first − second."""
+    ones, eight = np.ones(3), 2.0 ** np.arange(8)
+    differences = paired_differences(ones, eight)
+    np.testing.assert_array_equal(paired_differences(eight, ones), -differences)
+    sums = (1 - differences) * [2, 3, 3]
+    assert sums == pytest.approx(np.round(sums))
+    members = [format(round(total), "08b") for total in sums]  # as the sums of distinct powers of 2
+    assert [member.count("1") for member in members] == [2, 3, 3]
+    assert sums.sum() == pytest.approx(255)
+    np.testing.assert_array_equal(np.sort(paired_differences(eight, np.zeros(8))), eight)
+
+
+def test_gap_is_narrower_than_two_limits_at_half_the_error():
+    generator, levels = np.random.default_rng(0), ErrorLevels(0.0025, 0.0025, 0.1)
+    groups = [generator.beta(2, 4, size) for size in (200, 600)]
+    limits = [BettingMean(values, 0.00125).upper(0.00125) for values in (groups[0], 1 - groups[1])]
+    estimate = groups[0].mean() - groups[1].mean()
+    found = gap_interval(*groups, levels, (0.0, 1.0))
+    assert 0.5 < (found.marginal_upper - abs(estimate)) / (sum(limits) - 1 - estimate) < 0.75
 
 
 def test_limits_and_p_values_agree():

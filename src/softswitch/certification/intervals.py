@@ -1,9 +1,10 @@
 """Confidence intervals of objectives and constraints from a client's held-out rows.
 
 An interval is exact if the values on single rows are independent draws from a known range, which determines the method:
-binomial limits for {low, high}, limits by betting for (low, high), limits from both means for a gap between groups.
-For a mean over one class or group, coverage is conditional on its number of rows. Without a range, or for a function
-that is neither a mean over rows nor a declared gap, the interval is a normal approximation, labelled approximate.
+binomial limits for {low, high}, limits by betting for (low, high), and for a gap betting on differences of rows of both
+groups. For a mean over one class or group, coverage is conditional on its number of rows. Without a range, or for a
+function that is neither a mean over rows nor a declared gap, the interval is a normal approximation, labelled
+approximate.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from softswitch.certification.limits import BettingMean, BinomialRate, UpperBound
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 from softswitch.support import checks
 
-GRID_SIZE = 64  # number of means on each axis of the grid of MeanDifference
 RESAMPLES = 400  # bootstrap samples for a function that is not a mean over rows
 MAX_PERTURBATIONS = 20  # largest number of further parameter vectors at which a function is tested for being a mean
 
@@ -40,43 +40,6 @@ class ErrorLevels(NamedTuple):
         """Return the levels of a certificate for this number of clients, or raise if an argument is invalid."""
         error = 1 - checks.check_probability("confidence", confidence)
         return cls(error / clients, error, checks.check_real("tolerance", tolerance))
-
-
-class MeanDifference:
-    """Upper confidence limits of the difference of two means in [0, 1], first minus second, by Fisher's method.
-
-    ``second`` has the limits of 1 minus the second mean. The grid is tuned for the error probability ``error``. Limits
-    for smaller ones are valid, but wider.
-    """
-
-    def __init__(self, first: UpperBound, second: UpperBound, error: float) -> None:
-        self.estimate = first.estimate - (1 - second.estimate)
-        distances, p_values = zip(*(_grid(side, _product_quantile(error)) for side in (first, second)), strict=True)
-        self._difference = self.estimate + distances[0][:, None] + distances[1][None, :]
-        self._p_value = p_values[0][:, None] * p_values[1][None, :]
-
-    def upper(self, error: float) -> float:
-        """Return the upper confidence limit of the difference, at most 1, with error probability ``error``."""
-        plausible = self._p_value > _product_quantile(error)
-        return float(min(1.0, self._difference[plausible].max())) if plausible.any() else self.estimate
-
-    def p_value(self, difference: float) -> float:
-        """Return the p-value of the null hypothesis that the difference is greater than ``difference``."""
-        greater = ~(self._difference <= difference)
-        product = float(self._p_value[greater].max()) if greater.any() else 0.0
-        return product * (1 - np.log(product)) if product > 0 else 0.0
-
-
-def _grid(side: UpperBound, smallest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Divide the range from the estimate to 1 into cells; return their distances from the estimate and p-values."""
-    starts = np.linspace(side.estimate, max(side.upper(smallest / 4), side.estimate), GRID_SIZE)
-    stops = np.concatenate([starts, [1.0]]) - side.estimate
-    return stops, np.concatenate([[1.0, 1.0], side.p_values(starts[1:])])
-
-
-def _product_quantile(error: float) -> float:
-    """Return the ``error`` quantile of the product of two independent uniform p-values (Fisher's method)."""
-    return float(np.exp(-chdtri(4, error) / 2))
 
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
@@ -116,43 +79,67 @@ def exact_interval(
 
 
 def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bounds: Range) -> Interval:
-    """Return a confidence interval for |mean of first − mean of second|; ``bounds`` is the range of a row's value."""
+    """Return a confidence interval for |mean of first − mean of second|; ``bounds`` is the range of a row's value.
+
+    The differences of ``paired_differences`` have the difference of the means as their mean, and limits by betting.
+    """
     low, high = endpoints(bounds)
     span, rows = high - low, len(first) + len(second)
-    (first_above, first_below), (second_above, second_below) = (
-        _upper_bounds(group, bounds, levels) for group in (first, second)
-    )
-    pairs = ((first_above, second_below), (second_above, first_below))
-    differences = [MeanDifference(*pair, levels.joint) for pair in pairs]
+    differences = paired_differences(_to_unit_range(first, bounds), _to_unit_range(second, bounds))
+    sides = [_bet((1 + sign * differences) / 2, levels) for sign in (1, -1)]
     upper, marginal = (
-        span * max(*(difference.upper(error) for difference in differences), 0.0)
-        for error in (levels.joint, levels.marginal)
+        span * max(*(2 * side.upper(error) - 1 for side in sides), 0.0) for error in (levels.joint, levels.marginal)
     )
-    lower = span * max(*(-difference.upper(levels.joint / 2) for difference in differences), 0.0)
+    lower = span * max(*(1 - 2 * side.upper(levels.joint / 2) for side in sides), 0.0)
     bound = levels.tolerance / span
     estimate = abs(float(first.mean()) - float(second.mean()))
     standard_error = math.sqrt(sum(_deviation(group) ** 2 / len(group) for group in (first, second)))
-    meets = max(one.p_value(bound) for one in differences) if bound >= 0 else 1.0
-    violates = 0.0 if bound < 0 else min(1.0, 2 * min(one.p_value(-bound) for one in differences))
+    meets = max(side.p_value((1 + bound) / 2) for side in sides) if bound >= 0 else 1.0
+    violates = 0.0 if bound < 0 else min(1.0, 2 * min(side.p_value((1 - bound) / 2) for side in sides))
     limits, deviation = (lower, upper, marginal), standard_error * math.sqrt(rows)
     return exact_interval(estimate, limits, rows, deviation, (meets, violates), IntervalMethod.GAP)
 
 
+def paired_differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return each value of the smaller group minus the mean of a block of the other, with the sign of first − second.
+
+    Both groups are permuted with a fixed seed. The blocks have nearly equal sizes and no value in common, so the
+    differences are independent, and each has the difference of the means as its expected value.
+    """
+    if len(first) > len(second):
+        return -paired_differences(second, first)
+    generator = np.random.default_rng((len(first), len(second)))
+    ends = np.linspace(0, len(second), len(first) + 1).astype(int)
+    blocks = np.add.reduceat(generator.permutation(second), ends[:-1]) / np.diff(ends)
+    differences: np.ndarray = generator.permutation(first) - blocks
+    return differences
+
+
 def _upper_bounds(rows: np.ndarray, bounds: Range, levels: ErrorLevels) -> tuple[UpperBound, UpperBound]:
     """Return limits of the mean m and of 1 − m, of the rows scaled from their range to [0, 1]."""
+    scaled = _to_unit_range(rows, bounds)
+    if not has_two_values(bounds):
+        return _bet(scaled, levels), _bet(1 - scaled, levels)
+    count = round(float(scaled.sum()))
+    return BinomialRate(count, len(rows)), BinomialRate(len(rows) - count, len(rows))
+
+
+def _bet(values: np.ndarray, levels: ErrorLevels) -> BettingMean:
+    """Return limits of the mean of values in [0, 1], with bets that serve both levels."""
+    return BettingMean(values, math.sqrt(levels.joint * levels.marginal))
+
+
+def _to_unit_range(rows: np.ndarray, bounds: Range) -> np.ndarray:
+    """Return the values of rows scaled from their range to [0, 1]; raise ValueError if one lies outside the range."""
     low, high = endpoints(bounds)
     slack = 1e-6 * max(high - low, abs(low), abs(high))  # float32
     if rows.min() < low - slack or rows.max() > high + slack:
         raise ValueError(f"values from {rows.min():.6g} to {rows.max():.6g} lie outside their range ({low}, {high})")
-    scaled = np.clip((rows - low) / (high - low), 0, 1)
-    if not has_two_values(bounds):
-        error = math.sqrt(levels.joint * levels.marginal)  # the bets serve both levels
-        return BettingMean(scaled, error), BettingMean(1 - scaled, error)
-    count = round(float(scaled.sum()))
+    scaled: np.ndarray = np.clip((rows - low) / (high - low), 0, 1)
     between = np.abs(scaled - np.round(scaled)) > 1e-5
-    if between.any():
+    if has_two_values(bounds) and between.any():
         raise ValueError(f"every row must have one of the values {{{low}, {high}}}, but one has {rows[between][0]:.6g}")
-    return BinomialRate(count, len(rows)), BinomialRate(len(rows) - count, len(rows))
+    return scaled
 
 
 def _deviation(rows: np.ndarray) -> float:
