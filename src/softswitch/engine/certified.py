@@ -111,7 +111,8 @@ def solve_certified(
       split towards offsets with a smaller F.
     - For other constraints, models trained with the tolerance ε − c·s_i at client i, for increasing c until all clients
       are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's number of
-      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0.
+      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0, without models with a margin
+      that have a larger F on the validation split than the best constant prediction.
 
     Those that are feasible on the training split are tested on the calibration split in this order, until a client
     fails (``certify_path``). The last model that passed is the answer. The probability that it violates ε at any client
@@ -228,7 +229,10 @@ class _Path:
         return _Model(params, description, self._train(params), self._validate(params), run)
 
     def _train_with_margins(self, first: _Model, margins: ClientMargins) -> list[_Model] | None:
-        """Train models with larger and larger margins, and return them from the largest to 0; None if stopped."""
+        """Train models with larger and larger margins, and return them from the largest to 0; None if stopped.
+
+        Those with a margin that are no better than a constant prediction are left out.
+        """
         models, options, (train, validation, _) = [first], self._options, self._split
         method, rounds, chance = self._method, None, -math.inf  # second-order runs are short
         if not isinstance(self._first.method, SQP):
@@ -256,7 +260,8 @@ class _Path:
             if not run.status.ok:
                 break
             models.append(self._model(run.params, f"margin {factor:g}", run))
-        return models[::-1]
+        constant = self.constant_objective()
+        return [model for model in models[:0:-1] if model.objective < constant] + models[:1]
 
     def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
         """Return the model with its scores shifted, from the safest offset towards smaller F, without dominated ones.
