@@ -171,10 +171,10 @@ def use_folder(folder, part):
         if not run.finished:
             return
         summary = summarise_clients(run)
-        judge_run(run, summary)
+        judge_run(run)
         description = read_description(run.about)
         build_columns(run, summary, description)
-        describe_usefulness(run, description)
+        describe_usefulness(run)
         build_calibration(run)
         natural_frequencies(run)
         certification_warnings(run)

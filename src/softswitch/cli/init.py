@@ -206,7 +206,7 @@ class InspectedTable:
             f"{name} {remark}; is it known when a prediction is needed? To drop it: --ignore {name}"
             for name, remark in flagged.items()
         ]
-        if constant := ", ".join(one.name for one in units if one.name in features):
+        if constant := ", ".join(name for name in units if name in features):
             notes.append(
                 f"the same at all rows of a client, which may identify it: {constant}. To drop: --ignore COLUMN"
             )

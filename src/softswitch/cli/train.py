@@ -138,10 +138,10 @@ def print_outcome(trained: TrainedRun) -> None:
     from softswitch.results.baseline import Usefulness
     from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import open_run
-    from softswitch.results.report.clients import judge_run, summarise_clients
+    from softswitch.results.report.clients import judge_run
 
     result, aim, run = trained.result, trained.aim, open_run(trained.folder)
-    verdict = judge_run(run, summarise_clients(run))
+    verdict = judge_run(run)
     say("")
     say(f"{LEVEL_MARKS[verdict.level]} {verdict.headline}", style=f"bold {LEVEL_STYLES[verdict.level]}", wrap=True)
     say(" ".join(filter(None, [run.about.get("requirement"), verdict.new_data, verdict.details])), wrap=True)
@@ -177,18 +177,7 @@ def _next_steps(trained: TrainedRun) -> list[str]:
 
 
 def certification_warnings(run: Run) -> list[str]:
-    """Return warnings about a certified model: no better than a constant, or clients without a certificate."""
-    from softswitch.results.baseline import Usefulness
-    from softswitch.support.text import join_first
-
-    certification, usefulness = run.about.get("certification") or {}, run.about.get("usefulness")
-    warnings = []
-    if certification.get("outcome") == "no better than a constant":
-        constant = Usefulness.from_dict(usefulness).constant_prediction if usefulness else "a constant prediction"
-        warnings.append(f"The model is no better than {constant}.")
-    if certification.get("certified") and run.certificate is not None:
-        others = [str(client["client"]) for client in run.certificate["clients"] if client["verdict"] != "meets"]
-        if others:
-            names = f"{run.client_noun} {join_first(others)}"
-            warnings.append(f"The model is not certified at {names}: too few rows.")
-    return warnings
+    """Return the verdict on a model that is certified, but not at every client or no better than a constant."""
+    certification = run.about.get("certification") or {}
+    is_limited = certification.get("outcome") in ("partly certified", "no better than a constant")
+    return [certification["message"]] if is_limited else []

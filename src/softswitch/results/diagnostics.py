@@ -312,22 +312,14 @@ def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:
 
 
 def diagnose_overfitting(
-    metric: str,
-    training: Mapping[Any, np.ndarray],
-    held_out: Mapping[Any, np.ndarray],
-    *,
-    bound: float | None = None,
+    metric: str, training: Mapping[Any, np.ndarray], held_out: Mapping[Any, np.ndarray], *, bound: float | None = None
 ) -> list[Diagnostic]:
     """Diagnose a metric that is significantly larger on held-out rows than on training rows.
 
     The client with the smallest p-value is compared at the level ``OVERFITTING_LEVEL`` divided by the number of
-    clients, and the mean over the clients at that level. Rates are compared by Fisher's exact test.
-
-    Args:
-        metric: Name of the metric, such as "miss rate".
-        training: By client, the value of each training row: whether it is an error, or its loss.
-        held_out: By client, the value of each held-out row.
-        bound: Bound of the metric, if it is the constraint. Default: None.
+    clients, and the mean over the clients at that level. Rates are compared by Fisher's exact test. ``training`` and
+    ``held_out`` have, by client, the value of each row: whether it is an error, or its loss. ``bound`` is that of the
+    metric, if it is the constraint.
     """
     names = [name for name, rows in held_out.items() if len(rows) and len(training.get(name, ()))]
     pairs = [(np.asarray(training[name], float), np.asarray(held_out[name], float)) for name in names]

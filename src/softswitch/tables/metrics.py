@@ -82,11 +82,6 @@ def client_metrics(table: PreparedTable, result: Result, threshold: float | None
     """Return columns of clients.csv by name, one value per client: numbers of rows, and metrics on held-out rows.
 
     There is a column ``{model}_{metric}`` for every model and metric; a client without held-out rows has NaN.
-
-    Args:
-        table: The prepared table.
-        result: The result, whose baselines are evaluated too.
-        threshold: Log odds above which a score is positive, if the model is one. Default: None.
     """
     names, held_out, label = table.train.names, table.held_out, table.label
     columns: dict[str, list[float]] = {"rows": table.train.sizes.tolist()}
@@ -142,19 +137,12 @@ def predict_log_odds(params: Network, data: ClientData, threshold: float | None 
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """What held-out rows show about a model, in addition to its certificate.
+    """What held-out rows show about a model, in addition to its certificate."""
 
-    Attributes:
-        result: The result, with the diagnostics that follow.
-        columns: Columns of clients.csv, as of ``client_metrics``.
-        usefulness: The comparison with the best constant prediction; None without rows to compare on.
-        about: Entries of run.json: usefulness, reliability curves and the names of the classes.
-    """
-
-    result: Result
-    columns: dict[str, list[float]]
-    usefulness: Usefulness | None
-    about: dict[str, Any]
+    result: Result  # with the diagnostics that follow
+    columns: dict[str, list[float]]  # of clients.csv, as of ``client_metrics``
+    usefulness: Usefulness | None  # the comparison with the best constant; None without rows to compare on
+    about: dict[str, Any]  # entries of run.json: usefulness, reliability curves and the names of the classes
 
     @property
     def is_useful(self) -> bool | None:
@@ -167,19 +155,12 @@ def assess_model(
     table: PreparedTable,
     result: Result,
     certificate: Certificate | None = None,
-    *,
     threshold: float | None = None,
 ) -> Assessment:
     """Compute metrics, usefulness and calibration of a model on held-out rows; diagnose violations and overfitting.
 
     Without held-out rows the model is compared with the constant on its training rows, and nothing else is computed.
-
-    Args:
-        config: The settings.
-        table: The prepared table.
-        result: The result, with its baselines.
-        certificate: The certificate of the model. Default: none.
-        threshold: Log odds above which a score is positive, if the model is one. Default: None.
+    ``threshold`` is that of a score, as log odds.
     """
     task, label, held_out = config.task, table.label, table.held_out
     rows = table.train if held_out is None else held_out
@@ -265,14 +246,7 @@ def judge_usefulness(
 
     Bounds on misses and on false alarms are judged by the other rate at the worst client, where the constant has 100%;
     bounds on errors by the error rate, compared with the most frequent class; all others by the loss, compared with the
-    baseline of a constant prediction.
-
-    Args:
-        task: The kind of constraint, its bound and the loss.
-        label: The fitted label.
-        result: The result, with its baselines.
-        data: The rows.
-        name: Name of the label's column, for the description. Default: "label".
+    baseline of a constant prediction. ``name`` is that of the label's column.
     """
     cost, baseline = KINDS[task.kind].description.cost, find_baseline(CONSTANT, result.baselines)
     params = None if baseline is None else baseline.params

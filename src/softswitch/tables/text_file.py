@@ -134,15 +134,12 @@ def _detect_encoding(path: Path) -> str:
         return "utf-8-sig"
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    return next((name for name in ("utf-8", "cp1252") if _can_decode(path, name)), "latin-1")
-
-
-def _can_decode(path: Path, encoding: str) -> bool:
-    with io.TextIOWrapper(open_bytes(path), encoding=encoding) as stream, suppress(UnicodeDecodeError):
-        while stream.read(SAMPLE):
-            pass
-        return True
-    return False
+    for name in ("utf-8", "cp1252"):
+        with io.TextIOWrapper(open_bytes(path), encoding=name) as text, suppress(UnicodeDecodeError):
+            while text.read(SAMPLE):
+                pass
+            return name
+    return "latin-1"
 
 
 def _agreement(rows: list[tuple[int, list[str]]]) -> tuple[float, int]:

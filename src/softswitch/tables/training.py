@@ -27,7 +27,7 @@ from softswitch.oracles.options import Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results import folder as run_folder
 from softswitch.results.callbacks import Callback
-from softswitch.results.certificate import Certificate, Verdict, describe_certification, judge_certificate
+from softswitch.results.certificate import Certificate, describe_certification, judge_certificate
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, find_runs, open_run, write_result
 from softswitch.results.result import Result
@@ -195,21 +195,21 @@ def _run(
     folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
     privacy, saved, scored = training_privacy(config), folder / CHECKPOINTS, None
-    about = about | describe_task(config, table.label)
+    about, is_useful = about | describe_task(config, table.label), None
     columns: dict[str, list[float]] = {}
     if privacy is not None:
         trained = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
     elif uses_score(config):
-        trained = scored = _fit_score(config, table)
+        given: dict[str, Any] = {"bound": config.task.bound, "score": config.model.score, "seed": config.run.seed}
+        given |= shift_options(config) | {"select": config.run.aim == CERTIFIED}
+        trained = scored = train_score(config.task.kind, table.label, table.learning, table.held_out, **given)
         table = with_score(table, scored)
     else:
         trained = _solve(saved, config, table, method, **logging)
     result, certificate = trained.result, trained.certificate
     if privacy is None:
-        is_useful = None
         if result.status.code is not StatusCode.DIVERGED:
-            threshold = None if scored is None else scored.threshold
-            assessed = assess_model(config, table, result, certificate, threshold=threshold)
+            assessed = assess_model(config, table, result, certificate, scored and scored.threshold)
             result, columns, is_useful = assessed.result, assessed.columns, assessed.is_useful
             about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
@@ -231,7 +231,7 @@ def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: S
     if scored is not None:
         clients = tuple(map(str, scored.clients))
         file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold)
-    write_model(folder, file, None if scored is None else scored.score)
+    write_model(folder, file, scored and scored.score)
 
 
 def _describe_certification(
@@ -240,34 +240,19 @@ def _describe_certification(
     """Return the entry of run.json on certification; ``is_useful`` is whether the model beats a constant."""
     certificate, write = trained.certificate, KINDS[config.task.kind].description.write
     judged = judge_certificate(certificate, is_useful=is_useful)
-    clients = () if certificate is None else certificate.clients
     return {
         "outcome": str(judged),
         "certified": judged.is_certified,
         "message": describe_certification(certificate, is_useful=is_useful, write=write),
-        "certified_clients": sum(client.verdict is Verdict.MEETS for client in clients),
-        "clients": len(clients),
         "earlier_certificates": count_earlier_certificates(folder, config, about),
         **({"models": trained.models, "model": trained.description} if trained.models else {}),
     }
 
 
-def _fit_score(config: Config, table: PreparedTable) -> ScoredModel:
-    """Fit a score on the training and validation rows, and certify a threshold on the held-out rows."""
-    return train_score(
-        config.task.kind,
-        table.label,
-        table.learning,
-        table.held_out,
-        bound=config.task.bound,
-        score=config.model.score,
-        thresholds=config.model.thresholds,
-        confidence=config.run.confidence,
-        seed=config.run.seed,
-        select=config.run.aim == CERTIFIED,
-        loss=replace_auto(config.task.loss),
-        quantile=replace_auto(config.task.quantile),
-    )
+def shift_options(config: Config) -> dict[str, Any]:
+    """Return the keyword arguments of ``FittedScore.choose_shift`` from the settings."""
+    loss = {name: replace_auto(getattr(config.task, name)) for name in ("loss", "quantile")}
+    return {"thresholds": config.model.thresholds, "confidence": config.run.confidence, **loss}
 
 
 def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:

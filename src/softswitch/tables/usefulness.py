@@ -16,19 +16,13 @@ MIN_ROWS = 20  # clients with fewer rows are not judged alone; fewer rows in tot
 MIN_GAIN = 0.01  # a rate must be below that of the constant prediction by more than this
 
 
-def judge_rate(
-    metric: str, errors: Mapping[Any, np.ndarray], constant: float = 1.0, **details: Any
-) -> Usefulness | None:
+def judge_rate(metric: str, errors: Mapping[Any, np.ndarray], **details: Any) -> Usefulness | None:
     """Judge a miss rate or false-alarm rate at the worst client; None without rows.
 
-    The model is useful if the upper confidence limit of the worst client's rate is below the constant's rate. Clients
-    with fewer than ``MIN_ROWS`` rows are ignored, or pooled if no client has that many.
-
-    Args:
-        metric: Name of the metric.
-        errors: By client, whether each of the rows that the rate refers to is an error.
-        constant: The rate of the best constant prediction. Default: 1.
-        **details: Further fields of ``Usefulness``.
+    The model is useful if the upper confidence limit of the worst client's rate is below 1, the rate of the best
+    constant prediction. Clients with fewer than ``MIN_ROWS`` rows are ignored, or pooled if no client has that many.
+    ``errors`` has, by client, whether each of the rows that the rate refers to is an error, and ``details`` further
+    fields of ``Usefulness``.
     """
     known = {client: rows for client, rows in errors.items() if len(rows)}
     if not known:
@@ -42,11 +36,11 @@ def judge_rate(
     worst = max(judged, key=lambda name: (judged[name].mean(), limits[name]))
     upper = max(limits.values())  # of the worst client, whichever it is
     return Usefulness(
-        is_useful=upper < constant - MIN_GAIN,
+        is_useful=upper < 1 - MIN_GAIN,
         metric=metric,
         worst=float(judged[worst].mean()),
         mean=float(np.mean([rows.mean() for rows in known.values()])),
-        constant=constant,
+        constant=1.0,
         upper=upper,
         confidence=CONFIDENCE,
         worst_client=worst,
@@ -70,12 +64,8 @@ def judge_mean(
     The model is useful if the mean paired difference to the constant exceeds its standard error significantly, or if
     no constant prediction meets the bound.
 
-    Args:
-        metric: Name of the metric.
-        model: By client, the loss of each row, or whether it is an error.
-        constant: The same of the best constant prediction.
-        constant_is_feasible: Whether the constant prediction meets the bound. Default: True.
-        **details: Further fields of ``Usefulness``.
+    ``model`` has, by client, the loss of each row or whether it is an error, and ``constant`` the same of the best
+    constant prediction. ``details`` are further fields of ``Usefulness``.
     """
     clients = [client for client, rows in model.items() if len(rows)]
     if sum(len(model[client]) for client in clients) < MIN_ROWS:
