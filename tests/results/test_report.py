@@ -18,7 +18,7 @@ from softswitch.results.report import write_report
 from softswitch.results.report.clients import HEADLINES, judge_run, natural_frequencies, summarise_clients
 from softswitch.support.text import format_number
 from softswitch.tables import training
-from softswitch.tables.usefulness import judge_rate
+from softswitch.tables.metrics import judge_rate
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 

@@ -125,9 +125,6 @@ class BettingMean:
         return np.concatenate([column, np.zeros(-self.rows % width)]).reshape(-1, width)
 
 
-UpperBound = BinomialRate | BettingMean
-
-
 def bet_sizes(values: np.ndarray, error: float) -> np.ndarray:
     """Return the bet on each value, computed from the values before it, without the cap."""
     count = np.arange(1, len(values) + 1)

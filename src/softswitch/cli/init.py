@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from softswitch.tables.bounds import BoundEstimate
     from softswitch.tables.inspection import Candidate, ColumnSummary, PositiveClass
-    from softswitch.tables.text_file import TextFormat
+    from softswitch.tables.table import TextFormat
 
 REQUESTED = "as requested"  # reason of a choice that a flag or an answer made
 DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}  # by label type

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from softswitch.tables.training import TrainedRun
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; 'latest' is the newest below ./runs.")]
-LEVEL_MARKS = {"good": "✔", "unsure": "?", "bad": "✘"}  # by the level of a verdict
-LEVEL_STYLES = {"good": "green", "unsure": "yellow", "bad": "red"}
+LEVELS = {"good": ("✔", "bold green"), "unsure": ("?", "bold yellow"), "bad": ("✘", "bold red")}  # of a verdict
 SettingsFile = Annotated[Path, typer.Argument(help="Settings file, as softswitch init writes it.")]
 
 
@@ -142,8 +141,9 @@ def print_outcome(trained: TrainedRun) -> None:
 
     result, aim, run = trained.result, trained.aim, open_run(trained.folder)
     verdict = judge_run(run)
+    mark, style = LEVELS[verdict.level]
     say("")
-    say(f"{LEVEL_MARKS[verdict.level]} {verdict.headline}", style=f"bold {LEVEL_STYLES[verdict.level]}", wrap=True)
+    say(f"{mark} {verdict.headline}", style=style, wrap=True)
     say(" ".join(filter(None, [run.about.get("requirement"), verdict.new_data, verdict.details])), wrap=True)
     if (compared := run.about.get("usefulness")) is not None:
         say(Usefulness.from_dict(compared).describe(run.client_noun), wrap=True)

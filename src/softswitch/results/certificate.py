@@ -320,12 +320,11 @@ def describe_certification(
     meeting = len(names[Verdict.MEETS])
     sentences = []
     if outcome.is_certified:
+        head = "Certified" if meeting == count else f"Certified at {meeting:,} of {count:,} clients"
+        head += ", but no better than a constant prediction" * (outcome is Outcome.CONSTANT)
         where = "at each of them" if meeting > 1 else "there"
-        head = f"Certified at {meeting:,} of {count:,} clients" if meeting < count else "Certified"
         if meeting == count:
             where = f"at each of the {count:,} clients" if count > 1 else "at the client"
-        if outcome is Outcome.CONSTANT:
-            head += ", but no better than a constant prediction"
         sentences.append(f"{head}: with {confidence}, the constraint is {bound} {where} on new data.")
         if certificate.approximate:
             sentences.append("Approximate: the range of the constraint is unknown.")

@@ -240,6 +240,10 @@ def diagnose_model(names: Sequence[Any], method: Method, evaluation: Evaluation)
     return [*_trimmed_violation(names, method, evaluation), *_outliers(names, evaluation, method.robust)]
 
 
+def _list_values(names: Sequence[Any], clients: Sequence[int], values: Any) -> str:
+    return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])
+
+
 def _trimmed_violation(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Found:
     worst, tolerance = evaluation.constraint.max(axis=1), method.tolerance
     above = [i for i in trimmed_clients(worst, method.robust) if worst[i] > tolerance]
@@ -302,10 +306,6 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
         units = "Its reports and updates have different units, or are made up"
         advice = f"{units}: check its code, or continue without it (exclude)"
         yield Diagnostic(Code.UPDATE_SCALE_MISMATCH, f"{usually}; those of {listed}", advice)
-
-
-def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:
-    return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])
 
 
 # Overfitting: the same metric on training rows and on held-out rows.

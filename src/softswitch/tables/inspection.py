@@ -82,7 +82,8 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
     if distinct == 1 and empty == 0:
         return ColumnSummary(name, CONSTANT, empty, distinct, f"{plain_value(filled.iloc[0])!r} in every row")
     content, remark = _content(values, filled, distinct)
-    if content == INTEGER and _is_category_code(name, len(filled), distinct):
+    is_code = (unit_words(name) or [""])[-1] in CODE_HINTS and distinct <= MAX_CATEGORY_CODES
+    if content == INTEGER and is_code and len(filled) >= MIN_CODE_ROWS * distinct:
         content = CODE
     reason = _identifier_reason(name, filled, distinct, content)
     if reason is not None:
@@ -104,12 +105,6 @@ def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, 
     if is_text(values):
         return CATEGORY, None
     return INTEGER if (filled % 1 == 0).all() else NUMBER, None
-
-
-def _is_category_code(name: str, rows: int, distinct: int) -> bool:
-    """Return whether a column of integers is one of category codes: by its name, and because it has few values."""
-    is_named = (unit_words(name) or [""])[-1] in CODE_HINTS
-    return is_named and distinct <= MAX_CATEGORY_CODES and rows >= MIN_CODE_ROWS * distinct
 
 
 def non_numeric_cells(values: pd.Series) -> list[str]:
@@ -389,18 +384,11 @@ def reasons_to_ignore(
 def category_columns(
     table: pd.DataFrame, summaries: Sequence[ColumnSummary], reasons: Mapping[str, str], unused: Sequence[str]
 ) -> list[str]:
-    """Return the columns of numbers to read as categories: category codes, and kept ones that are codes of units.
-
-    ``reasons`` are those to ignore columns, and ``unused`` the columns that are not features.
-    """
+    """Return the columns to read as categories: category codes, and kept ones for which there are ``reasons``."""
     codes = (INTEGER, IDENTIFIER, CODE)
-    return [
-        one.name
-        for one in summaries
-        if one.name not in unused
-        and (one.content == CODE or (one.name in reasons and one.content in codes and one.values <= MAX_LEVELS))
-        and not is_text(table[one.name])
-    ]
+    used = [one for one in summaries if one.name not in unused and not is_text(table[one.name])]
+    kept = {one.name for one in used if one.name in reasons and one.content in codes and one.values <= MAX_LEVELS}
+    return [one.name for one in used if one.content == CODE or one.name in kept]
 
 
 def leakage_remarks(table: pd.DataFrame, names: Sequence[str], label: str, label_type: str) -> dict[str, str]:
@@ -429,10 +417,7 @@ def remarks(
 
 
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:
-    """Return the value of a column whose text is ``text``, or raise ValueError; ``flag`` is the option in the error.
-
-    A number may be written differently: "2.0" is the value 2.
-    """
+    """Return the value of a column that is written as ``text``, such as 2 for "2.0"; ``flag`` is for the error."""
     known = {str(plain): plain for plain in map(plain_value, pd.unique(values.dropna()))}
     if text not in known:
         text = next((key for key, plain in known.items() if same_value(plain, text)), text)

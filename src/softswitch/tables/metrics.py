@@ -6,7 +6,7 @@ The metrics are plain estimates, without confidence limits. A metric is NaN at a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import rankdata
 
+from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, apply_network, row_loss, scores
@@ -33,16 +34,19 @@ from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, StatusCode
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import join_first
-from softswitch.tables.calibration import fit_recalibration, reliability_curve
 from softswitch.tables.constraints import KINDS, number_loss
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel
 from softswitch.tables.preparation import PreparedTable
 from softswitch.tables.settings import Config, TaskSection, replace_auto
-from softswitch.tables.usefulness import judge_mean, judge_rate
 
 ERROR_KINDS = ("error-rate", "class-miss-rate")  # kinds whose usefulness is judged by the share of wrong rows
 JUDGED = (Code.NO_BETTER_THAN_CONSTANT, Code.NO_BETTER_THAN_START, Code.OVERFITTED)  # replaced by ``assess_model``
 MAX_CURVES = 50  # with more clients, only the reliability curve of all rows is kept
+CONFIDENCE, QUANTILE = 0.95, 1.645  # one-sided confidence, and the normal quantile that belongs to it
+MIN_ROWS = 20  # clients with fewer rows are not judged alone; fewer rows in total do not allow a normal approximation
+MIN_GAIN = 0.01  # a rate must be below that of the constant prediction by more than this
+MIN_EVENTS = 10  # fewest rows of either class for a recalibration
+MIN_BIN_ROWS, MAX_BINS = 10, 10  # of a reliability curve
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of each row's y and score (rows × classes if several)
 
 
@@ -201,6 +205,49 @@ def diagnose_answer(
     return [Diagnostic(Code.VIOLATING_CLIENTS, evidence, advice), *diagnostics]
 
 
+def fit_recalibration(y: np.ndarray, log_odds: np.ndarray) -> tuple[float, float]:
+    """Return intercept and slope of the logistic regression of y on the predicted log odds.
+
+    A calibrated model has intercept 0 and slope 1; a slope below 1 means that predictions are too extreme. Both are
+    NaN with fewer than ``MIN_EVENTS`` rows of either class, or if there is no finite estimate.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    positive, x = np.asarray(y) == 1, np.asarray(log_odds, dtype=float)
+    events, others = x[positive], x[~positive]
+    if min(len(events), len(others)) < MIN_EVENTS or not np.isfinite(x).all():
+        return math.nan, math.nan
+    if events.min() >= others.max() or others.min() >= events.max():  # separated: the slope is infinite
+        return math.nan, math.nan
+    center, spread = float(x.mean()), float(x.std())
+    model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000).fit(((x - center) / spread)[:, None], positive)
+    slope = float(model.coef_[0, 0]) / spread
+    return float(model.intercept_[0]) - slope * center, slope
+
+
+def reliability_curve(y: np.ndarray, probability: np.ndarray) -> list[dict[str, Any]]:
+    """Return up to ``MAX_BINS`` bins of equally many rows, in the order of the predicted probability.
+
+    A bin has the mean predicted probability ("predicted"), the share of positive rows ("observed"), the exact 95%
+    limits of that share ("lower", "upper") and the number of rows ("rows").
+    """
+    order, positive = np.argsort(probability, kind="stable"), np.asarray(y) == 1
+    bins = min(MAX_BINS, max(1, len(order) // MIN_BIN_ROWS))
+    curve = []
+    for rows in np.array_split(order, bins) if len(order) else ():
+        count, total = int(positive[rows].sum()), len(rows)
+        curve.append(
+            {
+                "predicted": float(np.mean(probability[rows])),
+                "observed": count / total,
+                "lower": 1 - clopper_pearson_upper(total - count, total, 0.025),
+                "upper": clopper_pearson_upper(count, total, 0.025),
+                "rows": total,
+            }
+        )
+    return curve
+
+
 def reliability_curves(data: ClientData, params: Network, threshold: float | None) -> dict[str, Any]:
     """Return the reliability curve of all rows ("all") and of each client ("clients"), if there are not too many."""
     y, probability = np.asarray(data.rows.columns["y"]), expit(predict_log_odds(params, data, threshold))
@@ -237,6 +284,89 @@ def row_losses(task: TaskSection, label: Label, y: np.ndarray, outputs: np.ndarr
         return np.logaddexp(0, np.where(y == 1, -1, 1) * outputs[:, 0].astype(float))
     loss, quantile = number_loss(task.kind, replace_auto(task.loss), replace_auto(task.quantile), task.bound)
     return np.asarray(row_loss(loss, quantile)(jnp.asarray(label.decode(outputs) - (label.mean + label.scale * y))))
+
+
+def judge_rate(metric: str, errors: Mapping[Any, np.ndarray], **details: Any) -> Usefulness | None:
+    """Judge a miss rate or false-alarm rate at the worst client; None without rows.
+
+    The model is useful if the upper confidence limit of the worst client's rate is below 1, the rate of the best
+    constant prediction. Clients with fewer than ``MIN_ROWS`` rows are ignored, or pooled if no client has that many.
+    ``errors`` has, by client, whether each of the rows that the rate refers to is an error, and ``details`` further
+    fields of ``Usefulness``.
+    """
+    known = {client: rows for client, rows in errors.items() if len(rows)}
+    if not known:
+        return None
+    judged = {str(client): rows for client, rows in known.items() if len(rows) >= MIN_ROWS}
+    small = {client: rows for client, rows in known.items() if judged and str(client) not in judged}
+    ordered = sorted(small, key=lambda client: -small[client].mean())
+    not_judged = tuple(f"{client} ({small[client].sum():,} of {len(small[client]):,})" for client in ordered)
+    judged = judged or {"": np.concatenate(list(known.values()))}
+    limits = {name: clopper_pearson_upper(rows.sum(), len(rows), 1 - CONFIDENCE) for name, rows in judged.items()}
+    worst = max(judged, key=lambda name: (judged[name].mean(), limits[name]))
+    upper = max(limits.values())  # of the worst client, whichever it is
+    return Usefulness(
+        is_useful=upper < 1 - MIN_GAIN,
+        metric=metric,
+        worst=float(judged[worst].mean()),
+        mean=float(np.mean([rows.mean() for rows in known.values()])),
+        constant=1.0,
+        upper=upper,
+        confidence=CONFIDENCE,
+        worst_client=worst,
+        errors=int(judged[worst].sum()),
+        rows=len(judged[worst]),
+        not_judged=not_judged,
+        **details,
+    )
+
+
+def judge_mean(
+    metric: str,
+    model: Mapping[Any, np.ndarray],
+    constant: Mapping[Any, np.ndarray],
+    *,
+    constant_is_feasible: bool = True,
+    **details: Any,
+) -> Usefulness | None:
+    """Judge the mean over the clients of a loss or an error rate; None with fewer than ``MIN_ROWS`` rows in total.
+
+    The model is useful if the mean paired difference to the constant exceeds its standard error significantly, or if
+    no constant prediction meets the bound.
+
+    ``model`` has, by client, the loss of each row or whether it is an error, and ``constant`` the same of the best
+    constant prediction. ``details`` are further fields of ``Usefulness``.
+    """
+    clients = [client for client, rows in model.items() if len(rows)]
+    if sum(len(model[client]) for client in clients) < MIN_ROWS:
+        return None
+    differences = [np.asarray(constant[client], float) - model[client] for client in clients]
+    means = np.array([rows.mean() for rows in differences])
+    sizes = np.array([len(rows) for rows in differences])
+    # The variance is pooled: a client with few rows has no reliable one of its own.
+    degrees = int(sizes.sum()) - len(sizes)
+    within = sum(float(np.square(rows - rows.mean()).sum()) for rows in differences) / max(1, degrees)
+    variance = within if degrees >= MIN_ROWS else float(np.concatenate(differences).var(ddof=1))
+    error = math.sqrt(variance * float(np.sum(1 / sizes))) / len(sizes)
+    lower = float(means.mean()) - QUANTILE * error
+    values = {client: float(np.mean(model[client])) for client in clients}
+    worst = max(values, key=values.__getitem__)
+    mean_constant = float(np.mean([np.mean(constant[client]) for client in clients]))
+    is_count = metric.endswith("_rate")
+    return Usefulness(
+        is_useful=lower > 0 or not constant_is_feasible,
+        metric=metric,
+        worst=values[worst],
+        mean=float(np.mean(list(values.values()))),
+        constant=mean_constant,
+        upper=mean_constant - lower,
+        confidence=CONFIDENCE,
+        worst_client=str(worst),
+        errors=int(np.sum(model[worst])) if is_count else 0,
+        rows=len(model[worst]),
+        constant_is_feasible=constant_is_feasible,
+        **details,
+    )
 
 
 def judge_usefulness(

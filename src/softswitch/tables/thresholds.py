@@ -53,17 +53,11 @@ EVIDENCE = 0.001  # joint p-value with which training rows show that clients wit
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdPath(Method):
-    """Method of a result whose model is a scikit-learn score with a threshold: it runs no rounds.
-
-    Attributes:
-        tolerance: ε >= 0, the bound on every client's rate.
-        score: Name of the score.
-        thresholds: Whether clients have a "shared" threshold or one each, "per-client".
-    """
+    """Method of a result whose model is a scikit-learn score with a threshold: it runs no rounds."""
 
     step_size: float = field(default=1.0, init=False, repr=False)  # no step is taken
-    score: str = "auto"
-    thresholds: str = "shared"
+    score: str = "auto"  # name of the score
+    thresholds: str = "shared"  # whether clients have a "shared" threshold or one each, "per-client"
 
     def decide(self, state: Any, reports: Any) -> Any:
         """Raise TypeError: there are no rounds."""
@@ -285,9 +279,13 @@ class FittedScore:
             threshold = float(-shifts.biases[answer, 0])
             text = f"score with the threshold {expit(threshold):.3g} of the probability"
         method = ThresholdPath(tolerance=bound, score=self.name, thresholds=thresholds)
-        result = _build_result(problem, learned, method, models[answer], text, self.seed)
-        plain = self._network(Shifts(np.zeros((1, count)), None, 0, 0, True), 0, len(clients))
-        result = _add_baselines(result, problem, learned, plain, partial(self.label.constant, problem.start))
+        unshifted = self._network(Shifts(np.zeros((1, count)), None, 0, 0, True), 0, len(clients))
+        evaluate, constants = make_evaluator(problem, learned), partial(self.label.constant, problem.start)
+        odds, values = best_constant(evaluate, constants, method)
+        constant = Baseline.of(CONSTANT, values, method, constants(odds))
+        plain = Baseline.of(UNCONSTRAINED_WORST, evaluate(unshifted), method, unshifted)
+        result = _build_result(evaluate(models[answer]), learned, method, models[answer], text, self.seed)
+        result = replace(result, baselines=(constant, plain))
         if held_out is not None and not select:
             certificate = certify(result, problem, held_out, confidence)
         parts: dict[str, Any] = {"problem": problem, "learning": learned, "calibration": held_out}
@@ -375,10 +373,9 @@ def _allowed_rates(names: Sequence[Any], limits: Certifiability | None, bound: f
 
 
 def _build_result(
-    problem: Problem, clients: ClientData, method: Method, params: Network, selected: str, seed: int
+    evaluation: Evaluation, clients: ClientData, method: Method, params: Network, selected: str, seed: int
 ) -> Result:
     """Return a result of one round: the values of a model at all clients."""
-    evaluation: Evaluation = make_evaluator(problem, clients)(params)
     objective, constraint = evaluation.objective, evaluation.constraint
     means = [float(one[~np.isneginf(one)].mean()) for one in (objective, constraint)]
     fields: dict[str, Any] = {
@@ -410,14 +407,3 @@ def _build_result(
         seconds=0.0,
         state=first_state(params, method, (), len(clients), constraint.shape[1]),
     )
-
-
-def _add_baselines(
-    result: Result, problem: Problem, clients: ClientData, plain: Network, constants: Callable[[float], Network]
-) -> Result:
-    """Return the result with the best constant prediction and the unshifted score as baselines."""
-    evaluate = make_evaluator(problem, clients)
-    odds, values = best_constant(evaluate, constants, result.method)
-    constant = Baseline.of(CONSTANT, values, result.method, constants(odds))
-    unshifted = Baseline.of(UNCONSTRAINED_WORST, evaluate(plain), result.method, plain)
-    return replace(result, baselines=(constant, unshifted))
