@@ -92,7 +92,7 @@ _CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS,
 _CERTIFICATE = {**_all(str, "verdict outcome message"), "confidence": float, "approximate": bool, "clients": [_CLIENT]}
 _POINT = _all(_NUMBER, "objective constraint other_objective constant") | {"bound": float, "measures": MapOf(_NUMBER)}
 _POINT |= _all(str, "outcome model") | {"failing_clients": [str]}
-_FRONTIER = {"points": [_POINT], "confidence": float, "clients": int, "requested": _NUMBER}
+_FRONTIER = {"points": [_POINT], "confidence": float, "clients": int}
 _FRONTIER |= _all(bool, "shares approximate") | {"certifiability": str}
 
 

@@ -96,7 +96,6 @@ def train_frontier(
     except BaseException:
         folder.rmdir()
         raise
-    curve = replace(curve, requested=config.task.bound)
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
