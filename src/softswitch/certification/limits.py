@@ -12,6 +12,7 @@ far)), capped. Values are permuted with a fixed seed, so that sorted rows do not
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -26,11 +27,11 @@ MAX_BLOCKS = 2048  # largest number of blocks of values; the capital is computed
 MAX_ROWS = 10**12  # limit of the search for additional rows
 
 
-class BinomialRate:
+class BinomialRate(NamedTuple):
     """Upper confidence limits of a rate, from ``count`` events in ``rows`` rows, by Clopper and Pearson."""
 
-    def __init__(self, count: int, rows: int) -> None:
-        self.count, self.rows, self.estimate = count, rows, count / rows
+    count: int
+    rows: int
 
     def p_value(self, mean: float) -> float:
         """Return the p-value of the null hypothesis that the rate is at least ``mean``."""

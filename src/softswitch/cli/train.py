@@ -155,25 +155,19 @@ def print_outcome(trained: TrainedRun) -> None:
     if aim is not None and "model" in aim:
         say(f"Model: {aim['model']}, from a path of {aim['models']:,}.", wrap=True)
     say(f"Run: {trained.folder}")
-    for step in _next_steps(trained):
-        say(step)
+    if result.status.code == "stopped":
+        say(f"To continue: softswitch resume {trained.folder}")
+        if result.privacy is not None:
+            say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
+            say("To end the run here, delete the folder checkpoints.")
+    else:
+        say(f"Report: softswitch report {trained.folder}")
+        if trained.is_usable:
+            say(f"Predict: softswitch predict {trained.folder} TABLE")
     if aim is not None:
         raise typer.Exit(OUTCOME_CODES[aim["outcome"]])
     if not result.status.ok:
         raise typer.Exit(ExitCode.INFEASIBLE)
-
-
-def _next_steps(trained: TrainedRun) -> list[str]:
-    """Return lines on what to do after a run: resume it, or look at its report and predict."""
-    folder = trained.folder
-    if trained.result.status.code == "stopped":
-        lines = [f"To continue: softswitch resume {folder}"]
-        if trained.result.privacy is not None:
-            lines.append("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
-            lines.append("To end the run here, delete the folder checkpoints.")
-        return lines
-    lines = [f"Report: softswitch report {folder}"]
-    return [*lines, f"Predict: softswitch predict {folder} TABLE"] if trained.is_usable else lines
 
 
 def certification_warnings(run: Run) -> list[str]:

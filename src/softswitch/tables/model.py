@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from softswitch.problem.choices import BINARY
 from softswitch.problem.networks import Network, apply_network
 from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import unflatten_by_path
-from softswitch.support.files import read_json, wrap_read_errors, write_json
+from softswitch.support.files import read_json, wrap_read_errors
 from softswitch.tables.features import Encoding, to_categories
 from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
 from softswitch.tables.scores import SCORE_FILE, Score
@@ -118,13 +118,6 @@ class Model:
             self, file=replace(self.file, clients=()), params=[{**self.params[0], "w": self.params[0]["w"][:1]}]
         )
         return shared._outputs(table) + (self.file.threshold or 0.0)
-
-
-def write_model(folder: Path, file: ModelFile, score: Score | None = None) -> None:
-    """Write how a model reads a table to a run folder, encoding.json, and the model's score if it has one."""
-    if score is not None:
-        score.save(folder)
-    write_json(folder / ENCODING, asdict(replace(file, has_score=score is not None)))
 
 
 def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:

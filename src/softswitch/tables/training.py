@@ -29,7 +29,7 @@ from softswitch.results import folder as run_folder
 from softswitch.results.callbacks import Callback
 from softswitch.results.certificate import Certificate, describe_certification, judge_certificate
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, find_runs, open_run, write_result
+from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, ENCODING, find_runs, open_run, write_result
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
@@ -37,7 +37,7 @@ from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.labels import Label
 from softswitch.tables.metrics import assess_model, group_metrics
-from softswitch.tables.model import ModelFile, write_model
+from softswitch.tables.model import ModelFile
 from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha, uses_score
 from softswitch.tables.preparation import prepare_table as prepare_table
 from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
@@ -226,12 +226,13 @@ def _run(
 
 
 def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: ScoredModel | None) -> None:
-    """Write to a run folder how its model reads a table, and the score if the model has one."""
+    """Write to a run folder how its model reads a table, encoding.json, and the score if the model has one."""
     file = ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding)
     if scored is not None:
-        clients = tuple(map(str, scored.clients))
-        file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold)
-    write_model(folder, file, scored and scored.score)
+        scored.score.save(folder)
+        shared: dict[str, Any] = {"threshold": scored.threshold, "has_score": True}
+        file = replace(file, client=config.data.client, clients=tuple(map(str, scored.clients)), **shared)
+    write_json(folder / ENCODING, asdict(file))
 
 
 def _describe_certification(
