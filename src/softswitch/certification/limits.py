@@ -12,7 +12,7 @@ far)), capped. Values are permuted with a fixed seed, so that sorted rows do not
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
@@ -27,7 +27,8 @@ MAX_BLOCKS = 2048  # largest number of blocks of values; the capital is computed
 MAX_ROWS = 10**12  # limit of the search for additional rows
 
 
-class BinomialRate(NamedTuple):
+@dataclass(frozen=True)
+class BinomialRate:
     """Upper confidence limits of a rate, from ``count`` events in ``rows`` rows, by Clopper and Pearson."""
 
     count: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ from softswitch.tables.settings import TaskSection
 from softswitch.tables.thresholds import train_score
 
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
-Features = ArrayLike | pd.DataFrame
+Features: TypeAlias = ArrayLike | pd.DataFrame
 
 
 @dataclass(eq=False, repr=False)

@@ -121,10 +121,9 @@ def _frontier_of_scores(
 ) -> Frontier:
     """Return the frontier of the thresholds of one score, and append the models of the bounds to ``scored``."""
     label, seed = table.label, config.run.seed
-    fitted = fit_score(
-        config.task.kind, label, table.learning, bound=config.task.bound, score=config.model.score, seed=seed
-    )
-    choose_shift = partial(fitted.choose_shift, config.task.kind)
+    kind, score, bound = config.task.kind, config.model.score, config.task.bound
+    fitted = fit_score(kind, label, table.learning, bound=bound, score=score, seed=seed)
+    choose_shift = partial(fitted.choose_shift, kind)
 
     def train(bound: float, confidence: float) -> Certified:
         shift = choose_shift(bound, table.held_out, **shift_options(config) | {"confidence": confidence})
@@ -132,8 +131,6 @@ def _frontier_of_scores(
         return shift
 
     first = choose_shift(bounds[0], table.held_out, select=False)
-
-    first = fitted.choose_shift(kind, bounds[0], table.held_out, select=False)
     assert first.calibration is not None
     split = DataSplit(first.learning, first.learning, first.calibration)
     constants = partial(label.constant, first.problem.start)

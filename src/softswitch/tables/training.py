@@ -209,7 +209,8 @@ def _run(
     result, certificate = trained.result, trained.certificate
     if privacy is None:
         if result.status.code is not StatusCode.DIVERGED:
-            assessed = assess_model(config, table, result, certificate, scored and scored.threshold)
+            threshold = None if scored is None else scored.threshold
+            assessed = assess_model(config, table, result, certificate, threshold)
             result, columns, is_useful = assessed.result, assessed.columns, assessed.is_useful
             about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
