@@ -88,7 +88,8 @@ def certify_torch(
     result: Any, module: Any, objective: Any, constraint: Any, held_out: Any, *args: Any, **options: Any
 ) -> ss.Certificate:
     """Call ``softswitch.certify`` for a PyTorch module."""
-    return ss.certify(result, ss.Problem(objective, constraint, module), held_out, *args, **options)
+    ranges = {name: options.pop(name) for name in ("objective_range", "constraint_range") if name in options}
+    return ss.certify(result, ss.Problem(objective, constraint, module, **ranges), held_out, *args, **options)
 
 
 def solve_certified(problem: Any, split: Any, method: Any = None, **options: Any) -> ss.Certified:

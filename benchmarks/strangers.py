@@ -193,14 +193,15 @@ def _beside(model: Any, known: pd.DataFrame, new: pd.DataFrame, case: Case) -> d
     """Each model on new rows at its worst client: the loss that matters, and what is bounded."""
     task = model.run.settings
     kind, bound = task["task.kind"], task["task.bound"]
-    rows, others = (model.encoding.encode(part) for part in (known, new))
-    if model.label_values.type == NUMBER:
+    rows, others = (model.file.encoding.encode(part) for part in (known, new))
+    if model.file.label_values.type == NUMBER:
         truth = new[case.label].to_numpy(float)
         predicted = {"ours": model.predict(new)} | _numbers(
             rows, known[case.label].to_numpy(float), others, kind, bound
         )
     else:
-        truth, target, own = map(model.label_values.encode, (new[case.label], known[case.label], model.predict(new)))
+        encode = model.file.label_values.encode
+        truth, target, own = map(encode, (new[case.label], known[case.label], model.predict(new)))
         predicted = {"ours": own} | _classes(rows, target, others)
     owner, told = new[case.client].to_numpy(), {"kind": kind, "bound": bound}
     for name, values in predicted.items():

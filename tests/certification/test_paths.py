@@ -106,4 +106,4 @@ def test_wrong_certificates_are_rare_at_the_bound():
 def test_certificate_of_one_model_is_that_of_certify():
     data = make_rows([3] * COLUMNS)
     test = certify_path(MODELS[:1], PROBLEM, data, 0.95, tolerance=BOUND, kinds=KINDS)
-    assert test.certificate.to_dict() == certify(MODELS[0], PROBLEM, data, tolerance=BOUND, kinds=KINDS).to_dict()
+    assert test.certificate.to_dict() == certify(MODELS[0], PROBLEM, data, tolerance=BOUND).to_dict()

@@ -73,7 +73,6 @@ def test_what_it_prints_and_writes(made):
         "frontier.png",
     }
     told = json.loads((folder / "frontier.json").read_text())
-    assert told["requested"] == 0.2
     assert told["about"]["earlier_certificates"] == 0
     for point in found.points:
         assert 0.5 < point.measures["accuracy, worst client"] <= point.measures["accuracy, all rows"] < 1

@@ -1,5 +1,7 @@
 """A constraint with a stand-in: the switch, weights and verdicts read the one, directions follow the other."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -172,7 +174,7 @@ def test_there_is_no_bound_and_it_says_why(clients):
     assert found.value == -np.inf
     assert "surrogate" in str(found)
     with pytest.raises(ValueError, match="constraint_surrogate"):
-        estimate_constants(PROBLEM, clients, domain=ss.Ball(1.0))
+        estimate_constants(replace(PROBLEM, domain=ss.Ball(1.0)), clients)
 
 
 def test_a_run_that_chooses_for_itself(clients):

@@ -1,5 +1,7 @@
 """Means over applicable rows, and clients without any."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,7 +156,7 @@ def test_missing_constraint_is_not_certified():
 
 
 def test_constants_can_be_estimated():
-    constants = estimate_constants(neyman_pearson(2), make_hospitals(), ss.Ball(1.0), points=3)
+    constants = estimate_constants(replace(neyman_pearson(2), domain=ss.Ball(1.0)), make_hospitals(), points=3)
     assert np.isfinite(
         [constants.lipschitz, constants.gradient_noise, constants.value_noise, constants.heterogeneity]
     ).all()

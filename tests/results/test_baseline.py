@@ -11,7 +11,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.results.baseline import CONSTANT, START, Baseline, compare_with_trivial, tabulate_baselines
-from softswitch.tables.usefulness import judge_rate
+from softswitch.tables.metrics import judge_rate
 
 
 def two_clients():

@@ -34,7 +34,6 @@ from softswitch.results.report.clients import (
     build_calibration,
     build_columns,
     judge_run,
-    natural_frequencies,
     summarise_clients,
 )
 from softswitch.results.report.page import describe_usefulness
@@ -171,12 +170,11 @@ def use_folder(folder, part):
         if not run.finished:
             return
         summary = summarise_clients(run)
-        judge_run(run, summary)
+        judge_run(run)
         description = read_description(run.about)
         build_columns(run, summary, description)
-        describe_usefulness(run, description)
+        describe_usefulness(run)
         build_calibration(run)
-        natural_frequencies(run)
         certification_warnings(run)
         compare_settings([run, run])
         [str(cycle) for cycle in run.restarts]

@@ -1,7 +1,6 @@
 """The report: texts, and the page in a browser."""
 
 import json
-import math
 import os
 import re
 import shutil
@@ -15,10 +14,10 @@ from softswitch.cli.terminal import OUTCOME_CODES
 from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import HEADLINES, judge_run, natural_frequencies, summarise_clients
+from softswitch.results.report.clients import HEADLINES, judge_run, summarise_clients
 from softswitch.support.text import format_number
 from softswitch.tables import training
-from softswitch.tables.usefulness import judge_rate
+from softswitch.tables.metrics import judge_rate
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -93,9 +92,9 @@ def chart_image(page, chart):
 def test_page_in_browser(folders, single, open_page):
     page = open_page(single)
     run = open_run(folders[0])
-    verdict = judge_run(run, summarise_clients(run))
+    verdict = judge_run(run)
     assert page.inner_text(".verdict h1") == verdict.headline
-    assert page.inner_text(".verdict .counts") == f"{verdict.counts}."
+    assert page.inner_text(".verdict .new-data") == verdict.new_data
     assert page.inner_text(".verdict .requirement") == run.about["requirement"]
     assert verdict.level in page.get_attribute(".verdict", "class")
     for chart in ("curves-0", "clients-0"):
@@ -128,7 +127,7 @@ def test_mobile_layout(single, open_page):
     assert chart_image(page, "curves-0").bounding_box()["width"] <= 360
     size = chart_image(page, "curves-0").locator("text").first.evaluate("e => e.getBoundingClientRect().height")
     assert size >= 9  # pixels
-    for selector in ("h1", ".counts", ".requirement", ".use"):
+    for selector in ("h1", ".new-data", ".requirement", ".use"):
         bounding_box = page.locator(f".verdict {selector}").bounding_box()
         assert bounding_box["y"] + bounding_box["height"] < 700
 
@@ -150,7 +149,7 @@ def test_comparison_of_runs(folders, open_page, tmp_path):
     assert page.locator("details.run").count() == 2
     page.click("details.run summary")
     run = open_run(folders[0])
-    assert page.locator(".verdict .counts").first.inner_text() == f"{judge_run(run, summarise_clients(run)).counts}."
+    assert page.locator(".verdict .new-data").first.inner_text() == judge_run(run).new_data
     assert chart_image(page, "curves-0").count() == 1
 
 
@@ -185,9 +184,6 @@ def test_worst_of_many_clients_are_shown(many_clients_folder, open_page):
     assert file.stat().st_size < 3e6
     page = open_page(file)
     assert page.evaluate("document.documentElement.scrollHeight") < 8000
-    counts = page.inner_text(".verdict .counts")
-    assert counts.startswith("9,988 of 10,000 meet, 9 violate (ward 8, ward 7, ward 6 and 6 more), 3 undecided (")
-    assert counts.endswith("(ward 11: about 120 more rows, ward 10: about 120 more rows, ward 9: about 120 more rows).")
     rows = page.locator("table.clients tbody tr")
     assert rows.count() == 20
     classes = [rows.nth(i).get_attribute("class") for i in range(20)]
@@ -225,27 +221,19 @@ def test_auto_settings_and_infeasible_constants(folders, tmp_path):
     assert "Comparison with other models" not in write_report([run_folder]).read_text(encoding="utf-8")
 
 
-def judge(code="feasible", violating=(), verdicts=None, needed=None, approximate=False, aim=None, **entries):
-    """Return the verdict on a run with clients a, b, c, …; ``verdicts`` are the certificate's, None without one."""
-    names = "abcdefghi"[: len(verdicts or "abc")]
+def judge(code="feasible", violating=(), outcome=None, approximate=False, aim=None, clients=3, **entries):
+    """Return the verdict on a run; ``outcome`` is that of the certificate, None without one."""
     about = {
         "status": {"code": code, "message": "in round 7 something happened"},
         "violating": list(violating),
-        "clients": len(names),
+        "clients": clients,
         "tolerance": 0.1,
         "rounds": 1000,
         "certification": aim,
         **entries,
     }
-    levels = [0.2 if name in violating else 0.05 for name in names]
-    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3, "rows": 6}
-    clients = [
-        {"client": name, "verdict": word, "constraints": [interval], "rows_needed": (needed or {}).get(name)}
-        for name, word in zip(names, verdicts or (), strict=False)
-    ]
-    certificate = {"confidence": 0.95, "approximate": approximate, "clients": clients}
-    run = make_run(about, {"client": list(names), "constraint": levels}, None if verdicts is None else certificate)
-    return judge_run(run, summarise_clients(run))
+    certificate = {"outcome": outcome, "message": "Of the certificate.", "approximate": approximate}
+    return judge_run(make_run(about, {}, None if outcome is None else certificate))
 
 
 def make_run(about, clients, certificate=None):
@@ -268,10 +256,8 @@ def make_run(about, clients, certificate=None):
 )
 def test_headline_follows_outcome(outcome, level, headline):
     aim = {"outcome": outcome, "certified": False, "message": "Reason and advice."}
-    verdict = judge(verdicts=["meets"] * 3, aim=aim, usefulness={"is_useful": True})
-    assert verdict[:2] == (level, headline)
-    if level == "bad":
-        assert verdict.new_data == "Reason and advice."
+    verdict = judge(outcome="certified", aim=aim, usefulness={"is_useful": True})
+    assert verdict[:3] == (level, headline, "Reason and advice.")
 
 
 def test_every_outcome_has_headline_and_exit_code():
@@ -279,68 +265,44 @@ def test_every_outcome_has_headline_and_exit_code():
     assert set(OUTCOME_CODES) == set(map(str, Outcome))
 
 
-def test_verdict_without_outcome_in_run_folder():
-    assert judge(verdicts=["meets"] * 3) == (
+def test_verdict_from_certificate():
+    assert judge(outcome="certified") == (
         "good",
         "Certified",
-        "All 3 meet",
-        "On new data, with 95% confidence: this holds at every ward.",
+        "Of the certificate.",
         "On their training rows all 3 meet.",
     )
-    assert judge(verdicts=["meets"] * 3, aim={"certified": False})[:2] == ("unsure", "Not certified: too few rows")
-    assert judge(verdicts=["meets"] * 3, approximate=True).headline == "Certified, approximately"
-    verdict = judge(verdicts=["meets", "undecided", "meets", "meets"], needed={"b": 120})
-    assert verdict[:2] == ("unsure", "Not certified: too few rows")
-    assert verdict.counts == "3 of 4 meet, 1 undecided (b: about 120 more rows)"
-    verdict = judge(verdicts=["meets", "undecided", "violates"])
-    assert (verdict.level, verdict.counts) == ("bad", "1 of 3 meet, 1 violates (c), 1 undecided (b)")
-    many = judge(verdicts=["undecided"] * 6, needed={"a": 9, "b": 1200, "c": 30, "d": 31})
-    assert many.counts.startswith("0 of 6 meet, 6 undecided (a: about 9 more rows, b: about 1,200 more rows, ")
-    assert judge(verdicts=["meets", "unknown"]).counts == "1 of 2 meet, 1 undecided (b: no relevant held-out rows)"
-    verdict = judge("answer-violates", ["a"], ["meets"] * 3)
+    assert judge(outcome="certified", approximate=True).headline == "Certified, approximately"
+    verdict = judge("answer-violates", ["a"], "certified")
     assert verdict[:2] == ("bad", "Certified, but violated on training rows")
     assert verdict.details == "On their training rows 1 of 3 is above the bound: a."
 
 
-def test_clients_with_too_few_rows_are_named():
-    verdict = judge(verdicts=["meets", "too few rows", "meets"])
-    assert verdict[:2] == ("unsure", "Partly certified")
-    assert verdict.counts == "2 of 3 meet, 1 with too few rows (b: 6 rows, not enough for any model)"
-    assert verdict.new_data.endswith("at every ward, except b: too few held-out rows.")
+@pytest.mark.parametrize(
+    ("verdict", "rows", "reason"),
+    [
+        ("too few rows", 6, "6 rows, not enough for any model"),
+        ("undecided", 6, "about 120 more rows"),
+        ("unknown", 0, "no relevant held-out rows"),
+        ("meets", 6, ""),
+    ],
+)
+def test_reason_of_client(verdict, rows, reason):
+    interval = {"estimate": 0.1, "lower": -0.1, "upper": 0.3, "rows": rows}
+    client = {"client": "a", "verdict": verdict, "constraints": [interval], "rows_needed": 120}
+    run = make_run({"tolerance": 0.1}, {"client": ["a"], "constraint": [0.05]}, {"clients": [client]})
+    (summary,) = summarise_clients(run)
+    assert summary.reason == reason
 
 
 def test_verdict_without_certificate_or_after_a_stop():
-    assert judge()[:3] == ("unsure", "Not certified", "All 3 meet")
+    assert judge()[:2] == ("unsure", "Not certified")
     assert "There is no certificate" in judge().new_data
     assert judge(violating=["a"])[:2] == ("bad", "Violated on training rows")
-    assert judge("stopped", verdicts=["meets"])[:2] == ("unsure", "Stopped early")
+    assert judge("stopped", outcome="certified")[:2] == ("unsure", "Stopped early")
     assert "stopped after 1,000 rounds" in judge("stopped").details
     assert judge("diverged")[:2] == ("bad", "The run diverged")
     assert judge("no-feasible-round")[:2] == ("bad", "No round was feasible")
-
-
-def test_natural_frequencies_of_worst_clients_and_average():
-    """North misses 10 of 100 and calls 30 of 300 positive; south misses 1 of 20 and calls 40 of 80 positive."""
-    columns = {"client": ["north", "south"], "rows_held_out": [400, 100], "positives_held_out": [100, 20]}
-    columns |= {"held_out_miss_rate": [0.1, 0.05], "held_out_false_alarm_rate": [0.1, 0.5]}
-    north, south, average = natural_frequencies(make_run({}, columns))
-    assert north[:5] == ("north: most missed", 250, 25, 750, 75)
-    assert north.basis == "estimated from 100 and 300 held-out rows"
-    assert south[:5] == ("south: most false alarms", 200, 10, 800, 400)
-    assert average == ("Average ward", 225, 17, 775, 232, "")
-
-
-def test_natural_frequencies_of_small_and_single_clients():
-    """A client with two negative rows is not the worst for false alarms."""
-    columns = {"client": ["a", "b"], "rows_held_out": [40, 32], "positives_held_out": [20, 30]}
-    columns |= {"held_out_miss_rate": [0.2, 0.1], "held_out_false_alarm_rate": [0.5, 1.0]}
-    entries = natural_frequencies(make_run({}, columns))
-    assert [one.where for one in entries] == ["a: most missed and most false alarms", "Average ward"]
-    assert natural_frequencies(make_run({}, {"client": ["a"]})) == []
-    (single,) = natural_frequencies(make_run({}, {name: column[:1] for name, column in columns.items()}))
-    assert single.positives == 500
-    unknown = {name: [math.nan] * 2 for name in columns if name.startswith("held_out")}
-    assert natural_frequencies(make_run({}, columns | unknown)) == []
 
 
 def edit_run(folder, **entries):
@@ -355,13 +317,10 @@ def test_first_screen_of_a_rate(folders, tmp_path, open_page):
     errors = {"north": np.arange(145) < 45}
     usefulness = judge_rate("false_alarm_rate", errors, condition="y = 0", prediction="y = 1").to_dict()
     bins = [{"predicted": p, "observed": p, "lower": p / 2, "upper": p, "rows": 10} for p in (0.2, 0.8)]
-    classes = {"negative": "y = 0", "positive": "y = 1"}
     reliability = {"all": bins, "clients": {"north": bins}}
-    edit_run(folder, usefulness=usefulness, classes=classes, reliability=reliability, certification=None)
+    edit_run(folder, usefulness=usefulness, reliability=reliability, certification=None)
     page = open_page(write_report([folder]))
     assert page.inner_text(".verdict .use").startswith("Useful: at the worst ward (north), 31% of the rows with y = 0")
-    assert page.locator(".card").count() >= 2
-    assert "have y = 1" in page.locator(".card").first.inner_text()
     assert chart_image(page, "reliability-0").count() == 1
     assert "Slope and intercept" in page.inner_text("main")
     edit_run(folder, usefulness=usefulness | {"rows": "many"})

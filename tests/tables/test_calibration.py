@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
-from softswitch.tables.calibration import fit_recalibration, reliability_curve
+from softswitch.tables.metrics import fit_recalibration, reliability_curve
 
 
 @pytest.mark.parametrize(("shift", "scale", "rows"), [(0, 1, 400), (-2, 0.3, 80), (1, 4, 1000), (500, 30, 300)])

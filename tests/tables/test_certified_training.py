@@ -62,7 +62,7 @@ def test_certified_model_predicts(certified, home):
     run, printed = certified
     assert "There are enough rows." in printed
     assert "✔ Certified" in printed
-    assert "On new data, with 95% confidence: this holds at every hospital." in printed
+    assert "at each of the 4 clients on new data." in printed
     assert run.about["certification"]["certified"]
     assert run.certificate["verdict"] == "meets"
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
@@ -96,12 +96,12 @@ def test_predict_requires_uncertified_flag(uncertified, home, tmp_path):
 
 
 def test_report_shows_certification(certified, uncertified):
-    from softswitch.results.report.clients import judge_run, summarise_clients
+    from softswitch.results.report.clients import judge_run
 
-    assert judge_run(certified[0], summarise_clients(certified[0])).level == "good"
-    judgement = judge_run(uncertified[0], summarise_clients(uncertified[0]))
+    assert judge_run(certified[0]).level == "good"
+    judgement = judge_run(uncertified[0])
     assert judgement[:2] == ("unsure", "Not certified: too few rows")
-    assert "rows" in judgement.counts
+    assert "rows" in judgement.new_data
 
 
 def test_resume_reproduces_certified_model(certified, home):

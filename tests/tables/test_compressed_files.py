@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from softswitch.support.files import MAX_BYTES_VARIABLE
-from softswitch.tables import text_file
-from softswitch.tables.table import read_table
-from softswitch.tables.text_file import open_bytes
+from softswitch.tables import table as table_module
+from softswitch.tables.table import open_bytes, read_table
 
 TEXT = b"a,b\n" + b"1,x\n" * 50_000
 
@@ -28,7 +27,7 @@ def test_concatenated_gzip_streams(tmp_path):
 
 
 def test_gzip_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_file, "HARMLESS", 1 << 20)
+    monkeypatch.setattr(table_module, "HARMLESS", 1 << 20)
     file = tmp_path / "t.csv.gz"
     file.write_bytes(gzip.compress(b"a,b\n" + b"0,0\n" * (1 << 20)))
     with pytest.raises(ValueError, match=r"t.csv.* uncompressed, over 200 times as much.*SOFTSWITCH_MAX_FILE_BYTES"):
@@ -42,7 +41,7 @@ def test_gzip_bomb_is_rejected(tmp_path, monkeypatch):
 
 def test_uncompressed_table_size_limit(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_bytes(b"a,b\n" + b"0,0\n" * (1 << 16))
-    monkeypatch.setattr(text_file, "HARMLESS", 1)
+    monkeypatch.setattr(table_module, "HARMLESS", 1)
     assert len(read_table(tmp_path / "t.csv")) == 1 << 16
     monkeypatch.setenv(MAX_BYTES_VARIABLE, "1000")
     with pytest.raises(ValueError, match=r"t.csv has 262.1 kB, but the limit is 1.0 kB"):
@@ -78,7 +77,7 @@ def test_excel_with_distant_cell_is_rejected(tmp_path):
 
 
 def test_parquet_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_file, "HARMLESS", 1 << 20)
+    monkeypatch.setattr(table_module, "HARMLESS", 1 << 20)
     pq.write_table(pa.table({"a": np.zeros(1 << 20), "b": ["x"] * (1 << 20)}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t.parquet .* uncompressed, over 200 times as much"):
         read_table(tmp_path / "t.parquet")

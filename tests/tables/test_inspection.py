@@ -268,7 +268,7 @@ def test_codes_of_clients_are_ignored():
     }
     assert set(ignored) == set(expected)
     assert all(ignored[name].startswith(reason) for name, reason in expected.items())
-    kept = {one.name for one in units if one.reason is None}
+    kept = {name for name, reason in units.items() if reason is None}
     assert kept == {"beds", "staff", "teaching", "hospital_type", "setting"}
 
 

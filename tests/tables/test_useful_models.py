@@ -41,7 +41,7 @@ def test_certified_constant_has_its_own_verdict_and_warning(tmp_path):
     assert run.about["certification"]["outcome"] == "no better than a constant"
     assert "no-better-than-constant" in codes(run)
     printed = invoke("predict", run.folder, tmp_path / "cases.csv")
-    assert "Warning: The model is no better than always predicting y = 1." in printed
+    assert "Warning: Certified, but no better than a constant prediction" in printed
 
 
 def test_number_predicted_no_better_than_by_a_constant(tmp_path):

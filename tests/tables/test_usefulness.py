@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from softswitch.results.baseline import Usefulness
-from softswitch.tables.usefulness import judge_mean, judge_rate
+from softswitch.tables.metrics import judge_mean, judge_rate
 
 
 def errors(count, rows):

@@ -82,7 +82,7 @@ def test_bounded_noise_is_dominated_by_one_gap():
             dominating = stats.beta(3, 2).sf(t / 0.7)
             assert np.mean(gaps >= t) <= dominating + 4 * math.sqrt(dominating * (1 - dominating) / len(gaps))
     values = 0.7 * generator.beta(2, 3, size=20_000)
-    assert heterogeneity(values, "beta", (3, 2)) == pytest.approx(0.7, rel=0.05)
+    assert heterogeneity(values, stats.beta(3, 2)) == pytest.approx(0.7, rel=0.05)
     assert heterogeneity(values) > 0.8, "a uniform gap needs a larger value"
 
 

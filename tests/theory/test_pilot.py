@@ -1,5 +1,7 @@
 """Estimated constants compared with known ones."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def test_subgaussian_norm_of_known_distributions():
 def test_constants_of_known_problem():
     c, h, clients = linear_clients(6, 0.1)
     problem = ss.Problem(objective, constraint, jnp.zeros(2))
-    estimates = estimate_constants(problem, clients, ss.Ball(1.0), pilots=256)
+    estimates = estimate_constants(replace(problem, domain=ss.Ball(1.0)), clients, pilots=256)
     assert estimates.diameter == 2.0
     assert estimates.lipschitz == pytest.approx(
         max(np.linalg.norm(c, axis=1).max(), np.linalg.norm(h, axis=1).max()), rel=1e-4

@@ -159,24 +159,15 @@ class ClientMargins:
     For other functions it is z standard errors of an estimate from that number of rows. There, z is the median over the
     clients of the distance from the estimate on validation rows to its upper confidence limit, in standard errors. The
     margin is 0 for clients where no model can be certified.
-
-    Attributes:
-        bound: Bound to certify.
-        names: Names of the clients.
-        is_certifiable: Whether each client's number of rows can certify the bound for some model.
-        unit: s_i of each client and constraint.
-        errors: Standard error of the difference between the estimate on calibration rows and that on other rows.
-        shares: Weight of the training rows in the estimate on other rows, the rest of which are validation rows.
-        largest: Largest margin of each constraint; ∞ if its range is unknown.
     """
 
-    bound: float
-    names: tuple[Any, ...]
-    is_certifiable: np.ndarray
-    unit: np.ndarray
-    errors: np.ndarray
-    shares: np.ndarray
-    largest: np.ndarray
+    bound: float  # to certify
+    names: tuple[Any, ...]  # of the clients
+    is_certifiable: np.ndarray  # whether each client's number of rows can certify the bound for some model
+    unit: np.ndarray  # s_i of each client and constraint
+    errors: np.ndarray  # standard error of the estimate on calibration rows minus that on other rows
+    shares: np.ndarray  # weight of the training rows in the estimate on other rows; the rest are validation rows
+    largest: np.ndarray  # largest margin of each constraint; ∞ if its range is unknown
 
     @classmethod
     def estimate(
@@ -249,7 +240,7 @@ def largest_rate(rows: int, level: float, bound: float, row_range: Range) -> flo
     """Return the largest rate on ``rows`` rows that certifies the bound by the exact binomial test at ``level``."""
     low, high = endpoints(row_range)
     share = (bound - low) / (high - low)
-    failing = smallest_integer(lambda count: bool(binomial_cdf(count, rows, share) > level), -1, rows)
+    failing = smallest_integer(lambda count: binomial_cdf(count, rows, share) > level, -1, rows)
     return low + (high - low) * max((rows if failing is None else failing) - 1, 0) / rows
 
 

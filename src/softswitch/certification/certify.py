@@ -42,16 +42,13 @@ def certify(
     confidence: float = 0.95,
     *,
     tolerance: float | None = None,
-    objective_range: Range | None = None,
-    constraint_range: Range | Sequence[Range] | None = None,
-    kinds: Sequence[Kind] | None = None,
     privacy: RecordPrivacy | None = None,
 ) -> Certificate:
     """Bound every client's objective and constraint on new data, and decide which clients meet the tolerance.
 
-    ``Certificate`` describes what holds for all clients simultaneously. Limits are exact if a row's values have a
-    known range, given here or in the problem: binomial limits for two values, limits by betting otherwise. For a gap
-    between groups (``PooledConstraint(…, gaps=True)``) they combine both groups' means. Other limits are approximate.
+    ``Certificate`` describes what holds for all clients simultaneously. Limits are exact if the problem has a range of
+    the values on a row: binomial limits for two values, limits by betting otherwise. For a gap between groups
+    (``PooledConstraint(…, gaps=True)``) they combine both groups' means. Other limits are approximate.
 
     A function counts as a mean over rows if the mean of its values on single rows equals its value on all rows and on
     a random half of them, at every client whose values differ. A row on which it is −∞ or NaN (a loss of another
@@ -60,22 +57,15 @@ def certify(
 
     Args:
         result: Result of ``solve``, or the parameters of a model.
-        problem: Objective and constraint.
+        problem: Objective and constraint, with ``objective_range`` and ``constraint_range`` if they are known.
         held_out: ``ClientData`` with rows that were not used for training. The clients may differ from the training's.
             For a PyTorch module a data set for each trained client, or ``TorchData``.
         confidence: Probability, in (0, 1), with which each kind of statement holds for all clients. Default: 0.95.
         tolerance: Upper bound on g_i. Default: the tolerance of the result's method; required if it is parameters.
-        objective_range: Range of the objective on a single row: (low, high), or {low, high} if it takes only these two
-            values. Default: the problem's.
-        constraint_range: Range of the constraint on a single row; one for all constraints, or one each. For a gap
-            between groups it is the range of the values whose means are compared. Default: the problem's.
-        kinds: Kind of the objective and each constraint: mean, gap or other. Default: determined from the rows.
         privacy: Privacy budget of the held-out rows. The certificate then uses one noisy sum per client and function.
             The ranges of the constraints must be known, and all functions must be means over rows. An objective without
             a range is omitted. Default: not private.
     """
-    given: dict[str, Any] = {"objective_range": objective_range, "constraint_range": constraint_range}
-    problem = replace(problem, **{name: value for name, value in given.items() if value is not None})
     if problem.is_torch:
         if privacy is not None:
             raise ValueError("privacy must be None for PyTorch modules: certify each client with PrivateClient")
@@ -93,7 +83,7 @@ def certify(
     ranges = row_ranges(problem, held_out, params)
     noise = None if privacy is None else certificate_noise(privacy)
     if noise is None:
-        intervals = compute_intervals(params, problem, held_out, levels, ranges, kinds)
+        intervals = compute_intervals(params, problem, held_out, levels, ranges)
     else:
         count_applicable_rows(problem, held_out)
         values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from softswitch.certification.limits import BettingMean, BinomialRate, UpperBound
+from softswitch.certification.limits import BettingMean, BinomialRate
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 from softswitch.support import checks
@@ -51,13 +51,19 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
         error, quantile, cdf = deviation / math.sqrt(size), partial(stdtrit, size - 1), partial(stdtr, size - 1)
         return _symmetric_interval(estimate, error, size, deviation, levels, quantile, cdf)
     low, high = endpoints(bounds)
-    above, below = _upper_bounds(rows, bounds, levels)
+    scaled = _to_unit_range(rows, bounds)
+    above: BinomialRate | BettingMean  # limits of the mean m of the scaled values
+    below: BinomialRate | BettingMean  # limits of 1 − m
+    if has_two_values(bounds):
+        count = round(float(scaled.sum()))
+        above, below, method = BinomialRate(count, size), BinomialRate(size - count, size), IntervalMethod.BINOMIAL
+    else:
+        above, below, method = _bet(scaled, levels), _bet(1 - scaled, levels), IntervalMethod.BETTING
     upper, marginal = (low + (high - low) * above.upper(error) for error in (levels.joint, levels.marginal))
     share = (levels.tolerance - low) / (high - low)
     lower = high - (high - low) * below.upper(levels.joint)
     meets = 0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0
     violates = 0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0
-    method = IntervalMethod.BINOMIAL if has_two_values(bounds) else IntervalMethod.BETTING
     return exact_interval(estimate, (lower, upper, marginal), size, deviation, (meets, violates), method)
 
 
@@ -113,15 +119,6 @@ def paired_differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     blocks = np.add.reduceat(generator.permutation(second), ends[:-1]) / np.diff(ends)
     differences: np.ndarray = generator.permutation(first) - blocks
     return differences
-
-
-def _upper_bounds(rows: np.ndarray, bounds: Range, levels: ErrorLevels) -> tuple[UpperBound, UpperBound]:
-    """Return limits of the mean m and of 1 − m, of the rows scaled from their range to [0, 1]."""
-    scaled = _to_unit_range(rows, bounds)
-    if not has_two_values(bounds):
-        return _bet(scaled, levels), _bet(1 - scaled, levels)
-    count = round(float(scaled.sum()))
-    return BinomialRate(count, len(rows)), BinomialRate(len(rows) - count, len(rows))
 
 
 def _bet(values: np.ndarray, levels: ErrorLevels) -> BettingMean:

@@ -12,6 +12,7 @@ far)), capped. Values are permuted with a fixed seed, so that sorted rows do not
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
@@ -22,24 +23,20 @@ from softswitch.support.bisection import smallest_integer
 
 MAX_BET = 0.75  # cap of the bets, as a share of the largest bet that keeps the capital positive
 BELOW_ONE = math.nextafter(1.0, 0.0)  # the largest float64 below 1
-CACHED_FACTORS = 1 << 15  # number of factors computed together, which fit into a processor's cache
 MAX_BLOCKS = 2048  # largest number of blocks of values; the capital is computed after each block
 MAX_ROWS = 10**12  # limit of the search for additional rows
 
 
+@dataclass(frozen=True)
 class BinomialRate:
     """Upper confidence limits of a rate, from ``count`` events in ``rows`` rows, by Clopper and Pearson."""
 
-    def __init__(self, count: int, rows: int) -> None:
-        self.count, self.rows, self.estimate = count, rows, count / rows
+    count: int
+    rows: int
 
     def p_value(self, mean: float) -> float:
         """Return the p-value of the null hypothesis that the rate is at least ``mean``."""
-        return float(binomial_cdf(self.count, self.rows, mean))
-
-    def p_values(self, means: np.ndarray) -> np.ndarray:
-        """Return ``p_value`` for each of several rates."""
-        return binomial_cdf(self.count, self.rows, means)
+        return binomial_cdf(self.count, self.rows, mean)
 
     def upper(self, error: float) -> float:
         """Return the upper confidence limit of the rate with error probability ``error``."""
@@ -51,12 +48,9 @@ def clopper_pearson_upper(count: float, rows: float, error: float) -> float:
     return float(betaincinv(count + 1, rows - count, 1 - error)) if count < rows else 1.0
 
 
-def binomial_cdf(count: float, rows: float, rate: np.ndarray | float) -> np.ndarray:
+def binomial_cdf(count: float, rows: float, rate: float) -> float:
     """Return P(Bin(rows, rate) <= count); between integer counts, the incomplete beta function interpolates."""
-    if count >= rows:
-        return np.ones_like(np.asarray(rate, dtype=float))
-    probability: np.ndarray = betainc(rows - count, count + 1, 1 - np.clip(rate, 0, 1))
-    return probability
+    return float(betainc(rows - count, count + 1, 1 - min(max(rate, 0.0), 1.0))) if count < rows else 1.0
 
 
 def rows_to_certify(
@@ -78,7 +72,7 @@ def rows_to_certify(
     checks.check_probability("bound", bound)
     allowed = checks.check_integer("errors", errors, minimum=0)
     level /= checks.check_integer("clients", clients, minimum=1) if each else 1
-    rows = smallest_integer(lambda rows: bool(binomial_cdf(allowed, rows, bound) <= level), allowed)
+    rows = smallest_integer(lambda rows: binomial_cdf(allowed, rows, bound) <= level, allowed)
     assert rows is not None
     return rows
 
@@ -87,7 +81,7 @@ def additional_rate_rows(rows: int, rate: float, bound: float, error: float) -> 
     """Return how many more rows of the same rate decide whether it is within the bound; None if over ``MAX_ROWS``."""
     if rate > bound:
         rate, bound = 1 - rate, 1 - bound
-    total = smallest_integer(lambda count: bool(binomial_cdf(rate * count, count, bound) <= error), rows, MAX_ROWS)
+    total = smallest_integer(lambda count: binomial_cdf(rate * count, count, bound) <= error, rows, MAX_ROWS)
     return None if total is None else total - rows
 
 
@@ -105,17 +99,15 @@ class BettingMean:
 
     def log_capital(self, mean: float) -> float:
         """Return the natural logarithm of the largest capital in the test of "the mean is at least ``mean``"."""
-        return float(self._log_capitals(np.array([mean]))[0])
+        if mean >= 1 and self.estimate != 1:
+            return math.inf
+        inside = min(mean, BELOW_ONE)
+        factors = np.minimum(self._bets, MAX_BET / (1 - inside)) * (inside - self._values) + 1
+        return max(0.0, float(np.cumsum(np.log(np.multiply.reduce(factors, axis=1))).max()))
 
     def p_value(self, mean: float) -> float:
         """Return the p-value of the null hypothesis that the mean is at least ``mean``."""
         return math.exp(-self.log_capital(mean))
-
-    def p_values(self, means: np.ndarray) -> np.ndarray:
-        """Return ``p_value`` for each of several means."""
-        size = max(1, CACHED_FACTORS // self.rows)
-        parts = [self._log_capitals(means[i : i + size]) for i in range(0, len(means), size)]
-        return np.exp(-np.concatenate(parts))
 
     def upper(self, error: float) -> float:
         """Return the upper confidence limit of the mean with error probability ``error``."""
@@ -129,22 +121,10 @@ class BettingMean:
             return self.estimate
         return min(1.0, brentq(excess, self.estimate, BELOW_ONE, xtol=1e-12, rtol=1e-12) + 2e-12)
 
-    def _log_capitals(self, means: np.ndarray) -> np.ndarray:
-        inside = np.minimum(means, BELOW_ONE)[:, None, None]
-        factors = np.minimum(self._bets, MAX_BET / (1 - inside))
-        factors *= inside - self._values
-        factors += 1
-        capital = np.cumsum(np.log(np.multiply.reduce(factors, axis=2)), axis=1)
-        largest = np.maximum(0.0, capital.max(axis=1))
-        return largest if self.estimate == 1 else np.where(means >= 1, math.inf, largest)
-
     def _split(self, column: np.ndarray) -> np.ndarray:
         """Reshape to blocks × values, padded with zeros; products within a block neither underflow nor overflow."""
         width = min(32, max(1, math.ceil(self.rows / MAX_BLOCKS)))
         return np.concatenate([column, np.zeros(-self.rows % width)]).reshape(-1, width)
-
-
-UpperBound = BinomialRate | BettingMean
 
 
 def bet_sizes(values: np.ndarray, error: float) -> np.ndarray:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from softswitch.tables.bounds import BoundEstimate
     from softswitch.tables.inspection import Candidate, ColumnSummary, PositiveClass
-    from softswitch.tables.text_file import TextFormat
+    from softswitch.tables.table import TextFormat
 
 REQUESTED = "as requested"  # reason of a choice that a flag or an answer made
 DEFAULT_KIND = {BINARY: "miss-rate", MULTICLASS: "class-miss-rate", NUMBER: "coverage"}  # by label type
@@ -92,25 +92,15 @@ def init(
         lambda: _choose_positive(values, positive, has_questions=has_questions),
         lambda: _choose_task(found.table, values, kind, bound, sensitive, protected, has_questions=has_questions),
     )
-    proposal = found.propose(target, owner, chosen, task, lists, file)
-    console.print(found.overview(proposal.roles))
-    for line in proposal.lines:
+    config, roles, lines = found.propose(target, owner, chosen, task, lists, file)
+    console.print(found.overview(roles))
+    for line in lines:
         console.print(line, markup=False)
-    config = proposal.config
     if bound is None:
         config = _choose_bound(found.table, config, console, has_questions=has_questions)
     console.print(f"\nAt every client: {config.task.kind} at most {config.task.bound:g}. To change it: --kind, --bound")
     file.write_text(write_config(config), encoding="utf-8")
     console.print(f"Wrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """The proposed settings, and what is printed about them."""
-
-    config: Config
-    roles: dict[str, str]  # role by name of the column, with the reason if it is ignored or flagged
-    lines: list[str]  # the label, the client and the positive class; remarks on the columns and the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +127,7 @@ class InspectedTable:
         return grid
 
     def choose_column(
-        self,
-        candidates: Sequence[Candidate],
-        role: str,
-        meaning: str,
-        name: str | None,
-        *,
-        has_questions: bool = False,
+        self, candidates: Sequence[Candidate], role: str, meaning: str, name: str | None, *, has_questions: bool = False
     ) -> str:
         """Return the named column of a role or, without a name, a clear choice; otherwise ask, or raise ValueError."""
         from softswitch.tables.inspection import clear_choice
@@ -163,15 +147,12 @@ class InspectedTable:
         return str(ask(role.capitalize(), default, lambda name: find_column(self.table, name, role).name))
 
     def propose(
-        self,
-        label: str,
-        client: str,
-        positive: PositiveClass | None,
-        task: TaskSection,
-        flags: dict[str, list[str]],
-        out: Path,
-    ) -> Proposal:
-        """Return the proposed settings for ``out``; ``flags`` has the columns of --ignore, --keep and --category."""
+        self, label: str, client: str, positive: PositiveClass | None, task: TaskSection, flags: Any, out: Path
+    ) -> tuple[Config, dict[str, str], list[str]]:
+        """Return the proposed settings for ``out``, the role of each column, and lines on label, client and remarks.
+
+        ``flags`` has the columns of --ignore, --keep and --category.
+        """
         from softswitch.tables import inspection
         from softswitch.tables.bounds import certification_mask, complete_rows
 
@@ -206,7 +187,7 @@ class InspectedTable:
             f"{name} {remark}; is it known when a prediction is needed? To drop it: --ignore {name}"
             for name, remark in flagged.items()
         ]
-        if constant := ", ".join(one.name for one in units if one.name in features):
+        if constant := ", ".join(name for name in units if name in features):
             notes.append(
                 f"the same at all rows of a client, which may identify it: {constant}. To drop: --ignore COLUMN"
             )
@@ -214,7 +195,7 @@ class InspectedTable:
         if self.empty:
             notes.append(f"cells among numbers or dates that count as empty: {', '.join(self.empty)}")
         lines += ["\nRemarks:", *(f"- {note}" for note in notes)] if notes else []
-        return Proposal(config, roles, lines)
+        return config, roles, lines
 
 
 def inspect_table(file: str) -> InspectedTable:

@@ -83,10 +83,7 @@ def _line(run: Run) -> tuple[str, ...]:
     if not run.finished:
         return ("",) * len(HEAD)
     about, write = run.about, read_description(run.about).write
-    outcome = (about.get("certification") or {}).get("outcome")
-    verdict = "not certified" if run.certificate is None else run.certificate["verdict"]
-    return (
-        outcome or verdict,
-        *map(write, (about["worst_constraint"], about["tolerance"])),
-        format_number(about["worst_objective"]),
-    )
+    certification, certificate = about.get("certification"), run.certificate
+    verdict = "not certified" if certificate is None else certificate["verdict"]
+    values = map(write, (about["worst_constraint"], about["tolerance"]))
+    return (certification["outcome"] if certification else verdict, *values, format_number(about["worst_objective"]))

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from softswitch.tables.training import TrainedRun
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; 'latest' is the newest below ./runs.")]
-LEVEL_MARKS = {"good": "✔", "unsure": "?", "bad": "✘"}  # by the level of a verdict
-LEVEL_STYLES = {"good": "green", "unsure": "yellow", "bad": "red"}
+LEVELS = {"good": ("✔", "bold green"), "unsure": ("?", "bold yellow"), "bad": ("✘", "bold red")}  # of a verdict
 SettingsFile = Annotated[Path, typer.Argument(help="Settings file, as softswitch init writes it.")]
 
 
@@ -137,12 +136,13 @@ def print_outcome(trained: TrainedRun) -> None:
     from softswitch.results.baseline import Usefulness
     from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import open_run
-    from softswitch.results.report.clients import judge_run, summarise_clients
+    from softswitch.results.report.clients import judge_run
 
     result, aim, run = trained.result, trained.aim, open_run(trained.folder)
-    verdict = judge_run(run, summarise_clients(run))
+    verdict = judge_run(run)
+    mark, style = LEVELS[verdict.level]
     say("")
-    say(f"{LEVEL_MARKS[verdict.level]} {verdict.headline}", style=f"bold {LEVEL_STYLES[verdict.level]}", wrap=True)
+    say(f"{mark} {verdict.headline}", style=style, wrap=True)
     say(" ".join(filter(None, [run.about.get("requirement"), verdict.new_data, verdict.details])), wrap=True)
     if (compared := run.about.get("usefulness")) is not None:
         say(Usefulness.from_dict(compared).describe(run.client_noun), wrap=True)
@@ -154,40 +154,23 @@ def print_outcome(trained: TrainedRun) -> None:
     if aim is not None and "model" in aim:
         say(f"Model: {aim['model']}, from a path of {aim['models']:,}.", wrap=True)
     say(f"Run: {trained.folder}")
-    for step in _next_steps(trained):
-        say(step)
+    if result.status.code == "stopped":
+        say(f"To continue: softswitch resume {trained.folder}")
+        if result.privacy is not None:
+            say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
+            say("To end the run here, delete the folder checkpoints.")
+    else:
+        say(f"Report: softswitch report {trained.folder}")
+        if trained.is_usable:
+            say(f"Predict: softswitch predict {trained.folder} TABLE")
     if aim is not None:
         raise typer.Exit(OUTCOME_CODES[aim["outcome"]])
     if not result.status.ok:
         raise typer.Exit(ExitCode.INFEASIBLE)
 
 
-def _next_steps(trained: TrainedRun) -> list[str]:
-    """Return lines on what to do after a run: resume it, or look at its report and predict."""
-    folder = trained.folder
-    if trained.result.status.code == "stopped":
-        lines = [f"To continue: softswitch resume {folder}"]
-        if trained.result.privacy is not None:
-            lines.append("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
-            lines.append("To end the run here, delete the folder checkpoints.")
-        return lines
-    lines = [f"Report: softswitch report {folder}"]
-    return [*lines, f"Predict: softswitch predict {folder} TABLE"] if trained.is_usable else lines
-
-
 def certification_warnings(run: Run) -> list[str]:
-    """Return warnings about a certified model: no better than a constant, or clients without a certificate."""
-    from softswitch.results.baseline import Usefulness
-    from softswitch.support.text import join_first
-
-    certification, usefulness = run.about.get("certification") or {}, run.about.get("usefulness")
-    warnings = []
-    if certification.get("outcome") == "no better than a constant":
-        constant = Usefulness.from_dict(usefulness).constant_prediction if usefulness else "a constant prediction"
-        warnings.append(f"The model is no better than {constant}.")
-    if certification.get("certified") and run.certificate is not None:
-        others = [str(client["client"]) for client in run.certificate["clients"] if client["verdict"] != "meets"]
-        if others:
-            names = f"{run.client_noun} {join_first(others)}"
-            warnings.append(f"The model is not certified at {names}: too few rows.")
-    return warnings
+    """Return the verdict on a model that is certified, but not at every client or no better than a constant."""
+    certification = run.about.get("certification") or {}
+    is_limited = certification.get("outcome") in ("partly certified", "no better than a constant")
+    return [certification["message"]] if is_limited else []

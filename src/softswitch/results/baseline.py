@@ -144,42 +144,23 @@ class Usefulness(JsonRecord):
     """A comparison of a model with the best constant prediction.
 
     Miss rates and false-alarm rates are compared at the worst client, other metrics by their mean over the clients.
-
-    Attributes:
-        is_useful: Whether the model is better than the constant, beyond the sampling error, or no constant prediction
-            meets the bound.
-        metric: The compared metric: "false_alarm_rate", "miss_rate", "error_rate" or "loss".
-        worst: Its value at the worst client.
-        mean: Its mean over the clients.
-        constant: The value of the constant prediction, at the worst client or on average.
-        upper: Upper confidence limit of the model's value, at the worst client or on average. For a mean it is the
-            constant's value minus the lower limit of the paired difference.
-        confidence: Confidence of that limit.
-        worst_client: Label of the worst client as text; empty if all rows were pooled.
-        errors: Number of errors at the worst client; 0 if the metric is a loss.
-        rows: Number of rows at the worst client.
-        condition: The rows that a rate refers to, such as "disease = 0"; empty if all.
-        prediction: The constant prediction, such as "disease = 1"; empty if it is a probability or a number.
-        not_judged: Clients with too few rows to be judged, with their errors and rows, such as "va (9 of 12)".
-        constant_is_feasible: Whether the constant prediction meets the bound. Default: True.
-        is_held_out: Whether the rows were held out; training rows favour the model. Default: True.
     """
 
-    is_useful: bool
-    metric: str
-    worst: float
-    mean: float
-    constant: float
-    upper: float
-    confidence: float
-    worst_client: str
-    errors: int
-    rows: int
-    condition: str = ""
-    prediction: str = ""
-    not_judged: tuple[str, ...] = ()
-    constant_is_feasible: bool = True
-    is_held_out: bool = True
+    is_useful: bool  # better than the constant beyond the sampling error, or no constant prediction meets the bound
+    metric: str  # "false_alarm_rate", "miss_rate", "error_rate" or "loss"
+    worst: float  # value at the worst client
+    mean: float  # mean over the clients
+    constant: float  # value of the constant prediction, at the worst client or on average
+    upper: float  # upper limit of the compared value; of a mean: constant − lower limit of the paired difference
+    confidence: float  # of that limit
+    worst_client: str  # label of the worst client as text; empty if all rows were pooled
+    errors: int  # at the worst client; 0 if the metric is a loss
+    rows: int  # of the worst client
+    condition: str = ""  # the rows that a rate refers to, such as "disease = 0"; empty if all
+    prediction: str = ""  # the constant, such as "disease = 1"; empty if it is a probability or a number
+    not_judged: tuple[str, ...] = ()  # clients with too few rows, with their errors and rows: "va (9 of 12)"
+    constant_is_feasible: bool = True  # whether the constant prediction meets the bound
+    is_held_out: bool = True  # whether the rows were held out; training rows favour the model
 
     @property
     def constant_prediction(self) -> str:

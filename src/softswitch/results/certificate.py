@@ -221,10 +221,11 @@ class Certificate:
         return _largest(interval.marginal_limit for client in self.clients for interval in client.constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, the verdict and the worst limits for JSON, with None for numbers that are not finite."""
+        """Return the fields, the verdict, the outcome and the worst limits for JSON, with None for infinite numbers."""
         names = ("approximate", "approximate_objective", "worst_objective", "worst_constraint")
-        derived = {"verdict": str(self.verdict), **{name: getattr(self, name) for name in names}}
-        return dict(replace_non_finite(derived | asdict(self)))
+        texts = {"verdict": str(self.verdict), "outcome": str(judge_certificate(self))}
+        derived = {"message": describe_certification(self), **{name: getattr(self, name) for name in names}}
+        return dict(replace_non_finite(texts | derived | asdict(self)))
 
     def table(self) -> Table:
         """Return a rich table: violating clients first, then undecided. With more than 50, it has the worst 20."""
@@ -319,12 +320,11 @@ def describe_certification(
     meeting = len(names[Verdict.MEETS])
     sentences = []
     if outcome.is_certified:
+        head = "Certified" if meeting == count else f"Certified at {meeting:,} of {count:,} clients"
+        head += ", but no better than a constant prediction" * (outcome is Outcome.CONSTANT)
         where = "at each of them" if meeting > 1 else "there"
-        head = f"Certified at {meeting:,} of {count:,} clients" if meeting < count else "Certified"
         if meeting == count:
             where = f"at each of the {count:,} clients" if count > 1 else "at the client"
-        if outcome is Outcome.CONSTANT:
-            head += ", but no better than a constant prediction"
         sentences.append(f"{head}: with {confidence}, the constraint is {bound} {where} on new data.")
         if certificate.approximate:
             sentences.append("Approximate: the range of the constraint is unknown.")

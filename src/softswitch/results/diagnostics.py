@@ -240,6 +240,10 @@ def diagnose_model(names: Sequence[Any], method: Method, evaluation: Evaluation)
     return [*_trimmed_violation(names, method, evaluation), *_outliers(names, evaluation, method.robust)]
 
 
+def _list_values(names: Sequence[Any], clients: Sequence[int], values: Any) -> str:
+    return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])
+
+
 def _trimmed_violation(names: Sequence[Any], method: Method, evaluation: Evaluation) -> Found:
     worst, tolerance = evaluation.constraint.max(axis=1), method.tolerance
     above = [i for i in trimmed_clients(worst, method.robust) if worst[i] > tolerance]
@@ -304,30 +308,18 @@ def _scale_mismatch(names: Sequence[Any], known: Consistency, byzantine: int) ->
         yield Diagnostic(Code.UPDATE_SCALE_MISMATCH, f"{usually}; those of {listed}", advice)
 
 
-def _list_values(names: Sequence[Any], clients: list[int], values: Any) -> str:
-    return join_first([f"{names[i]!r} ({format_value(float(values[i]))})" for i in clients])
-
-
 # Overfitting: the same metric on training rows and on held-out rows.
 
 
 def diagnose_overfitting(
-    metric: str,
-    training: Mapping[Any, np.ndarray],
-    held_out: Mapping[Any, np.ndarray],
-    *,
-    bound: float | None = None,
+    metric: str, training: Mapping[Any, np.ndarray], held_out: Mapping[Any, np.ndarray], *, bound: float | None = None
 ) -> list[Diagnostic]:
     """Diagnose a metric that is significantly larger on held-out rows than on training rows.
 
     The client with the smallest p-value is compared at the level ``OVERFITTING_LEVEL`` divided by the number of
-    clients, and the mean over the clients at that level. Rates are compared by Fisher's exact test.
-
-    Args:
-        metric: Name of the metric, such as "miss rate".
-        training: By client, the value of each training row: whether it is an error, or its loss.
-        held_out: By client, the value of each held-out row.
-        bound: Bound of the metric, if it is the constraint. Default: None.
+    clients, and the mean over the clients at that level. Rates are compared by Fisher's exact test. ``training`` and
+    ``held_out`` have, by client, the value of each row: whether it is an error, or its loss. ``bound`` is that of the
+    metric, if it is the constraint.
     """
     names = [name for name, rows in held_out.items() if len(rows) and len(training.get(name, ()))]
     pairs = [(np.asarray(training[name], float), np.asarray(held_out[name], float)) for name in names]

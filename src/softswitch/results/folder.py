@@ -49,8 +49,11 @@ def _all(kind: Any, names: str) -> dict[str, Any]:
 _NUMBER = (float, None)
 _MODEL = {"name": str, **_all(_NUMBER, "objective mean_objective constraint"), "violating": int, "feasible": bool}
 _BINS = [{**_all(float, "predicted observed lower upper"), "rows": int}]
-_CERTIFICATION = {"certified": bool, **_all(str, "message outcome? model?")}
-_CERTIFICATION |= _all(int, "certified_clients? clients? models? earlier_certificates?")
+_CERTIFICATION = {
+    "certified": bool,
+    **_all(str, "outcome message model?"),
+    **_all(int, "models? earlier_certificates?"),
+}
 _USEFULNESS = {**_all(bool, "is_useful constant_is_feasible is_held_out"), **_all(int, "errors rows")}
 _USEFULNESS |= _all(float, "worst mean constant upper confidence") | _all(
     str, "metric worst_client condition prediction"
@@ -64,7 +67,6 @@ _RUN = {  # schema of run.json; a name with "?" is optional
     "certification?": (None, _CERTIFICATION),
     "usefulness?": (None, _USEFULNESS),
     "reliability?": (None, {"all": _BINS, "clients": MapOf(_BINS)}),
-    "classes?": (None, _all(str, "negative positive")),
 }
 _FINISHED = {  # further entries of a finished run
     **_all(str, "answer method"),
@@ -86,10 +88,10 @@ _FINISHED = {  # further entries of a finished run
 }
 _LIMITS = [{**_all(_NUMBER, "estimate lower upper"), "rows?": int}]
 _CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
-_CERTIFICATE = {"verdict": str, "confidence": float, "approximate": bool, "clients": [_CLIENT]}
+_CERTIFICATE = {**_all(str, "verdict outcome message"), "confidence": float, "approximate": bool, "clients": [_CLIENT]}
 _POINT = _all(_NUMBER, "objective constraint other_objective constant") | {"bound": float, "measures": MapOf(_NUMBER)}
 _POINT |= _all(str, "outcome model") | {"failing_clients": [str]}
-_FRONTIER = {"points": [_POINT], "confidence": float, "clients": int, "requested": _NUMBER}
+_FRONTIER = {"points": [_POINT], "confidence": float, "clients": int}
 _FRONTIER |= _all(bool, "shares approximate") | {"certifiability": str}
 
 

@@ -80,7 +80,6 @@ class Frontier:
         shares: Whether the constraint is a rate or a difference of rates, shown in percent. Default: False.
         approximate: Whether the certificates are approximate, because the range of the constraint is unknown.
         certifiability: Text of the ``Certifiability`` of the calibration rows at the tightest bound.
-        requested: The bound in the settings; None if they have none.
     """
 
     points: tuple[FrontierPoint, ...]
@@ -89,7 +88,6 @@ class Frontier:
     shares: bool = False
     approximate: bool = False
     certifiability: str = ""
-    requested: float | None = None
 
     @property
     def certified(self) -> tuple[FrontierPoint, ...]:
@@ -107,24 +105,7 @@ class Frontier:
 
     @property
     def summary(self) -> list[str]:
-        """Sentences on the cost of a tighter bound and on the certified bounds."""
-        return [*self._cost(), *self._certification()]
-
-    def _cost(self) -> list[str]:
-        """Compare F at the requested or smallest certified bound with the next looser bound; empty if there is none."""
-        wanted = self.smallest_certified if self.requested is None else self.requested
-        pairs = list(itertools.pairwise(point for point in self.points if point.reached))
-        if not pairs:
-            return []
-        loose, tight = next((pair for pair in pairs if pair[1].bound == wanted), pairs[0])
-        bounds = f"from {self.format_bound(loose.bound)} to {self.format_bound(tight.bound)}"
-        change = f"from {_format(loose.objective)} to {_format(tight.objective)}"
-        sentences = [f"Lowering the bound {bounds} changes the worst client's objective F {change} on training rows."]
-        names = [name for name in loose.measures if name in tight.measures and loose.outcome is tight.outcome]
-        changes = "; ".join(f"{name} {loose.measures[name]:.3g} and {tight.measures[name]:.3g}" for name in names)
-        return [*sentences, f"On validation rows: {changes}."] if changes else sentences
-
-    def _certification(self) -> list[str]:
+        """Sentences on the certified bounds, and on the clients that failed."""
         smallest, count = self.smallest_certified, len(self.certified)
         confidence = f"{'approximately, ' * self.approximate}with {100 * self.confidence:.4g}% confidence"
         sentences = [f"No bound is certified {confidence}."]

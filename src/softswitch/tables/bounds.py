@@ -83,9 +83,7 @@ def complete_rows(table: pd.DataFrame, config: Config) -> pd.DataFrame:
 def estimate_bounds(table: pd.DataFrame, config: Config) -> list[BoundEstimate]:
     """Estimate the cost of bounds from 5% to 50% with cross-validated scores of the rows that do not certify.
 
-    Args:
-        table: The whole table.
-        config: Settings with the roles of the columns and a kind of ``BOUNDED_POSITIVE``. The bound is not used.
+    ``config`` has the roles of the columns and a kind of ``BOUNDED_POSITIVE``; its bound is not used.
     """
     data = config.data
     table = mark_categories(complete_rows(table, config), data.categories)

@@ -7,7 +7,7 @@ function that builds its ``ProblemFunctions`` and add an entry to ``KINDS``. Bui
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -207,57 +207,41 @@ _LOSS, _POSITIVE_LOSS, _NEGATIVE_LOSS = "mean log loss", "log loss of positive r
 _value = partial(ConstraintDescription, is_nonnegative=True)
 _share = partial(_value, is_share=True)
 _ONE_CLASS: dict[str, Any] = {"strata": "y", "default_bound": 0.05}
-_CLASSES = {"strata": "y", "default_bound": 0.5, "label_types": (MULTICLASS,)}
 _GROUP: dict[str, Any] = {"strata": "group", "uses_groups": True}
 _GROUP_AND_Y = _GROUP | {"strata": ("group", "y")}
-_SIGNS = ["too high on average", "too low on average"]
+_CLASSES: dict[str, Any] = {
+    "strata": "y",
+    "default_bound": 0.5,
+    "label_types": (MULTICLASS,),
+    "constraint_names": lambda label, group: [f"{c} missed" for c in label.classes],
+}
 
 
-def _add(
-    name: str, build: Callable[..., ProblemFunctions], description: Any, names: Any = None, **options: Any
-) -> None:
-    entry = partial(ConstraintKind, name, partial(build, name), description, SENTENCES[name], constraint_names=names)
-    KINDS[name] = entry(**({"label_types": (NUMBER,)} if build is _number else {}) | options)
+def _add(name: str, build: Callable[..., ProblemFunctions], description: ConstraintDescription, **options: Any) -> None:
+    types = {"label_types": (NUMBER,)} if build is _number else {}
+    KINDS[name] = ConstraintKind(name, partial(build, name), description, SENTENCES[name], **types | options)
 
 
-_miss, _false_alarm = _share("miss rate", _NEGATIVE_LOSS), _share("false-alarm rate", _POSITIVE_LOSS)
-_add(
-    "miss-rate",
-    _binary,
-    replace(_miss, cost="false_alarm_rate"),
-    path="miss",
-    objective="false-alarm rate",
-    **_ONE_CLASS,
-)
-_add(
-    "false-alarm-rate",
-    _binary,
-    replace(_false_alarm, cost="miss_rate"),
-    path="false-alarm",
-    objective="miss rate",
-    **_ONE_CLASS,
-)
+_miss = _share("miss rate", _NEGATIVE_LOSS, cost="false_alarm_rate")
+_add("miss-rate", _binary, _miss, path="miss", objective="false-alarm rate", **_ONE_CLASS)
+_false_alarm = _share("false-alarm rate", _POSITIVE_LOSS, cost="miss_rate")
+_add("false-alarm-rate", _binary, _false_alarm, path="false-alarm", objective="miss rate", **_ONE_CLASS)
 _either = {"label_types": (BINARY, MULTICLASS), "path": "error", "objective": "error rate"}
 _add("error-rate", _multiclass, _share("error rate", _LOSS), **_either, **_ONE_CLASS)
 _missed = _share("worst class's miss rate", _LOSS)
-_add(
-    "class-miss-rate",
-    _multiclass,
-    _missed,
-    lambda label, group: [f"{c} missed" for c in label.classes],
-    path="class-miss",
-    objective="error rate",
-    **_CLASSES,
-)
+_add("class-miss-rate", _multiclass, _missed, path="class-miss", objective="error rate", **_CLASSES)
 _add("decision-parity", _binary, _share("gap of decisions", _LOSS), default_bound=0.05, **_GROUP)
 _add("decision-opportunity", _binary, _share("gap of hit rates", _LOSS), default_bound=0.05, **_GROUP_AND_Y)
 _add("neyman-pearson", _binary, _value(_POSITIVE_LOSS, _NEGATIVE_LOSS, cost="false_alarm_rate"), strata="y")
 _add("demographic-parity", _binary, _share("gap of probabilities", _LOSS), **_GROUP)
 _add("equal-opportunity", _binary, _share("gap of probabilities", _LOSS), **_GROUP_AND_Y)
-_group_loss = _value("larger group's log loss", _LOSS)
-_add("group-loss", _binary, _group_loss, lambda label, group: [f"log loss of {group}", "log loss of others"], **_GROUP)
-_error = {"default_bound": lambda y: float(f"{0.1 * y.std():.2g}")}
-_add("mean-error", _number, _value("mean error", "loss"), lambda label, group: _SIGNS, **_error)
+_losses: dict[str, Any] = {"constraint_names": lambda label, group: [f"log loss of {group}", "log loss of others"]}
+_add("group-loss", _binary, _value("larger group's log loss", _LOSS), **_losses, **_GROUP)
+_error: dict[str, Any] = {
+    "constraint_names": lambda label, group: ["too high on average", "too low on average"],
+    "default_bound": lambda y: float(f"{0.1 * y.std():.2g}"),
+}
+_add("mean-error", _number, _value("mean error", "loss"), **_error)
 _absolute = {"default_bound": lambda y: float(f"{0.75 * (y - y.median()).abs().mean():.2g}")}
 _add("absolute-error", _number, _value("mean absolute error", "loss"), **_absolute)
 _add("coverage", _number, _share("share above the prediction", "loss"), path="coverage")

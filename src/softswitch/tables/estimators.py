@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ from softswitch.tables.settings import TaskSection
 from softswitch.tables.thresholds import train_score
 
 OPTIONS = ("rounds", "seconds", "sampling", "output", "compute", "logging")  # parameters that are passed to ``solve``
+Features: TypeAlias = ArrayLike | pd.DataFrame
 
 
 @dataclass(eq=False, repr=False)
@@ -235,7 +236,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
 
     def fit(
         self,
-        X: ArrayLike | pd.DataFrame,  # noqa: N803
+        X: Features,  # noqa: N803
         y: ArrayLike,
         clients: ArrayLike | None = None,
         sensitive_features: ArrayLike | None = None,
@@ -272,7 +273,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         self._train(X, codes, clients, stratified)
         return self
 
-    def decision_function(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+    def decision_function(self, X: Features) -> np.ndarray:  # noqa: N803
         """Return the log odds of the positive class minus those of ``threshold_``; of several classes, rows × classes.
 
         Args:
@@ -283,7 +284,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
             return values[:, 0]
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
-    def predict_proba(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+    def predict_proba(self, X: Features) -> np.ndarray:  # noqa: N803
         """Return the probability of every class, rows × classes, in the order of ``classes_``.
 
         Args:
@@ -295,7 +296,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
             values = np.stack([np.zeros_like(odds), odds], axis=1)
         return np.asarray(softmax(values, axis=1))
 
-    def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Features) -> np.ndarray:  # noqa: N803
         """Return the class of each row: of two, the positive one if its probability is above ``threshold_``.
 
         Args:
@@ -347,12 +348,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         tags.regressor_tags.poor_score = self.kind == "coverage"  # an upper limit does not predict the mean
         return tags
 
-    def fit(
-        self,
-        X: ArrayLike | pd.DataFrame,  # noqa: N803
-        y: ArrayLike,
-        clients: ArrayLike | None = None,
-    ) -> BoundedRegressor:
+    def fit(self, X: Features, y: ArrayLike, clients: ArrayLike | None = None) -> BoundedRegressor:  # noqa: N803
         """Train such that every client keeps the bound and the worst client's loss is minimal.
 
         Args:
@@ -366,7 +362,7 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         self._train(X, np.asarray(y, dtype=float), clients, {}, **options)
         return self
 
-    def predict(self, X: ArrayLike | pd.DataFrame) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Features) -> np.ndarray:  # noqa: N803
         """Return the predicted number of each row in the label's unit; for coverage, an upper limit of the label.
 
         Args:

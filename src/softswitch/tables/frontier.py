@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification.certifiability import certifiability
@@ -21,7 +20,7 @@ from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import Certified
 from softswitch.engine.frontier import Measure, build_frontier, check_bounds, frontier
 from softswitch.methods.automatic import as_method
-from softswitch.problem.networks import Network, apply_network
+from softswitch.problem.networks import Network
 from softswitch.problem.ranges import endpoints
 from softswitch.results import folder as run_folder
 from softswitch.results.certificate import describe_certification
@@ -29,14 +28,15 @@ from softswitch.results.folder import CONFIG, write_result
 from softswitch.results.frontier import Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
 from softswitch.tables.labels import Label, NumberLabel
-from softswitch.tables.metrics import assess_model
+from softswitch.tables.metrics import assess_model, client_rows, predict_outputs, wrong_rows
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table, uses_score
-from softswitch.tables.settings import Config, read_config, replace_auto, write_config
+from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.thresholds import ScoredModel, fit_score
 from softswitch.tables.training import (
     count_earlier_certificates,
     describe_origin,
     describe_task,
+    shift_options,
     solve_options,
     with_score,
     write_encoding,
@@ -55,15 +55,8 @@ def train_frontier(
 ) -> tuple[Path, Frontier, int]:
     """Train models for several bounds, certify them jointly, and write one folder with a run folder per bound.
 
-    Args:
-        file: The settings file.
-        bounds: Bounds on the constraint, in any order. Default: multiples of the bound in the settings.
-        say: Function that is called with lines of text: the plan, and each bound when its model is trained. Default:
-            ignored.
-        progress: Whether to show a progress bar. Default: on a terminal only.
-
-    Returns:
-        The folder, the frontier, and the number of models of other runs that the same rows have certified.
+    ``bounds`` are by default multiples of the bound in the settings. ``say`` is called with lines of text. Return the
+    folder, the frontier, and the number of models of other runs that the same rows have certified.
     """
     path = Path(file)
     base = path.resolve().parent
@@ -103,22 +96,18 @@ def train_frontier(
     except BaseException:
         folder.rmdir()
         raise
-    curve = replace(curve, requested=config.task.bound)
     earlier = count_earlier_certificates(folder, config, about)
     aim = {"earlier_certificates": earlier, "certifiability": curve.certifiability}
     for point in curve.points:
-        message = describe_certification(point.certificate)
-        verdict = {"certified": point.outcome.is_certified, "message": message}
+        verdict = {"outcome": str(point.outcome), "certified": point.outcome.is_certified}
+        verdict["message"] = describe_certification(point.certificate)
         shift = next(
             (one for one in scored if point.result is not None and one.result.params is point.result.params), None
         )
         entries = about | {"certification": verdict | aim}
         _write_model(folder / bound_folder(point.bound), point, config, table, entries, shift)
-    details = {
-        "settings": str(path.resolve()),
-        "earlier_certificates": earlier,
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    details = {"settings": str(path.resolve()), "earlier_certificates": earlier, "finished": finished}
     run_folder.write_frontier(folder, curve, about | details)
     return folder, curve, earlier
 
@@ -131,18 +120,17 @@ def _frontier_of_scores(
     watch: Callable[[FrontierPoint], None],
 ) -> Frontier:
     """Return the frontier of the thresholds of one score, and append the models of the bounds to ``scored``."""
-    kind, model, label = config.task.kind, config.model, table.label
-    seed = config.run.seed
-    fitted = fit_score(kind, label, table.learning, bound=config.task.bound, score=model.score, seed=seed)
+    label, seed = table.label, config.run.seed
+    kind, score, bound = config.task.kind, config.model.score, config.task.bound
+    fitted = fit_score(kind, label, table.learning, bound=bound, score=score, seed=seed)
+    choose_shift = partial(fitted.choose_shift, kind)
 
     def train(bound: float, confidence: float) -> Certified:
-        options: dict[str, Any] = {"thresholds": model.thresholds, "confidence": confidence}
-        options |= {name: replace_auto(getattr(config.task, name)) for name in ("loss", "quantile")}
-        shift = fitted.choose_shift(kind, bound, table.held_out, **options)
+        shift = choose_shift(bound, table.held_out, **shift_options(config) | {"confidence": confidence})
         scored.append(shift)
         return shift
 
-    first = fitted.choose_shift(kind, bounds[0], table.held_out, select=False)
+    first = choose_shift(bounds[0], table.held_out, select=False)
     assert first.calibration is not None
     split = DataSplit(first.learning, first.learning, first.calibration)
     constants = partial(label.constant, first.problem.start)
@@ -162,13 +150,12 @@ def _measures(label: Label) -> dict[str, Measure]:
     name, worst = ("mean absolute error", np.max) if isinstance(label, NumberLabel) else ("accuracy", np.min)
 
     def client_means(params: Network, data: ClientData) -> np.ndarray:
-        y = np.asarray(data.rows.columns["y"])
-        predicted = label.decode(apply_network(params, jnp.asarray(data.rows.columns["x"])))
+        y, outputs = np.asarray(data.rows.columns["y"]), predict_outputs(params, data)
         if isinstance(label, NumberLabel):
-            values = np.abs(predicted - (label.mean + label.scale * y))
+            values = np.abs(label.decode(outputs) - (label.mean + label.scale * y))
         else:
-            values = (label.encode(predicted) == y).astype(float)
-        return np.add.reduceat(values, np.cumsum(data.sizes) - data.sizes) / data.sizes
+            values = ~wrong_rows(y, outputs)
+        return np.array([values[rows].mean() for rows in client_rows(data).values()])
 
     return {
         f"{name}, worst client": lambda params, data: float(worst(client_means(params, data))),

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +82,8 @@ def inspect_column(values: pd.Series) -> ColumnSummary:
     if distinct == 1 and empty == 0:
         return ColumnSummary(name, CONSTANT, empty, distinct, f"{plain_value(filled.iloc[0])!r} in every row")
     content, remark = _content(values, filled, distinct)
-    if content == INTEGER and _is_category_code(name, len(filled), distinct):
+    is_code = (unit_words(name) or [""])[-1] in CODE_HINTS and distinct <= MAX_CATEGORY_CODES
+    if content == INTEGER and is_code and len(filled) >= MIN_CODE_ROWS * distinct:
         content = CODE
     reason = _identifier_reason(name, filled, distinct, content)
     if reason is not None:
@@ -103,12 +105,6 @@ def _content(values: pd.Series, filled: pd.Series, distinct: int) -> tuple[str, 
     if is_text(values):
         return CATEGORY, None
     return INTEGER if (filled % 1 == 0).all() else NUMBER, None
-
-
-def _is_category_code(name: str, rows: int, distinct: int) -> bool:
-    """Return whether a column of integers is one of category codes: by its name, and because it has few values."""
-    is_named = (unit_words(name) or [""])[-1] in CODE_HINTS
-    return is_named and distinct <= MAX_CATEGORY_CODES and rows >= MIN_CODE_ROWS * distinct
 
 
 def non_numeric_cells(values: pd.Series) -> list[str]:
@@ -172,6 +168,9 @@ class Candidate(NamedTuple):
     why: str  # the evidence, as text
 
 
+POINTS = attrgetter("points")
+
+
 def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
     """Return the columns that may be the label, the most likely first."""
     usable = [one for one in summaries if one.content not in (*UNUSABLE, DATETIME)]
@@ -188,7 +187,7 @@ def label_candidates(summaries: Sequence[ColumnSummary]) -> list[Candidate]:
         points = sum(points for points, _ in evidence)
         points -= 2 if _name_points(one.name, CLIENT_HINTS) else 0
         candidates.append(Candidate(one.name, points, ", ".join(why for points, why in evidence if points)))
-    return sorted(candidates, key=lambda candidate: -candidate.points)
+    return sorted(candidates, key=POINTS, reverse=True)
 
 
 def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str | None) -> list[Candidate]:
@@ -210,12 +209,8 @@ def client_candidates(summaries: Sequence[ColumnSummary], rows: int, label: str 
             points += 0.5
         candidate = Candidate(one.name, points, ", ".join(why))
         noun = _noun(one.name) if _unit_points(one.name) else one.name
-        candidates[noun, one.values] = max(candidates.get((noun, one.values), candidate), candidate, key=_points)
-    return sorted(candidates.values(), key=_points, reverse=True)
-
-
-def _points(candidate: Candidate) -> float:
-    return candidate.points
+        candidates[noun, one.values] = max(candidates.get((noun, one.values), candidate), candidate, key=POINTS)
+    return sorted(candidates.values(), key=POINTS, reverse=True)
 
 
 def clear_choice(candidates: Sequence[Candidate]) -> str | None:
@@ -227,10 +222,14 @@ def clear_choice(candidates: Sequence[Candidate]) -> str | None:
 
 def _noun(name: str) -> str:
     """Return the last word of a column's name without suffixes: "hospital" for "hospital_id" or "hospitalid"."""
-    words = unit_words(name)
+    words = _drop_suffixes(unit_words(name))
+    return words[-1] if words else name
+
+
+def _drop_suffixes(words: list[str]) -> list[str]:
     while len(words) > 1 and words[-1] in NAME_SUFFIXES:
         words.pop()
-    return words[-1] if words else name
+    return words
 
 
 def _unit_points(name: str) -> float:
@@ -240,12 +239,9 @@ def _unit_points(name: str) -> float:
 
 def _name_points(name: str, hints: tuple[frozenset[str], frozenset[str]]) -> float:
     """Return the points of a column's name: 3 if its last word is a strong hint, 2 if weak, else 0; +0.5 if alone."""
-    words = split_name(name)
-    while len(words) > 1 and words[-1] in NAME_SUFFIXES:
-        words.pop()
-    points = next(
-        (points for points, nouns in zip((3.0, 2.0), hints, strict=True) if words and words[-1] in nouns), 0.0
-    )
+    words = _drop_suffixes(split_name(name))
+    strong, weak = hints
+    points = 0.0 if not words else 3.0 if words[-1] in strong else 2.0 if words[-1] in weak else 0.0
     return points + 0.5 if points and len(words) == 1 else points
 
 
@@ -315,19 +311,15 @@ def _to_numbers(values: pd.Series) -> np.ndarray:
     return np.nan_to_num(np.clip(numbers, -1e30, 1e30), nan=-2e30)[:, None]
 
 
-class UnitColumn(NamedTuple):
-    """A column that has the same value at all rows of a client, or whose values each belong to one client."""
+def unit_columns(
+    table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str
+) -> dict[str, str | None]:
+    """Return the columns that are constant within clients, and codes of units within clients, by name.
 
-    name: str
-    reason: str | None  # reason to ignore the column if it is a code of clients or of other units; else None
-
-
-def unit_columns(table: pd.DataFrame, summaries: Sequence[ColumnSummary], label: str, client: str) -> list[UnitColumn]:
-    """Return the columns that are constant within clients, and codes of units within clients.
-
-    Codes are recognised by their names, or by one value per client. Other columns may be features of the clients.
+    The value is the reason to ignore a code, which is recognised by its name or by one value per client. It is None for
+    other columns, which may be features of the clients.
     """
-    owner, columns = pd.factorize(table[client])[0], []
+    owner, columns = pd.factorize(table[client])[0], dict[str, str | None]()
     for one in summaries:
         if one.name in (label, client) or one.content in (DATETIME, CONSTANT, EMPTY):
             continue
@@ -337,15 +329,11 @@ def unit_columns(table: pd.DataFrame, summaries: Sequence[ColumnSummary], label:
         if clients * MIN_CLIENT_ROWS > known.sum() or min(units, clients) < 2:
             continue
         is_code = one.content in (INTEGER, CODE, TWO_VALUES, IDENTIFIER) and _are_integers(table[one.name], values)
+        is_unit = is_code and _unit_points(one.name) and units * MIN_CLIENT_ROWS <= known.sum()
         if (distinct := _constant_values(owner[known], codes[known])) is not None:
-            columns.append(UnitColumn(one.name, _code_reason(one, values, distinct, clients, is_code=is_code)))
-        elif (
-            is_code
-            and _unit_points(one.name)
-            and units * MIN_CLIENT_ROWS <= known.sum()
-            and _constant_values(codes[known], owner[known]) is not None
-        ):
-            columns.append(UnitColumn(one.name, "a code of units within a client"))
+            columns[one.name] = _code_reason(one, values, distinct, clients, is_code=is_code)
+        elif is_unit and _constant_values(codes[known], owner[known]) is not None:
+            columns[one.name] = "a code of units within a client"
     return columns
 
 
@@ -385,37 +373,29 @@ def _code_reason(one: ColumnSummary, values: Any, distinct: int, clients: int, *
     return None
 
 
-def reasons_to_ignore(summaries: Sequence[ColumnSummary], units: Sequence[UnitColumn], *roles: str) -> dict[str, str]:
+def reasons_to_ignore(
+    summaries: Sequence[ColumnSummary], units: Mapping[str, str | None], *roles: str
+) -> dict[str, str]:
     """Return the columns to ignore, each with its reason: unusable, or a code of clients. ``roles``: label, client."""
-    reasons = {one.name: one.reason for one in summaries if one.reason is not None}
-    reasons |= {one.name: one.reason for one in units if one.reason is not None}
-    return {one.name: reasons[one.name] for one in summaries if one.name in reasons and one.name not in roles}
+    reasons = {one.name: units.get(one.name) or one.reason for one in summaries if one.name not in roles}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def category_columns(
     table: pd.DataFrame, summaries: Sequence[ColumnSummary], reasons: Mapping[str, str], unused: Sequence[str]
 ) -> list[str]:
-    """Return the columns of numbers to read as categories: category codes, and kept ones that are codes of units.
-
-    ``reasons`` are those to ignore columns, and ``unused`` the columns that are not features.
-    """
+    """Return the columns to read as categories: category codes, and kept ones for which there are ``reasons``."""
     codes = (INTEGER, IDENTIFIER, CODE)
-    return [
-        one.name
-        for one in summaries
-        if one.name not in unused
-        and (one.content == CODE or (one.name in reasons and one.content in codes and one.values <= MAX_LEVELS))
-        and not is_text(table[one.name])
-    ]
+    used = [one for one in summaries if one.name not in unused and not is_text(table[one.name])]
+    kept = {one.name for one in used if one.name in reasons and one.content in codes and one.values <= MAX_LEVELS}
+    return [one.name for one in used if one.content == CODE or one.name in kept]
 
 
 def leakage_remarks(table: pd.DataFrame, names: Sequence[str], label: str, label_type: str) -> dict[str, str]:
     """Return remarks on the columns ``names`` that predict the label almost alone; an empty dict if there is none."""
-    notes = {}
-    for name in names:
-        if (association := label_association(table[name], table[label], label_type)) > LEAKAGE:
-            notes[name] = f"predicts the label almost alone ({MEASURES[label_type]} {association:.3f})"
-    return notes
+    values = {name: label_association(table[name], table[label], label_type) for name in names}
+    text = f"predicts the label almost alone ({MEASURES[label_type]} {{:.3f}})"
+    return {name: text.format(value) for name, value in values.items() if value > LEAKAGE}
 
 
 def remarks(
@@ -437,10 +417,7 @@ def remarks(
 
 
 def parse_value(values: pd.Series, text: str, flag: str) -> Any:
-    """Return the value of a column whose text is ``text``, or raise ValueError; ``flag`` is the option in the error.
-
-    A number may be written differently: "2.0" is the value 2.
-    """
+    """Return the value of a column that is written as ``text``, such as 2 for "2.0"; ``flag`` is for the error."""
     known = {str(plain): plain for plain in map(plain_value, pd.unique(values.dropna()))}
     if text not in known:
         text = next((key for key, plain in known.items() if same_value(plain, text)), text)

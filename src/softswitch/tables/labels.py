@@ -161,8 +161,7 @@ def fit_label(
 ) -> BinaryLabel | MulticlassLabel | NumberLabel:
     """Fit a label of one of the ``supported`` label types to a column.
 
-    ``is_training`` is a mask of the training rows. ``positive`` is the positive one of two values (default: the larger
-    one), and ``limits`` the range of a number (default: unknown).
+    ``positive`` is the positive one of two values (default: the larger), and ``limits`` the range of a number.
     """
     if supported == (NUMBER,):
         return fit_number_label(values, is_training, limits)

@@ -6,7 +6,7 @@ The metrics are plain estimates, without confidence limits. A metric is NaN at a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import rankdata
 
+from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network, apply_network, row_loss, scores
@@ -33,16 +34,19 @@ from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, StatusCode
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import join_first
-from softswitch.tables.calibration import fit_recalibration, reliability_curve
 from softswitch.tables.constraints import KINDS, number_loss
 from softswitch.tables.labels import BinaryLabel, Label, NumberLabel
 from softswitch.tables.preparation import PreparedTable
 from softswitch.tables.settings import Config, TaskSection, replace_auto
-from softswitch.tables.usefulness import judge_mean, judge_rate
 
 ERROR_KINDS = ("error-rate", "class-miss-rate")  # kinds whose usefulness is judged by the share of wrong rows
 JUDGED = (Code.NO_BETTER_THAN_CONSTANT, Code.NO_BETTER_THAN_START, Code.OVERFITTED)  # replaced by ``assess_model``
 MAX_CURVES = 50  # with more clients, only the reliability curve of all rows is kept
+CONFIDENCE, QUANTILE = 0.95, 1.645  # one-sided confidence, and the normal quantile that belongs to it
+MIN_ROWS = 20  # clients with fewer rows are not judged alone; fewer rows in total do not allow a normal approximation
+MIN_GAIN = 0.01  # a rate must be below that of the constant prediction by more than this
+MIN_EVENTS = 10  # fewest rows of either class for a recalibration
+MIN_BIN_ROWS, MAX_BINS = 10, 10  # of a reliability curve
 Metric = Callable[[np.ndarray, np.ndarray], float]  # of each row's y and score (rows × classes if several)
 
 
@@ -82,11 +86,6 @@ def client_metrics(table: PreparedTable, result: Result, threshold: float | None
     """Return columns of clients.csv by name, one value per client: numbers of rows, and metrics on held-out rows.
 
     There is a column ``{model}_{metric}`` for every model and metric; a client without held-out rows has NaN.
-
-    Args:
-        table: The prepared table.
-        result: The result, whose baselines are evaluated too.
-        threshold: Log odds above which a score is positive, if the model is one. Default: None.
     """
     names, held_out, label = table.train.names, table.held_out, table.label
     columns: dict[str, list[float]] = {"rows": table.train.sizes.tolist()}
@@ -142,19 +141,12 @@ def predict_log_odds(params: Network, data: ClientData, threshold: float | None 
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """What held-out rows show about a model, in addition to its certificate.
+    """What held-out rows show about a model, in addition to its certificate."""
 
-    Attributes:
-        result: The result, with the diagnostics that follow.
-        columns: Columns of clients.csv, as of ``client_metrics``.
-        usefulness: The comparison with the best constant prediction; None without rows to compare on.
-        about: Entries of run.json: usefulness, reliability curves and the names of the classes.
-    """
-
-    result: Result
-    columns: dict[str, list[float]]
-    usefulness: Usefulness | None
-    about: dict[str, Any]
+    result: Result  # with the diagnostics that follow
+    columns: dict[str, list[float]]  # of clients.csv, as of ``client_metrics``
+    usefulness: Usefulness | None  # the comparison with the best constant; None without rows to compare on
+    about: dict[str, Any]  # entries of run.json: usefulness and reliability curves
 
     @property
     def is_useful(self) -> bool | None:
@@ -167,19 +159,12 @@ def assess_model(
     table: PreparedTable,
     result: Result,
     certificate: Certificate | None = None,
-    *,
     threshold: float | None = None,
 ) -> Assessment:
     """Compute metrics, usefulness and calibration of a model on held-out rows; diagnose violations and overfitting.
 
     Without held-out rows the model is compared with the constant on its training rows, and nothing else is computed.
-
-    Args:
-        config: The settings.
-        table: The prepared table.
-        result: The result, with its baselines.
-        certificate: The certificate of the model. Default: none.
-        threshold: Log odds above which a score is positive, if the model is one. Default: None.
+    ``threshold`` is that of a score, as log odds.
     """
     task, label, held_out = config.task, table.label, table.held_out
     rows = table.train if held_out is None else held_out
@@ -187,8 +172,6 @@ def assess_model(
     usefulness = usefulness and replace(usefulness, is_held_out=held_out is not None)
     about: dict[str, Any] = {"usefulness": usefulness and usefulness.to_dict()}
     new = diagnose_answer(task, result, certificate, usefulness)
-    if isinstance(label, BinaryLabel):
-        about["classes"] = {side: f"{config.data.label} = {getattr(label, side)}" for side in ("negative", "positive")}
     if held_out is not None:
         training, others = (row_errors(task, label, data, result.params) for data in (table.train, held_out))
         for metric in training:
@@ -218,6 +201,49 @@ def diagnose_answer(
     evidence = f"{count} above the bound {write(task.bound)} on training rows, and not certified: {listed}"
     advice = "They likely violate it on new data: check their rows, add features or rows, or raise the bound"
     return [Diagnostic(Code.VIOLATING_CLIENTS, evidence, advice), *diagnostics]
+
+
+def fit_recalibration(y: np.ndarray, log_odds: np.ndarray) -> tuple[float, float]:
+    """Return intercept and slope of the logistic regression of y on the predicted log odds.
+
+    A calibrated model has intercept 0 and slope 1; a slope below 1 means that predictions are too extreme. Both are
+    NaN with fewer than ``MIN_EVENTS`` rows of either class, or if there is no finite estimate.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    positive, x = np.asarray(y) == 1, np.asarray(log_odds, dtype=float)
+    events, others = x[positive], x[~positive]
+    if min(len(events), len(others)) < MIN_EVENTS or not np.isfinite(x).all():
+        return math.nan, math.nan
+    if events.min() >= others.max() or others.min() >= events.max():  # separated: the slope is infinite
+        return math.nan, math.nan
+    center, spread = float(x.mean()), float(x.std())
+    model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000).fit(((x - center) / spread)[:, None], positive)
+    slope = float(model.coef_[0, 0]) / spread
+    return float(model.intercept_[0]) - slope * center, slope
+
+
+def reliability_curve(y: np.ndarray, probability: np.ndarray) -> list[dict[str, Any]]:
+    """Return up to ``MAX_BINS`` bins of equally many rows, in the order of the predicted probability.
+
+    A bin has the mean predicted probability ("predicted"), the share of positive rows ("observed"), the exact 95%
+    limits of that share ("lower", "upper") and the number of rows ("rows").
+    """
+    order, positive = np.argsort(probability, kind="stable"), np.asarray(y) == 1
+    bins = min(MAX_BINS, max(1, len(order) // MIN_BIN_ROWS))
+    curve = []
+    for rows in np.array_split(order, bins) if len(order) else ():
+        count, total = int(positive[rows].sum()), len(rows)
+        curve.append(
+            {
+                "predicted": float(np.mean(probability[rows])),
+                "observed": count / total,
+                "lower": 1 - clopper_pearson_upper(total - count, total, 0.025),
+                "upper": clopper_pearson_upper(count, total, 0.025),
+                "rows": total,
+            }
+        )
+    return curve
 
 
 def reliability_curves(data: ClientData, params: Network, threshold: float | None) -> dict[str, Any]:
@@ -258,6 +284,89 @@ def row_losses(task: TaskSection, label: Label, y: np.ndarray, outputs: np.ndarr
     return np.asarray(row_loss(loss, quantile)(jnp.asarray(label.decode(outputs) - (label.mean + label.scale * y))))
 
 
+def judge_rate(metric: str, errors: Mapping[Any, np.ndarray], **details: Any) -> Usefulness | None:
+    """Judge a miss rate or false-alarm rate at the worst client; None without rows.
+
+    The model is useful if the upper confidence limit of the worst client's rate is below 1, the rate of the best
+    constant prediction. Clients with fewer than ``MIN_ROWS`` rows are ignored, or pooled if no client has that many.
+    ``errors`` has, by client, whether each of the rows that the rate refers to is an error, and ``details`` further
+    fields of ``Usefulness``.
+    """
+    known = {client: rows for client, rows in errors.items() if len(rows)}
+    if not known:
+        return None
+    judged = {str(client): rows for client, rows in known.items() if len(rows) >= MIN_ROWS}
+    small = {client: rows for client, rows in known.items() if judged and str(client) not in judged}
+    ordered = sorted(small, key=lambda client: -small[client].mean())
+    not_judged = tuple(f"{client} ({small[client].sum():,} of {len(small[client]):,})" for client in ordered)
+    judged = judged or {"": np.concatenate(list(known.values()))}
+    limits = {name: clopper_pearson_upper(rows.sum(), len(rows), 1 - CONFIDENCE) for name, rows in judged.items()}
+    worst = max(judged, key=lambda name: (judged[name].mean(), limits[name]))
+    upper = max(limits.values())  # of the worst client, whichever it is
+    return Usefulness(
+        is_useful=upper < 1 - MIN_GAIN,
+        metric=metric,
+        worst=float(judged[worst].mean()),
+        mean=float(np.mean([rows.mean() for rows in known.values()])),
+        constant=1.0,
+        upper=upper,
+        confidence=CONFIDENCE,
+        worst_client=worst,
+        errors=int(judged[worst].sum()),
+        rows=len(judged[worst]),
+        not_judged=not_judged,
+        **details,
+    )
+
+
+def judge_mean(
+    metric: str,
+    model: Mapping[Any, np.ndarray],
+    constant: Mapping[Any, np.ndarray],
+    *,
+    constant_is_feasible: bool = True,
+    **details: Any,
+) -> Usefulness | None:
+    """Judge the mean over the clients of a loss or an error rate; None with fewer than ``MIN_ROWS`` rows in total.
+
+    The model is useful if the mean paired difference to the constant exceeds its standard error significantly, or if
+    no constant prediction meets the bound.
+
+    ``model`` has, by client, the loss of each row or whether it is an error, and ``constant`` the same of the best
+    constant prediction. ``details`` are further fields of ``Usefulness``.
+    """
+    clients = [client for client, rows in model.items() if len(rows)]
+    if sum(len(model[client]) for client in clients) < MIN_ROWS:
+        return None
+    differences = [np.asarray(constant[client], float) - model[client] for client in clients]
+    means = np.array([rows.mean() for rows in differences])
+    sizes = np.array([len(rows) for rows in differences])
+    # The variance is pooled: a client with few rows has no reliable one of its own.
+    degrees = int(sizes.sum()) - len(sizes)
+    within = sum(float(np.square(rows - rows.mean()).sum()) for rows in differences) / max(1, degrees)
+    variance = within if degrees >= MIN_ROWS else float(np.concatenate(differences).var(ddof=1))
+    error = math.sqrt(variance * float(np.sum(1 / sizes))) / len(sizes)
+    lower = float(means.mean()) - QUANTILE * error
+    values = {client: float(np.mean(model[client])) for client in clients}
+    worst = max(values, key=values.__getitem__)
+    mean_constant = float(np.mean([np.mean(constant[client]) for client in clients]))
+    is_count = metric.endswith("_rate")
+    return Usefulness(
+        is_useful=lower > 0 or not constant_is_feasible,
+        metric=metric,
+        worst=values[worst],
+        mean=float(np.mean(list(values.values()))),
+        constant=mean_constant,
+        upper=mean_constant - lower,
+        confidence=CONFIDENCE,
+        worst_client=str(worst),
+        errors=int(np.sum(model[worst])) if is_count else 0,
+        rows=len(model[worst]),
+        constant_is_feasible=constant_is_feasible,
+        **details,
+    )
+
+
 def judge_usefulness(
     task: TaskSection, label: Label, result: Result, data: ClientData, name: str = "label"
 ) -> Usefulness | None:
@@ -265,14 +374,7 @@ def judge_usefulness(
 
     Bounds on misses and on false alarms are judged by the other rate at the worst client, where the constant has 100%;
     bounds on errors by the error rate, compared with the most frequent class; all others by the loss, compared with the
-    baseline of a constant prediction.
-
-    Args:
-        task: The kind of constraint, its bound and the loss.
-        label: The fitted label.
-        result: The result, with its baselines.
-        data: The rows.
-        name: Name of the label's column, for the description. Default: "label".
+    baseline of a constant prediction. ``name`` is that of the label's column.
     """
     cost, baseline = KINDS[task.kind].description.cost, find_baseline(CONSTANT, result.baselines)
     params = None if baseline is None else baseline.params

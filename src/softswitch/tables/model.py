@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from softswitch.problem.choices import BINARY
 from softswitch.problem.networks import Network, apply_network
 from softswitch.results.folder import ENCODING, PARAMS, Run, open_run
 from softswitch.support.arrays import unflatten_by_path
-from softswitch.support.files import read_json, wrap_read_errors, write_json
+from softswitch.support.files import read_json, wrap_read_errors
 from softswitch.tables.features import Encoding, to_categories
 from softswitch.tables.labels import BinaryLabel, Label, MulticlassLabel, NumberLabel
 from softswitch.tables.scores import SCORE_FILE, Score
@@ -63,24 +63,9 @@ class Model:
     allow_uncertified: bool = False
 
     @property
-    def label(self) -> str:
-        """Name of the column that the model predicts."""
-        return self.file.label
-
-    @property
-    def label_values(self) -> Label:
-        """The fitted label: its classes, or mean and scale of a number."""
-        return self.file.label_values
-
-    @property
-    def encoding(self) -> Encoding:
-        """Encoding of the columns as features."""
-        return self.file.encoding
-
-    @property
     def threshold(self) -> float | None:
         """Probability above which a row is predicted positive, at clients that share it; None without two classes."""
-        if self.label_values.type != BINARY:
+        if self.file.label_values.type != BINARY:
             return None
         return 1 / (1 + math.exp(-(self.file.threshold or 0.0)))
 
@@ -93,57 +78,46 @@ class Model:
     @property
     def classes(self) -> tuple[Any, ...]:
         """The classes of the label; of two, the second is positive. Empty for a number."""
-        return tuple(self.label_values.classes)
+        return tuple(self.file.label_values.classes)
 
     def probability(self, table: pd.DataFrame) -> np.ndarray:
         """Return the probability of the positive class, shape (rows,); with more than two classes, rows × classes."""
-        columns = list(self.label_values.probabilities(self._scores(table)).values())
+        columns = list(self.file.label_values.probabilities(self._scores(table)).values())
         if not columns:
-            raise ValueError(f"{self.label!r} is a number, which has no probability; use predict")
+            raise ValueError(f"{self.file.label!r} is a number, which has no probability; use predict")
         return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
     def predict(self, table: pd.DataFrame) -> np.ndarray:
         """Return the predicted class or number of each row of a table."""
-        return self.label_values.decode(self._outputs(table))
+        return self.file.label_values.decode(self._outputs(table))
 
     def columns(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """Return the predictions and probabilities by column name, such as "LABEL_predicted"."""
-        values, probabilities = self._outputs(table), self.label_values.probabilities(self._scores(table))
-        columns = {f"{self.label}_{suffix}": column for suffix, column in probabilities.items()}
-        return columns | {f"{self.label}_predicted": self.label_values.decode(values)}
+        name, label = self.file.label, self.file.label_values
+        values, probabilities = self._outputs(table), label.probabilities(self._scores(table))
+        columns = {f"{name}_{suffix}": column for suffix, column in probabilities.items()}
+        return columns | {f"{name}_predicted": label.decode(values)}
 
     def _outputs(self, table: pd.DataFrame) -> jax.Array:
         if not self.is_usable and not self.allow_uncertified:
             message = f"{self.run.folder} has no certified model. {self.run.about['certification']['message']}"
             hint = "softswitch predict --uncertified, or load(folder, allow_uncertified=True)"
             raise ValueError(f"{message} To predict anyway, use {hint}")
-        features = self.encoding.encode(table)
+        features = self.file.encoding.encode(table)
         if self.score is not None:
-            owner = self._owners(table) if self.file.clients else ()
-            features = add_indicators(self.score.outputs(features), owner, self.file.clients)
+            client = self.file.client  # rows of a table without this column share the threshold
+            owner = to_categories(table[client]) if client in table.columns else [""] * len(table)
+            features = add_indicators(self.score.outputs(features), list(owner), self.file.clients)
         return apply_network(self.params, jnp.asarray(features))
-
-    def _owners(self, table: pd.DataFrame) -> list[str]:
-        """Return the client of each row; without a column of clients, one that shares the threshold."""
-        if self.file.client not in table.columns:
-            return [""] * len(table)
-        return list(to_categories(table[self.file.client]))
 
     def _scores(self, table: pd.DataFrame) -> Any:
         """Return log odds, before thresholds are subtracted, log probabilities or predictions: rows × outputs."""
-        if self.score is None or self.label_values.type != BINARY:
+        if self.score is None or self.file.label_values.type != BINARY:
             return self._outputs(table)
         shared = replace(
             self, file=replace(self.file, clients=()), params=[{**self.params[0], "w": self.params[0]["w"][:1]}]
         )
         return shared._outputs(table) + (self.file.threshold or 0.0)
-
-
-def write_model(folder: Path, file: ModelFile, score: Score | None = None) -> None:
-    """Write how a model reads a table to a run folder, encoding.json, and the model's score if it has one."""
-    if score is not None:
-        score.save(folder)
-    write_json(folder / ENCODING, asdict(replace(file, has_score=score is not None)))
 
 
 def load(folder: str | Path, *, allow_uncertified: bool = False) -> Model:

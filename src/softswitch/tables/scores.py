@@ -165,9 +165,7 @@ def cross_validate(
         model = Score.fit(estimators, x[learn], y[learn], weights[learn], label_type, classes)
         outputs[test] = model.outputs(x[test])
 
-    with ThreadPoolExecutor(
-        os.cpu_count()
-    ) as pool:  # each fit uses one thread, so that they do not wait for each other
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each fit uses one thread: they do not wait for each other
         list(pool.map(predict_fold, np.unique(fold)))
     return outputs
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -52,17 +53,11 @@ EVIDENCE = 0.001  # joint p-value with which training rows show that clients wit
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdPath(Method):
-    """Method of a result whose model is a scikit-learn score with a threshold: it runs no rounds.
-
-    Attributes:
-        tolerance: ε >= 0, the bound on every client's rate.
-        score: Name of the score.
-        thresholds: Whether clients have a "shared" threshold or one each, "per-client".
-    """
+    """Method of a result whose model is a scikit-learn score with a threshold: it runs no rounds."""
 
     step_size: float = field(default=1.0, init=False, repr=False)  # no step is taken
-    score: str = "auto"
-    thresholds: str = "shared"
+    score: str = "auto"  # name of the score
+    thresholds: str = "shared"  # whether clients have a "shared" threshold or one each, "per-client"
 
     def decide(self, state: Any, reports: Any) -> Any:
         """Raise TypeError: there are no rounds."""
@@ -95,15 +90,9 @@ class Task:
     allowed: np.ndarray  # largest rate at each client with which it can be certified; NaN if its rows are too few
     clients: int  # number of clients with a threshold of their own: all or 0
 
-    @property
-    def count(self) -> int:
-        """Number of clients."""
-        return len(self.allowed)
-
-    def count_errors(self, is_error: np.ndarray, applies: np.ndarray | None = None) -> np.ndarray:
-        """Return each client's number of errors among the rows that the mask ``applies`` selects."""
-        chosen = is_error if applies is None else is_error & applies
-        return np.bincount(self.rows.owner[chosen], minlength=self.count)
+    def count(self, chosen: np.ndarray) -> np.ndarray:
+        """Return each client's number of rows that a mask selects."""
+        return np.bincount(self.rows.owner[chosen], minlength=len(self.allowed))
 
 
 class Shifts(NamedTuple):
@@ -130,7 +119,8 @@ def _shrunk(errors: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def _margin_path(task: Task, margin: np.ndarray, applies: np.ndarray, sign: float, farthest: float) -> Shifts:
     """Return shifts by −``sign``·t for ascending t; a row of ``applies`` is an error if its margin is at most t."""
     owner, margins = task.rows.owner[applies], margin[applies]
-    by_client = [np.sort(margins[owner == i]) for i in range(task.count)]
+    count = len(task.allowed)
+    by_client = [np.sort(margins[owner == i]) for i in range(count)]
     sizes = np.array(list(map(len, by_client)))
     low, share = margins.min(), np.linspace(0, 1, PATH_LENGTH)
     grid = [low - (low - farthest) * np.geomspace(1e-3, 1, PATH_LENGTH), np.quantile(margins, share)]
@@ -151,7 +141,7 @@ def _margin_path(task: Task, margin: np.ndarray, applies: np.ndarray, sign: floa
         points = np.maximum.accumulate(points)
     else:
         shared = np.unique(np.concatenate([[farthest], *grid]))
-        points = np.repeat(shared[:, None], task.count, axis=1)
+        points = np.repeat(shared[:, None], count, axis=1)
     errors = np.array([np.searchsorted(one, points[:, i], side="right") for i, one in enumerate(by_client)]).T
     too_few = np.isnan(task.allowed)
     evidence = EVIDENCE / max(1, int(too_few.sum()))
@@ -164,18 +154,7 @@ def _margin_path(task: Task, margin: np.ndarray, applies: np.ndarray, sign: floa
     return Shifts(biases, own, min(preferred, last - 1), min(feasible, last - 1), True)
 
 
-def _miss_path(task: Task) -> Shifts:
-    """Return ascending thresholds of the log odds: errors are positive rows at or below the threshold."""
-    return _margin_path(task, task.outputs[:, 0], task.rows.y == 1, 1.0, -FARTHEST)
-
-
-def _false_alarm_path(task: Task) -> Shifts:
-    """Return descending thresholds of the log odds: errors are negative rows above the threshold."""
-    return _margin_path(task, -task.outputs[:, 0], task.rows.y != 1, -1.0, -FARTHEST)
-
-
 def _coverage_path(task: Task) -> Shifts:
-    """Return descending offsets of the prediction: errors are rows whose label is above it."""
     margin = task.outputs[:, 0] - task.rows.y
     return _margin_path(task, margin, np.ones(len(margin), bool), 1.0, 2 * float(margin.min()) - float(margin.max()))
 
@@ -193,26 +172,21 @@ def _decide(outputs: np.ndarray) -> np.ndarray:
 
 
 def _error_path(task: Task) -> Shifts:
-    """Return the one shift whose error rate is the farthest within what certification allows, at the worst client."""
     biases = _candidates(task)
-    wrong = np.array([task.count_errors(_decide(task.outputs + bias) != task.rows.y) for bias in biases])
-    sizes = np.bincount(task.rows.owner, minlength=task.count)
+    wrong = np.array([task.count(_decide(task.outputs + bias) != task.rows.y) for bias in biases])
     allowed = np.where(np.isnan(task.allowed), task.bound, task.allowed)
-    best = int(np.argmin((_shrunk(wrong, sizes) - allowed).max(axis=1)))
+    best = int(np.argmin((_shrunk(wrong, task.count(task.rows.y == task.rows.y)) - allowed).max(axis=1)))
     return Shifts(biases[best : best + 1], None, 0, 0, True)
 
 
 def _class_miss_path(task: Task) -> Shifts:
-    """Return shifts from the one with the smallest rate of misses of any class at any client to more accurate ones."""
-    biases, labels = _candidates(task), np.unique(task.rows.y)
-    decisions = [_decide(task.outputs + bias) for bias in biases]
-    missed = np.array(
-        [[task.count_errors(one != task.rows.y, task.rows.y == label) for label in labels] for one in decisions]
-    )
-    sizes = np.array([np.bincount(task.rows.owner[task.rows.y == label], minlength=task.count) for label in labels])
-    worst = np.array([_shrunk(missed[:, k], sizes[k]) for k in range(len(labels))]).max(axis=(0, 2))
+    biases, y = _candidates(task), task.rows.y
+    decisions, classes = [_decide(task.outputs + bias) for bias in biases], np.unique(y)
+    missed = np.array([[task.count((one != y) & (y == label)) for label in classes] for one in decisions])
+    sizes = np.array([task.count(y == label) for label in classes])
+    worst = np.array([_shrunk(missed[:, k], sizes[k]) for k in range(len(classes))]).max(axis=(0, 2))
     strict: Any = (missed <= task.bound * sizes).all(axis=(1, 2))
-    errors, safest = np.array([(one != task.rows.y).mean() for one in decisions]), int(np.argmin(worst))
+    errors, safest = np.array([(one != y).mean() for one in decisions]), int(np.argmin(worst))
     towards = np.sign(np.argmin(errors) - safest) or 1
     path = list(range(safest, len(biases) if towards > 0 else -1, towards))
     path = [i for n, i in enumerate(path) if n == 0 or errors[i] < errors[path[:n]].min()]
@@ -221,10 +195,15 @@ def _class_miss_path(task: Task) -> Shifts:
 
 
 PATHS: dict[str, Callable[[Task], Shifts]] = {
-    "miss": _miss_path,
-    "false-alarm": _false_alarm_path,
+    # Ascending thresholds of the log odds: errors are positive rows at or below the threshold.
+    "miss": lambda task: _margin_path(task, task.outputs[:, 0], task.rows.y == 1, 1.0, -FARTHEST),
+    # Descending thresholds of the log odds: errors are negative rows above the threshold.
+    "false-alarm": lambda task: _margin_path(task, -task.outputs[:, 0], task.rows.y != 1, -1.0, -FARTHEST),
+    # Descending offsets of the prediction: errors are rows whose label is above it.
     "coverage": _coverage_path,
+    # The one shift whose error rate is the farthest within what certification allows, at the worst client.
     "error": _error_path,
+    # From the shift with the smallest rate of misses of any class at any client to more accurate ones.
     "class-miss": _class_miss_path,
 }
 
@@ -300,9 +279,13 @@ class FittedScore:
             threshold = float(-shifts.biases[answer, 0])
             text = f"score with the threshold {expit(threshold):.3g} of the probability"
         method = ThresholdPath(tolerance=bound, score=self.name, thresholds=thresholds)
-        result = _build_result(problem, learned, method, models[answer], text, self.seed)
-        plain = self._network(Shifts(np.zeros((1, count)), None, 0, 0, True), 0, len(clients))
-        result = _add_baselines(result, problem, learned, plain, partial(self.label.constant, problem.start))
+        unshifted = self._network(Shifts(np.zeros((1, count)), None, 0, 0, True), 0, len(clients))
+        evaluate, constants = make_evaluator(problem, learned), partial(self.label.constant, problem.start)
+        odds, values = best_constant(evaluate, constants, method)
+        constant = Baseline.of(CONSTANT, values, method, constants(odds))
+        plain = Baseline.of(UNCONSTRAINED_WORST, evaluate(unshifted), method, unshifted)
+        result = _build_result(evaluate(models[answer]), learned, method, models[answer], text, self.seed)
+        result = replace(result, baselines=(constant, plain))
         if held_out is not None and not select:
             certificate = certify(result, problem, held_out, confidence)
         parts: dict[str, Any] = {"problem": problem, "learning": learned, "calibration": held_out}
@@ -351,17 +334,10 @@ def train_score(
 ) -> ScoredModel:
     """Fit a score on the training rows, and certify a shift of it on the calibration rows.
 
-    Args:
-        kind: Kind of constraint with a ``path``.
-        label: The fitted label.
-        learning: Training rows: features ``x`` and label ``y``.
-        calibration: Certification rows. Default: none, and the shift is chosen by cross-validation.
-        bound: Bound on every client's rate.
-        score: As for ``make_estimators``. Default: "auto".
-        seed: Seed of the cross-validation. Default: 0.
-        options: ``thresholds``, "shared" (the default) or, for misses and false alarms, "per-client"; ``confidence`` of
-            the certificate (default: 0.95); ``select``, whether to choose the shift on the calibration rows (default:
-            True) rather than by cross-validation; and ``loss`` and ``quantile`` as for ``build_problem``.
+    ``score`` is as for ``make_estimators``. Without ``calibration`` the shift is chosen by cross-validation.
+    ``options`` are ``thresholds``, "shared" (the default) or, for misses and false alarms, "per-client"; ``confidence``
+    of the certificate (default: 0.95); ``select``, whether to choose the shift on the calibration rows (default: True)
+    rather than by cross-validation; and ``loss`` and ``quantile`` as for ``build_problem``.
     """
     began = time.perf_counter()
     fitted = fit_score(kind, label, learning, bound=bound, score=score, seed=seed)
@@ -397,10 +373,9 @@ def _allowed_rates(names: Sequence[Any], limits: Certifiability | None, bound: f
 
 
 def _build_result(
-    problem: Problem, clients: ClientData, method: Method, params: Network, selected: str, seed: int
+    evaluation: Evaluation, clients: ClientData, method: Method, params: Network, selected: str, seed: int
 ) -> Result:
     """Return a result of one round: the values of a model at all clients."""
-    evaluation: Evaluation = make_evaluator(problem, clients)(params)
     objective, constraint = evaluation.objective, evaluation.constraint
     means = [float(one[~np.isneginf(one)].mean()) for one in (objective, constraint)]
     fields: dict[str, Any] = {
@@ -422,7 +397,7 @@ def _build_result(
         selected=selected,
         status=status,
         diagnostics=(),
-        history=History.from_records(_Cost(), [record], 1),
+        history=History.from_records(SimpleNamespace(cost=lambda rows: (rows, 0)), [record], 1),  # no gradients
         client_objective=objective,
         client_constraint=constraint,
         pooled_constraint=evaluation.pooled,
@@ -432,22 +407,3 @@ def _build_result(
         seconds=0.0,
         state=first_state(params, method, (), len(clients), constraint.shape[1]),
     )
-
-
-class _Cost:
-    """The evaluations of a result without rounds."""
-
-    def cost(self, rows: Any) -> tuple[Any, Any]:
-        """Return the number of rows for values, and none for gradients."""
-        return rows, 0
-
-
-def _add_baselines(
-    result: Result, problem: Problem, clients: ClientData, plain: Network, constants: Callable[[float], Network]
-) -> Result:
-    """Return the result with the best constant prediction and the unshifted score as baselines."""
-    evaluate = make_evaluator(problem, clients)
-    odds, values = best_constant(evaluate, constants, result.method)
-    constant = Baseline.of(CONSTANT, values, result.method, constants(odds))
-    unshifted = Baseline.of(UNCONSTRAINED_WORST, evaluate(plain), result.method, plain)
-    return replace(result, baselines=(constant, unshifted))

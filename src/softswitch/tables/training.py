@@ -27,9 +27,9 @@ from softswitch.oracles.options import Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results import folder as run_folder
 from softswitch.results.callbacks import Callback
-from softswitch.results.certificate import Certificate, Verdict, describe_certification, judge_certificate
+from softswitch.results.certificate import Certificate, describe_certification, judge_certificate
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, find_runs, open_run, write_result
+from softswitch.results.folder import ABOUT, CHECKPOINTS, CONFIG, ENCODING, find_runs, open_run, write_result
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
@@ -37,7 +37,7 @@ from softswitch.support.files import write_atomically, write_json
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.labels import Label
 from softswitch.tables.metrics import assess_model, group_metrics
-from softswitch.tables.model import ModelFile, write_model
+from softswitch.tables.model import ModelFile
 from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha, uses_score
 from softswitch.tables.preparation import prepare_table as prepare_table
 from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
@@ -195,21 +195,22 @@ def _run(
     folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
     privacy, saved, scored = training_privacy(config), folder / CHECKPOINTS, None
-    about = about | describe_task(config, table.label)
+    about, is_useful = about | describe_task(config, table.label), None
     columns: dict[str, list[float]] = {}
     if privacy is not None:
         trained = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
     elif uses_score(config):
-        trained = scored = _fit_score(config, table)
+        given: dict[str, Any] = {"bound": config.task.bound, "score": config.model.score, "seed": config.run.seed}
+        given |= shift_options(config) | {"select": config.run.aim == CERTIFIED}
+        trained = scored = train_score(config.task.kind, table.label, table.learning, table.held_out, **given)
         table = with_score(table, scored)
     else:
         trained = _solve(saved, config, table, method, **logging)
     result, certificate = trained.result, trained.certificate
     if privacy is None:
-        is_useful = None
         if result.status.code is not StatusCode.DIVERGED:
             threshold = None if scored is None else scored.threshold
-            assessed = assess_model(config, table, result, certificate, threshold=threshold)
+            assessed = assess_model(config, table, result, certificate, threshold)
             result, columns, is_useful = assessed.result, assessed.columns, assessed.is_useful
             about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
@@ -226,12 +227,13 @@ def _run(
 
 
 def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: ScoredModel | None) -> None:
-    """Write to a run folder how its model reads a table, and the score if the model has one."""
+    """Write to a run folder how its model reads a table, encoding.json, and the score if the model has one."""
     file = ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding)
     if scored is not None:
-        clients = tuple(map(str, scored.clients))
-        file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold)
-    write_model(folder, file, None if scored is None else scored.score)
+        scored.score.save(folder)
+        shared: dict[str, Any] = {"threshold": scored.threshold, "has_score": True}
+        file = replace(file, client=config.data.client, clients=tuple(map(str, scored.clients)), **shared)
+    write_json(folder / ENCODING, asdict(file))
 
 
 def _describe_certification(
@@ -240,34 +242,19 @@ def _describe_certification(
     """Return the entry of run.json on certification; ``is_useful`` is whether the model beats a constant."""
     certificate, write = trained.certificate, KINDS[config.task.kind].description.write
     judged = judge_certificate(certificate, is_useful=is_useful)
-    clients = () if certificate is None else certificate.clients
     return {
         "outcome": str(judged),
         "certified": judged.is_certified,
         "message": describe_certification(certificate, is_useful=is_useful, write=write),
-        "certified_clients": sum(client.verdict is Verdict.MEETS for client in clients),
-        "clients": len(clients),
         "earlier_certificates": count_earlier_certificates(folder, config, about),
         **({"models": trained.models, "model": trained.description} if trained.models else {}),
     }
 
 
-def _fit_score(config: Config, table: PreparedTable) -> ScoredModel:
-    """Fit a score on the training and validation rows, and certify a threshold on the held-out rows."""
-    return train_score(
-        config.task.kind,
-        table.label,
-        table.learning,
-        table.held_out,
-        bound=config.task.bound,
-        score=config.model.score,
-        thresholds=config.model.thresholds,
-        confidence=config.run.confidence,
-        seed=config.run.seed,
-        select=config.run.aim == CERTIFIED,
-        loss=replace_auto(config.task.loss),
-        quantile=replace_auto(config.task.quantile),
-    )
+def shift_options(config: Config) -> dict[str, Any]:
+    """Return the keyword arguments of ``FittedScore.choose_shift`` from the settings."""
+    loss = {name: replace_auto(getattr(config.task, name)) for name in ("loss", "quantile")}
+    return {"thresholds": config.model.thresholds, "confidence": config.run.confidence, **loss}
 
 
 def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from softswitch.support.startup import lazy_attributes
 
 if TYPE_CHECKING:
-    from softswitch.theory.theorems import GAPS as GAPS
     from softswitch.theory.theorems import AlphaWindow as AlphaWindow
     from softswitch.theory.theorems import Bound as Bound
     from softswitch.theory.theorems import Constants as Constants
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from softswitch.theory.theorems import bound as bound
     from softswitch.theory.theorems import constraint_bound as constraint_bound
     from softswitch.theory.theorems import effective_variance as effective_variance
-    from softswitch.theory.theorems import gap_quantile as gap_quantile
     from softswitch.theory.theorems import general_threshold as general_threshold
     from softswitch.theory.theorems import heterogeneity as heterogeneity
     from softswitch.theory.theorems import limit_cycle as limit_cycle

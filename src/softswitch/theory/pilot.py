@@ -15,7 +15,7 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, make_batching
 from softswitch.oracles.evaluation import Losses
 from softswitch.oracles.out_of_core import evaluate
-from softswitch.problem.domains import Ball, Box, Domain
+from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
@@ -25,14 +25,7 @@ MAX_CLIENTS = 50  # maximum number of clients, drawn at random, at which noise a
 
 
 def estimate_constants(
-    problem: Problem,
-    clients: ClientData,
-    domain: Domain | None = None,
-    *,
-    points: int = 16,
-    pilots: int = 64,
-    batch_size: int = 32,
-    seed: int = 0,
+    problem: Problem, clients: ClientData, *, points: int = 16, pilots: int = 64, batch_size: int = 32, seed: int = 0
 ) -> Constants:
     """Estimate the constants D, L, σ_g, σ_ζ and σ as the largest over points of Θ, clients and functions.
 
@@ -44,16 +37,16 @@ def estimate_constants(
     less than single rows of a skewed distribution. The theorems hold for the true constants.
 
     Args:
-        problem: Objective, constraint and start. It must not have a ``constraint_surrogate``.
+        problem: Objective, constraint, start and domain Θ, a ``Ball`` or ``Box``. It must not have a
+            ``constraint_surrogate``.
         clients: The clients' rows.
-        domain: Θ, a ``Ball`` or ``Box``. Default: the problem's.
         points: Number of points of Θ besides the start, at least 1. Default: 16.
         pilots: Number of batches per point and client, at least 2. Default: 64.
         batch_size: Number of rows of a pilot batch. Default: 32.
         seed: Random seed of points and batches. Default: 0.
     """
     checks.check_instance("clients", clients, ClientData)
-    theta = problem.domain if domain is None else domain
+    theta = problem.domain
     if not isinstance(theta, Ball | Box):
         raise ValueError(f"domain must be a Ball or a Box, because the theorems need a bounded Θ, but is {theta!r}")
     points = checks.check_integer("points", points, minimum=1)

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
+from scipy.stats.distributions import rv_frozen
 
 from softswitch.support import checks
 
-GAPS = {
-    "uniform": stats.uniform,
-    "half-normal": stats.halfnorm,
-    "exponential": stats.expon,
-    "half-cauchy": stats.halfcauchy,
-    "chi-square": stats.chi2,
-    "beta": stats.beta,
-}
-"""SciPy distributions of Z by name, which may dominate the gap. Chi-square has one shape parameter, beta two."""
+UNIFORM = stats.uniform()  # distribution of Z in Theorem 3
 
 
 @dataclass(frozen=True)
@@ -285,31 +277,7 @@ def general_threshold(error: float, threshold: float, switch_share: float) -> tu
     return constraint - (threshold - error / 2) / kappa, constraint
 
 
-def check_gap_shape(gap: str, shape: Any) -> tuple[float, ...]:
-    """Return the shape parameters of ``GAPS[gap]`` as floats; raise ValueError if they are not valid."""
-    needed = GAPS[checks.check_choice("gap", gap, tuple(GAPS))].numargs
-    try:
-        numbers = tuple(float(number) for number in shape)
-    except (TypeError, ValueError):
-        numbers = (math.nan,)
-    if len(numbers) != needed or not all(0 < number < math.inf for number in numbers):
-        raise ValueError(f"shape must have {needed} positive numbers for gap={gap!r}, but is {shape!r}")
-    return numbers
-
-
-def gap_quantile(level: float, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
-    """Return the quantile Q_Z(ρ) = inf{z: P(Z < z) > ρ} of the named distribution.
-
-    Args:
-        level: ρ, from 0 to 1.
-        gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, otherwise ().
-    """
-    shape = check_gap_shape(gap, shape)
-    return float(GAPS[gap].ppf(checks.check_real("level", level, minimum=0, maximum=1), *shape))
-
-
-def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, ...] = ()) -> float:
+def heterogeneity(values: ArrayLike, gap: rv_frozen = UNIFORM) -> float:
     """Return the scale of the clients' gaps: the smallest σ with (1/n)#{i: max x − x_i >= t} <= P(σZ >= t) for all t.
 
     In order statistics x_(1) <= … <= x_(n):  σ = max over i < n of (x_(n) − x_(i))/Q_Z(1 − i/n), which is
@@ -318,36 +286,30 @@ def heterogeneity(values: ArrayLike, gap: str = "uniform", shape: tuple[float, .
 
     Args:
         values: x, one finite value per client.
-        gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, otherwise ().
+        gap: Distribution of Z >= 0, such as ``scipy.stats.halfnorm()``. Default: uniform on [0, 1].
     """
-    shape = check_gap_shape(gap, shape)
     ordered = np.sort(np.asarray(values, dtype=float).ravel())
     n = len(ordered)
     if n == 0 or not np.isfinite(ordered).all():
         raise ValueError(f"values must be one or more finite numbers, but is {values!r}")
-    levels = 1 - np.arange(1, n) / n
-    quantiles = levels if gap == "uniform" else GAPS[gap].ppf(levels, *shape)
+    quantiles = gap.ppf(1 - np.arange(1, n) / n)
     return float(((ordered[-1] - ordered[:-1]) / quantiles).max(initial=0.0))
 
 
-def sampling_error(
-    heterogeneity: float, setting: Setting, gap: str = "uniform", shape: tuple[float, ...] = ()
-) -> float:
+def sampling_error(heterogeneity: float, setting: Setting, gap: rv_frozen = UNIFORM) -> float:
     """Return the sampling error if client gaps are dominated by σZ: σ·Q_Z(min{1 − r, ln(K/δ)/(n|ln(1−r)|)}).
 
     Args:
         heterogeneity: Scale σ >= 0 of the clients' gaps to the worst client, in units of f and g.
         setting: Settings of the run; n, m, K and δ are used.
-        gap: Name of the distribution of Z, a key of ``GAPS``. Default: "uniform".
-        shape: Shape parameters of Z: (k,) for chi-square, (a, b) for beta, otherwise ().
+        gap: Distribution of Z >= 0, such as ``scipy.stats.halfnorm()``. Default: uniform on [0, 1].
     """
-    scale, shape = checks.check_real("heterogeneity", heterogeneity, minimum=0), check_gap_shape(gap, shape)
+    scale = checks.check_real("heterogeneity", heterogeneity, minimum=0)
     r = setting.participants / setting.clients
     if r == 1:
         return 0.0
     level = math.log(setting.rounds / setting.delta) / (setting.clients * abs(math.log1p(-r)))
-    return scale * gap_quantile(min(1 - r, level), gap, shape)
+    return scale * float(gap.ppf(min(1 - r, level)))
 
 
 def tail_bound(clients: int, participants: int, below: float) -> float:

@@ -1,10 +1,10 @@
-"""The report's verdict on each client and on the run, its table of clients, and natural frequencies."""
+"""The report's verdict on each client and on the run, and its tables of clients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,6 @@ HEADLINES = {  # by outcome: level, a CSS class, and headline
     Outcome.VIOLATES: ("bad", "Not certified: likely violates the bound"),
     Outcome.INCOMPLETE: ("unsure", "Stopped early"),
 }
-MIN_ROWS = 10  # the worst client is chosen among those with at least this many rows, if there are any
-TOTAL = 1000  # number of rows that the frequencies refer to
-MAX_NAMES = 3  # a summary names at most this many clients
 Write = Callable[[float | None], str]  # formats a number; None or NaN is a missing value
 METRICS: dict[str, tuple[str, Write]] = {  # a client's metric on held-out rows -> its heading and number format
     "miss_rate": ("miss rate", format_percent),
@@ -73,7 +70,6 @@ class RunVerdict(NamedTuple):
 
     level: str  # "good", "unsure" or "bad", a CSS class
     headline: str
-    counts: str  # numbers of clients by verdict, such as "3 of 4 meet, 1 undecided"; empty if the run diverged
     new_data: str  # what holds on new data, or why the model is not certified
     details: str  # what holds on the training rows
 
@@ -111,77 +107,32 @@ def sort_worst_first(clients: list[ClientResult]) -> list[int]:
     return sorted(range(len(clients)), key=keys.__getitem__)
 
 
-def judge_run(run: Run, clients: list[ClientResult]) -> RunVerdict:
-    """Return the verdict on a run from its status, its outcome of certification and the outcomes of its clients."""
-    about, outcome = run.about, read_outcome(run, clients)
+def judge_run(run: Run) -> RunVerdict:
+    """Return the verdict on a run from its status and the outcome of certification, in run.json or the certificate."""
+    about, certification = run.about, run.about.get("certification") or run.certificate
     code, violating = about["status"]["code"], about["violating"]
     message = f"{about['status']['message'].capitalize()}."
     if code == "diverged":
-        return RunVerdict("bad", "The run diverged", "", "", message)
-    counts = _count_verdicts(clients)
+        return RunVerdict("bad", "The run diverged", "", message)
     above = f"{len(violating):,} of {about['clients']:,} {'is' if len(violating) == 1 else 'are'} above the bound"
-    training = f"{above}: {join_first(violating, MAX_NAMES)}" if violating else f"all {about['clients']:,} meet"
+    training = f"{above}: {join_first(violating, 3)}" if violating else f"all {about['clients']:,} meet"
     stopped = f"The run was stopped after {about['rounds']:,} rounds. " if code == "stopped" else ""
     training = f"{stopped}On their training rows {training}."
+    outcome = None if certification is None else Outcome(certification["outcome"])
+    if stopped and outcome is not None and about.get("certification") is None:
+        outcome = Outcome.INCOMPLETE
     if code == "no-feasible-round" and not (outcome is not None and outcome.is_certified):
-        return RunVerdict("bad", "No round was feasible", counts, "", f"{message} {training}")
-    if outcome is None:
+        return RunVerdict("bad", "No round was feasible", "", f"{message} {training}")
+    if certification is None or outcome is None:
         headline = "Violated on training rows" if violating else "Not certified"
-        new_data = "There is no certificate for new data."
-        return RunVerdict("bad" if violating else "unsure", headline, counts, new_data, training)
+        return RunVerdict("bad" if violating else "unsure", headline, "There is no certificate for new data.", training)
     level, headline = HEADLINES[outcome]
     if outcome is Outcome.CERTIFIED:
         headline += " and useful" * bool((about.get("usefulness") or {}).get("is_useful"))
         headline = "Certified, but violated on training rows" if violating else headline
     if outcome.is_certified and run.certificate is not None and run.certificate["approximate"]:
         headline += ", approximately"
-    new_data = _describe_new_data(run, clients, outcome)
-    return RunVerdict("bad" if violating else level, headline, counts, new_data, training)
-
-
-def read_outcome(run: Run, clients: list[ClientResult]) -> Outcome | None:
-    """Return the outcome of certification in run.json or, without one, that of the certificate; None if neither."""
-    certification, verdicts = run.about.get("certification") or {}, {client.verdict for client in clients}
-    if "outcome" in certification:
-        return Outcome(certification["outcome"])
-    if run.certificate is None:
-        return None
-    if Verdict.VIOLATES in verdicts:
-        return Outcome.VIOLATES
-    if Verdict.UNDECIDED in verdicts or Verdict.MEETS not in verdicts or not certification.get("certified", True):
-        return Outcome.TOO_FEW_ROWS
-    if run.about["status"]["code"] == "stopped":
-        return Outcome.INCOMPLETE
-    return Outcome.PARTLY if Verdict.TOO_FEW in verdicts else Outcome.CERTIFIED
-
-
-def _describe_new_data(run: Run, clients: list[ClientResult], outcome: Outcome) -> str:
-    """Return a sentence on what holds on new data or, if that is nothing, why the model is not certified."""
-    message = (run.about.get("certification") or {}).get("message", "")
-    if run.certificate is None:
-        return str(message)
-    confidence = f"with {format_percent(run.certificate['confidence'])} confidence"
-    if not outcome.is_certified:
-        return str(message) or f"Based on held-out rows, {confidence}."
-    others = [client.name for client in clients if client.verdict is not Verdict.MEETS]
-    excluded = f", except {join_first(others)}: too few held-out rows" if others else ""
-    return f"On new data, {confidence}: this holds at every {run.client_noun}{excluded}."
-
-
-def _count_verdicts(clients: list[ClientResult]) -> str:
-    """Return a text such as "3 of 4 meet, 1 undecided (other: about 120 more rows)"."""
-    ordered = [clients[i] for i in sort_worst_first(clients)]
-    violating, undecided, too_few, meeting = ([c for c in ordered if c.verdict is verdict] for verdict in CLIENT_MARKS)
-    share = "All" if len(meeting) == len(clients) > 1 else f"{len(meeting):,} of"
-    parts = [f"{share} {len(clients):,} meet"]
-    if violating:
-        names = join_first([client.name for client in violating], MAX_NAMES)
-        parts.append(f"{len(violating):,} violate{'s' * (len(violating) == 1)} ({names})")
-    for listed, verb in ((undecided, "undecided"), (too_few, "with too few rows")):
-        if listed:
-            names = join_first([": ".join(filter(None, (c.name, c.reason))) for c in listed], MAX_NAMES)
-            parts.append(f"{len(listed):,} {verb} ({names})")
-    return ", ".join(parts)
+    return RunVerdict("bad" if violating else level, headline, certification["message"], training)
 
 
 class Cell(NamedTuple):
@@ -237,54 +188,3 @@ def build_calibration(run: Run) -> dict[Cell, list[Cell]]:
     for name, heading in CALIBRATION.items():
         columns[Cell(*heading)] = [Cell(format_number(value, 3)) for value in table.get(name, ())]
     return columns
-
-
-class Frequencies(NamedTuple):
-    """Numbers per 1,000 rows of a client, or on average."""
-
-    where: str  # the client and why it is shown, such as "va: most missed"
-    positives: int
-    missed: int  # positive rows that are classified as negative
-    negatives: int
-    false_alarms: int  # negative rows that are classified as positive
-    basis: str  # numbers of held-out rows; empty for the average
-
-
-def natural_frequencies(run: Run) -> list[Frequencies]:
-    """Return the frequencies at the worst clients and on average over the clients; empty if they are unknown.
-
-    The worst clients are the one that misses the largest share and the one with the largest share of false alarms.
-    """
-    table: Mapping[str, Sequence[Any]] = run.clients
-    needed = ("rows_held_out", "positives_held_out", "held_out_miss_rate", "held_out_false_alarm_rate")
-    if not set(needed) <= set(table):
-        return []
-    rows, positives, missed, alarms = (np.array(table[name], dtype=float) for name in needed)
-    share = np.divide(positives, rows, out=np.full(len(rows), math.nan), where=rows > 0)
-    worst: dict[int, list[str]] = {}
-    for rates, counts, text in ((missed, positives, "most missed"), (alarms, rows - positives, "most false alarms")):
-        known = np.flatnonzero(np.isfinite(rates) & np.isfinite(share)).tolist()
-        enough = [i for i in known if counts[i] >= MIN_ROWS]
-        if known:
-            i = max(enough or known, key=lambda j: (rates[j], counts[j]))
-            worst.setdefault(i, []).append(text)
-    entries = []
-    for i, reasons in worst.items():
-        basis = f"estimated from {positives[i]:,.0f} and {rows[i] - positives[i]:,.0f} held-out rows"
-        where = f"{table['client'][i]}: {' and '.join(reasons)}"
-        entries.append(_count(where, share[i], missed[i], alarms[i], basis))
-    if entries and len(rows) > 1:
-        entries.append(_count(f"Average {run.client_noun}", _mean(share), _mean(missed), _mean(alarms)))
-    return entries
-
-
-def _mean(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else math.nan
-
-
-def _count(where: str, share: float, missed: float, alarms: float, basis: str = "") -> Frequencies:
-    positives = round(TOTAL * share)
-    sides = ((positives, missed), (TOTAL - positives, alarms))
-    errors = [round(number * rate) if math.isfinite(rate) else 0 for number, rate in sides]
-    return Frequencies(where, positives, errors[0], TOTAL - positives, errors[1], basis)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from softswitch.results import folder as run_folder
-from softswitch.results.baseline import CONSTANT, Usefulness
+from softswitch.results.baseline import Usefulness
 from softswitch.results.certificate import Certificate, Verdict
-from softswitch.results.descriptions import ConstraintDescription, read_description
+from softswitch.results.descriptions import read_description
 from softswitch.results.folder import FRONTIER, Run, write_result
 from softswitch.results.report import charts
 from softswitch.results.report.clients import (
     build_calibration,
     build_columns,
     judge_run,
-    natural_frequencies,
     sort_worst_first,
     summarise_clients,
 )
 from softswitch.results.result import Result
-from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
 from softswitch.support.files import MAX_SETTINGS_BYTES, read_text, wrap_read_errors, write_atomically
 from softswitch.support.text import format_duration, format_number, format_percent, join_first, shorten_numbers
@@ -105,22 +102,19 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
     about, config = run.about, run.folder / run_folder.CONFIG
     kind, clients = read_description(about), summarise_clients(run)
     is_regret = about.get("worst_loss") is not None
-    regret = replace(kind, objective=f"regret in {kind.objective}") if is_regret else kind
     columns, bound = build_columns(run, clients, kind), kind.write(about["tolerance"])
     shown = sort_worst_first(clients)[: WORST_CLIENTS if len(clients) > MAX_CLIENTS else None]
-    titles = f"F: {regret.objective}", f"G: {kind.constraint}"
+    titles = f"F: {'regret in ' * is_regret}{kind.objective}", f"G: {kind.constraint}"
     calibration, curves = build_calibration(run), about.get("reliability")
     return {
         "name": run.name,
         "about": about,
         "kind": kind,
-        "objective": regret.objective,
+        "objective": f"regret in {kind.objective}" if is_regret else kind.objective,
         "noun": run.client_noun,
-        "verdict": judge_run(run, clients),
+        "verdict": judge_run(run),
         "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
-        "usefulness": describe_usefulness(run, regret),
-        "frequencies": natural_frequencies(run),
-        "classes": about.get("classes") or {"negative": "the negative class", "positive": "the positive class"},
+        "usefulness": describe_usefulness(run),
         "calibration": list(calibration),
         "calibration_rows": [[column[k] for column in calibration.values()] for k in (shown if calibration else ())],
         "reliability": charts.plot_reliability(curves, f"reliability-{i}") if curves and curves["all"] else "",
@@ -136,28 +130,13 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
     }
 
 
-def describe_usefulness(run: Run, kind: ConstraintDescription) -> str | None:
-    """Return a sentence that compares the model with the best constant prediction; None if it is unknown.
-
-    Without a comparison on held-out rows, it is by F on training rows.
-    """
-    about, noun = run.about, run.client_noun
-    if (compared := about.get("usefulness")) is not None:
-        with wrap_read_errors(run.folder / run_folder.ABOUT):
-            usefulness = Usefulness.from_dict(compared)
-        sentence = usefulness.describe(noun)
-        if not (about.get("certification") or {}).get("certified", True):
-            return sentence
-        return f"{'Useful' if usefulness.is_useful else 'Not useful'}: {sentence[0].lower()}{sentence[1:]}"
-    value, models = about["worst_objective"], about.get("models", ())
-    baseline = next((model for model in models if model["name"] == CONSTANT), {"objective": None})
-    constant = baseline["objective"]
-    if value is None or constant is None:
+def describe_usefulness(run: Run) -> str | None:
+    """Return a sentence that compares the model with the best constant prediction; None if it is unknown."""
+    if (compared := run.about.get("usefulness")) is None:
         return None
-    text = f"the worst {noun}'s {kind.objective} is {format_number(value)}"
-    if not baseline["feasible"]:
-        return f"No constant prediction meets the bound; {text}."
-    is_useful = DiagnosticCode.NO_BETTER_THAN_CONSTANT not in {one["code"] for one in about["diagnostics"]}
-    text += f", compared with {format_number(constant)}"
-    best = "the best constant prediction that meets the bound (training rows)"
-    return f"{'Useful' if is_useful and value < constant else 'Not useful'}: {text} for {best}."
+    with wrap_read_errors(run.folder / run_folder.ABOUT):
+        usefulness = Usefulness.from_dict(compared)
+    sentence = usefulness.describe(run.client_noun)
+    if not (run.about.get("certification") or {}).get("certified", True):
+        return sentence
+    return f"{'Useful' if usefulness.is_useful else 'Not useful'}: {sentence[0].lower()}{sentence[1:]}"
