@@ -197,18 +197,3 @@ def changed_options(given: Any, *allowed: str) -> list[str]:
     """Return the names of the attributes of ``given`` that differ from their defaults, without ``allowed``."""
     changed = [field.name for field in fields(given) if getattr(given, field.name) != field.default]
     return [name for name in changed if name not in allowed]
-
-
-GROUPS: dict[str, type[Any]] = {"sampling": Sampling, "output": Output, "compute": Compute, "logging": Logging}
-ALIASES = {"answer": "iterate"}  # names of options in settings files, and in the groups
-
-
-def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:
-    """Return options of a settings file as arguments of ``solve``; ``automatic``: batch sizes default to "auto"."""
-    grouped: dict[str, Any] = {}
-    options = {ALIASES.get(name, name): value for name, value in options.items()}
-    for group, kind in GROUPS.items():
-        given = {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
-        if given:
-            grouped[group] = kind.automatic(**given) if kind is Sampling and automatic else kind(**given)
-    return grouped | options
