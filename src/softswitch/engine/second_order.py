@@ -143,7 +143,7 @@ def _unsuitable(problem: Problem, clients: Any) -> str | None:
     shapes = _shapes(problem)
     if has_layers(shapes):
         return "the model has layers"
-    if takes_key(problem.objective) or takes_key(getattr(problem.constraint, "statistics", problem.constraint)):
+    if takes_key(problem.objective) or takes_key(problem.constraint):
         return "a function takes a random key"
     size, rows = sum(map(math.prod, shapes)), int(np.sum(getattr(clients, "sizes", 0)))
     if rows * size**2 > MAX_WORK:

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
 from softswitch.problem.fairness import gap_pieces
-from softswitch.problem.parameters import Batch, Params, call_with_key, float_dtype, takes_key
+from softswitch.problem.parameters import Batch, Params, call_with_key, float_dtype
 from softswitch.problem.problem import PooledConstraint, Problem
 
 MARGIN = "client_margin"
@@ -24,15 +24,12 @@ MARGIN = "client_margin"
 class MarginConstraint:
     """The constraints of a client plus its margins. A smooth gap |a − b| becomes two constraints, a − b and b − a."""
 
-    constraint: Callable[..., Any]
-    has_pieces: bool  # whether the constraints are gaps without a surrogate
+    inner_function: Callable[..., Any]  # the constraints
+    has_pieces: bool  # whether they are gaps without a surrogate
 
-    def __call__(self, params: Params, batch: Batch) -> Array:
+    def __call__(self, params: Params, batch: Batch, key: Any = None) -> Array:
         """Return the constraints plus the margins on a batch."""
-        return self._values(params, batch, None)
-
-    def _values(self, params: Params, batch: Batch, key: Any) -> Array:
-        margins, constraint = batch[MARGIN][0], self.constraint
+        margins, constraint = batch[MARGIN][0], self.inner_function
         if not self.has_pieces:
             return jnp.atleast_1d(call_with_key(constraint, params, batch, key)) + margins
         assert isinstance(constraint, PooledConstraint)
@@ -40,25 +37,14 @@ class MarginConstraint:
         return pieces + jnp.tile(margins, 2)
 
 
-@dataclass(frozen=True)
-class RandomMarginConstraint(MarginConstraint):
-    """A ``MarginConstraint`` whose constraint takes a random key."""
-
-    def __call__(self, params: Params, batch: Batch, key: Any = None) -> Array:
-        """Return the constraints plus the margins on a batch."""
-        return self._values(params, batch, key)
-
-
 def with_margins(problem: Problem, clients: ClientData, margins: np.ndarray) -> tuple[Problem, ClientData]:
     """Return the problem and its clients with ``margins`` (clients × constraints) added to the constraints."""
     if MARGIN in clients.rows.columns:
         raise ValueError(f"data must not have a column {MARGIN!r} for certified training; rename it")
-    constraint, has_pieces = problem.constraint, False
-    is_random = takes_key(constraint)
-    if isinstance(constraint, PooledConstraint):
-        is_random, has_pieces = constraint.random, constraint.gaps and problem.constraint_surrogate is None
-    kind = RandomMarginConstraint if is_random else MarginConstraint
+    constraint = problem.constraint
+    has_gaps = isinstance(constraint, PooledConstraint) and constraint.gaps
+    margin_constraint = MarginConstraint(constraint, has_gaps and problem.constraint_surrogate is None)
     column = jnp.asarray(np.repeat(margins, clients.sizes, axis=0), float_dtype(problem.start))
     extended = copy(clients)
     extended.rows = clients.rows._replace(columns={**clients.rows.columns, MARGIN: column})
-    return replace(problem, constraint=kind(constraint, has_pieces), constraint_range=None), extended
+    return replace(problem, constraint=margin_constraint, constraint_range=None), extended

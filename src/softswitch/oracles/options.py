@@ -108,8 +108,7 @@ class Compute:
 
     def __post_init__(self) -> None:
         checks.check_choice("engine", self.engine, ENGINES)
-        if self.client_batch_size is not None:
-            checks.check_integer("client_batch_size", self.client_batch_size, minimum=1)
+        checks.check_given(self, checks.check_integer, "client_batch_size", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +132,7 @@ class Logging:
     record_clients: bool = False
 
     def __post_init__(self) -> None:
-        if self.eval_every is not None:
-            checks.check_integer("eval_every", self.eval_every, minimum=0)
+        checks.check_given(self, checks.check_integer, "eval_every", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +155,7 @@ class Output:
 
     def __post_init__(self) -> None:
         checks.check_choice("iterate", self.iterate, ANSWERS)
-        if self.average_last is not None:
-            checks.check_real("average_last", self.average_last, above=0, maximum=1)
+        checks.check_given(self, checks.check_real, "average_last", above=0, maximum=1)
 
 
 @dataclass(frozen=True, eq=False)

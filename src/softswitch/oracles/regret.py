@@ -16,7 +16,7 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.options import TorchData
-from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype, takes_key
+from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, call_with_key, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 
@@ -25,20 +25,11 @@ from softswitch.support import checks
 class RegretObjective:
     """The objective function f minus the client optimum f*, a column with the same value in all rows of a client."""
 
-    objective: Callable[..., Any]
-
-    def __call__(self, params: Params, batch: Batch) -> Any:
-        """Return f − f* on a batch."""
-        return self.objective(params, batch) - batch[CLIENT_OPTIMUM][0]
-
-
-@dataclass(frozen=True)
-class RandomRegretObjective(RegretObjective):
-    """A ``RegretObjective`` whose objective takes a random key."""
+    inner_function: Callable[..., Any]  # f
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """Return f − f* on a batch."""
-        return self.objective(params, batch, key=key) - batch[CLIENT_OPTIMUM][0]
+        return call_with_key(self.inner_function, params, batch, key) - batch[CLIENT_OPTIMUM][0]
 
 
 def client_optimum_of(problem: Problem, clients: Any) -> np.ndarray | None:
@@ -68,9 +59,8 @@ def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.nda
     """Return the problem with objectives f_i − f_i* (−∞: none) and its clients; unchanged if they are regrets."""
     if isinstance(problem.objective, RegretObjective):
         return RegretTask(problem, clients, client_optimum)
-    kind = RandomRegretObjective if takes_key(problem.objective) else RegretObjective
     # The range of f does not bound f_i − f_i*.
-    shifted = replace(problem, objective=kind(problem.objective), objective_range=None)
+    shifted = replace(problem, objective=RegretObjective(problem.objective), objective_range=None)
     return RegretTask(shifted, _with_client_optimum(clients, client_optimum, problem), client_optimum)
 
 
