@@ -12,7 +12,7 @@ from benchmarks import flat
 from softswitch.certification.client_optimum import client_optimum
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
-from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
+from softswitch.oracles.client_shifts import CLIENT_OPTIMUM, to_regret_task
 from softswitch.results.folder import open_run, write_result
 from softswitch_experiments.methods import QFedAvg
 

@@ -20,8 +20,8 @@ from softswitch.methods.automatic import Automatic, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Evaluation
+from softswitch.oracles.client_shifts import with_margins
 from softswitch.oracles.evaluation import make_evaluator
-from softswitch.oracles.margins import with_margins
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import Move, Params
 from softswitch.problem.problem import Problem
