@@ -276,14 +276,7 @@ def quote_first(names: Sequence[str]) -> str:
 
 
 class RoundExchange:
-    """The messages of one round, with participants by their place in it.
-
-    Attributes:
-        participants: Their indices among all clients.
-        outcomes: Their outcomes so far.
-        epsilon: Their spent privacy budgets, or NaN.
-        replies: All replies, or why there are none, with the client's index.
-    """
+    """The messages of one round, with participants by their place in it."""
 
     def __init__(
         self,
@@ -295,9 +288,10 @@ class RoundExchange:
     ) -> None:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
         self._server, self._held, self._aggregator = server, held, aggregator
-        self.participants, self.replies = participants, list[tuple[int, wire.Reply]]()
+        self.participants = participants  # indices among all clients
+        self.replies = list[tuple[int, wire.Reply]]()  # all replies, or why there are none, with the client's index
         self.outcomes = np.zeros(len(participants), np.int32)
-        self.epsilon = np.full(len(participants), np.nan)
+        self.epsilon = np.full(len(participants), np.nan)  # spent privacy budgets
 
     def collect_reports(self) -> Reports:
         """Return the participants' reports; those without a usable one are masked."""

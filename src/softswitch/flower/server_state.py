@@ -66,18 +66,7 @@ class Observed(NamedTuple):
 
 
 class ServerState:
-    """The server's state and its part of a round, as in the compiled engine.
-
-    Attributes:
-        memory: The server's memory of every client's reports, or None.
-        averaging_from: The first round that may join the average.
-        direction_size: The norm of the last round's direction; None if it was void.
-        record: The history so far; None before the first round.
-        done: Number of rounds.
-        void_in_a_row: Number of void rounds since the last that counted.
-        restart_begin: The first round of the present restart.
-        change: The encoded parameter change of the last round, if changes are compressed; else None.
-    """
+    """The server's state and its part of a round, as in the compiled engine."""
 
     def __init__(
         self, method: Method, params: Params, constraints: int, rounds: int, settings: StrategySettings
@@ -85,15 +74,16 @@ class ServerState:
         assert not isinstance(settings.memory, str)
         self.method, self.constraints, self.rounds, self._settings = method, constraints, rounds, settings
         self.memory: Memory | None = settings.memory
-        self.averaging_from = first_averaged_round(rounds, settings.average_last or 1.0)
+        self.averaging_from = first_averaged_round(rounds, settings.average_last or 1.0)  # may join the average
         self._key, self._domain = jax.random.key(settings.seed), as_pytree(settings.domain)
         self.dtype = np.dtype(float_dtype(params))
         self.state: State = self._first_state(params, method)
         self._stand_for: jax.Array | None = None
-        self.record: Record | None = None
-        self.direction_size: float | None = None
-        self.change: bytes | None = None
-        self.done = self.void_in_a_row = self.restart_begin = 0
+        self.record: Record | None = None  # the history so far
+        self.direction_size: float | None = None  # norm of the last round's direction; None if it was void
+        self.change: bytes | None = None  # encoded parameter change of the last round, if changes are compressed
+        self.done = self.void_in_a_row = 0  # numbers of rounds, and of void rounds since the last that counted
+        self.restart_begin = 0  # first round of the present restart
 
     @property
     def compression(self) -> Compression | None:
