@@ -26,6 +26,7 @@ MODULES = (
     "softswitch.testing",
     "softswitch.theory",
     "softswitch.trackers",
+    "softswitch_experiments.methods",
 )
 DOCUMENTED_AT = dict.fromkeys(
     (JaxClient, NumpyClient, TorchClient, PrivateClient, RegretClient), (PerRowOracle, SecondOrderClient)

@@ -64,8 +64,7 @@ class Method(TracedSettings, ABC):
             are at most 1/(2b+1), and distant directions are clipped. The b worst-off honest clients lose the
             protection of the maximum. At least 2b + 1 clients must take part in a round. None: all are trusted.
         direction: ``Optimistic`` extrapolates the weighted direction before the optimizer. None: no extrapolation.
-        at_clients: State that clients keep between rounds: ``ControlVariates``, ``Consensus``, or ``Compression`` of
-            messages. None: no state.
+        at_clients: State that clients keep between rounds, such as ``Compression`` of messages. None: no state.
     """
 
     tolerance: float = field(metadata=NONNEGATIVE)
@@ -105,11 +104,9 @@ class Method(TracedSettings, ABC):
         if self.optimizer is not None:
             checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
         super().__post_init__()
-        if self.criterion is not None:
-            checks.check_choice("criterion", self.criterion, CRITERIA)
-        for name, kind in (("direction", Optimistic), ("at_clients", AtClients)):
-            if getattr(self, name) is not None:
-                checks.check_instance(name, getattr(self, name), kind)
+        checks.check_given(self, checks.check_choice, "criterion", choices=CRITERIA)
+        checks.check_given(self, checks.check_instance, "direction", cls=Optimistic)
+        checks.check_given(self, checks.check_instance, "at_clients", cls=AtClients)
         if self.robust is not None and not checks.is_array(self.robust):  # a traced value was checked before
             byzantine = checks.check_integer("robust", self.robust, minimum=0)
             object.__setattr__(self, "robust", byzantine or None)

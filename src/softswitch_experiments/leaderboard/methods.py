@@ -13,13 +13,22 @@ from scipy.stats import qmc
 
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
-from softswitch.methods.client_state import Consensus
+from softswitch.methods.comparison import FedAvg, Penalty, PrimalDual
 from softswitch.methods.directions import Optimistic
-from softswitch.methods.multipliers import AugmentedLagrangian, NuPI, PrimalDual, ProxAL
-from softswitch.methods.penalties import HingePenalty, Penalty
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import AverageSGM, HardSGM, SoftmaxSGM
-from softswitch.methods.unconstrained import TERM, Agnostic, FedAvg, QFedAvg, ScaffPD
+from softswitch_experiments.methods import (
+    TERM,
+    Agnostic,
+    AugmentedLagrangian,
+    Consensus,
+    HingePenalty,
+    NuPI,
+    ProxAL,
+    QFedAvg,
+    ScaffPD,
+    SoftSwitchSGM,
+)
 
 Settings = Mapping[str, Any]
 OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
@@ -151,7 +160,7 @@ METHODS: tuple[BenchMethod, ...] = (
     BenchMethod(
         "FedSGM, soft switch",
         "arXiv 2601.16897",
-        lambda settings, common: AverageSGM(soft=settings["soft"], **common),
+        lambda settings, common: SoftSwitchSGM(soft=settings["soft"], **common),
         {"soft": Between(1.0, 100.0)},
     ),
     BenchMethod(
