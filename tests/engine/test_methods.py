@@ -24,7 +24,7 @@ SCHEMES = {
     "half, E = 3": {"batch_size": 8, "local_steps": 3, "participation": 0.5},
 }
 METHODS = {
-    "FedSGM, soft": (published.SoftSwitchSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
+    "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
     "FedAvg": (methods.FedAvg(**COMMON), loops.FedAvg),
     "TERM": (published.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
     "q-FedAvg": (published.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
@@ -198,7 +198,7 @@ def test_incompatible_settings_are_rejected(monkeypatch):
         lambda: published.HingePenalty(penalty=1.0, share=0.0, **COMMON),
         lambda: methods.Optimistic(carry=-1.0),
         lambda: published.Consensus(pull=0.0),
-        lambda: published.SoftSwitchSGM(soft=0.0, **COMMON),
+        lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],
 )
 def test_invalid_settings_are_rejected(make):

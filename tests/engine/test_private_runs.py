@@ -21,7 +21,6 @@ from softswitch.privacy.oracle import PrivateOracle
 from softswitch.problem.fairness import demographic_parity, gap_sides, signed_gaps
 from softswitch.results.folder import open_run, write_result
 from softswitch.results.report.page import write_report
-from softswitch_experiments.methods import SoftSwitchSGM
 from softswitch_experiments.tasks.neyman_pearson import class_loss, neyman_pearson
 
 RULE = ss.Automatic(tolerance=0.4)
@@ -315,7 +314,7 @@ def test_spent_budget_is_saved_and_shown(result, tmp_path):
         pytest.param(
             ss.PrimalDual(tolerance=0.4, step_size=0.3, multiplier=1.0, dual_step_size=0.1), marks=pytest.mark.slow
         ),
-        pytest.param(ss.Automatic(tolerance=0.4, soft=5.0, method=SoftSwitchSGM), marks=pytest.mark.slow),
+        pytest.param(ss.Automatic(tolerance=0.4, soft=5.0, method=ss.AverageSGM), marks=pytest.mark.slow),
         ss.Automatic(tolerance=0.4, robust=1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Methods that do not switch: a penalty, primal–dual steps, and federated averaging."""
+"""Methods that do not switch: joint descent on objective and constraint, primal–dual steps, and federated averaging."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def descend(method: Method, reports: Reports, weights: Array, constraint: Any = 
     if constraint is None:
         constraint = array_namespace(reports.constraint).zeros_like(reports.constraint)
     loss = LocalLoss(1.0, constraint, penalty, method.tolerance)
+    return Decision(criterion, method.passes(criterion, reports), weights, loss)
+
+
+def descend_on_both(method: Method, reports: Reports, criterion: Any, objective: Array, constraint: Array) -> Decision:
+    """Return the decision to descend along Σ_i P_i u_i(f_i) + Σ_ic Q_ic u_i(g_ic), with P and Q >= 0.
+
+    P is ``objective``, one weight per participant; Q is ``constraint`` of shape (participants, constraints).
+    r_i = (P_i + Σ_c Q_ic)/T with T the sum of all;  local loss (P_i/r_i)·f_i + Σ_c (Q_ic/r_i)·g_ic.
+    """
+    xp = array_namespace(reports.objective)
+    shares = objective + xp.sum(constraint, axis=1)
+    total = xp.sum(shares)
+    weights = shares / xp.where(total > 0, total, xp.ones_like(total))
+    divisor = xp.where(weights > 0, weights, xp.ones_like(weights))
+    loss = LocalLoss(objective / divisor, constraint / divisor[:, None], 0.0, method.tolerance)
     return Decision(criterion, method.passes(criterion, reports), weights, loss)
 
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from array_api_compat import array_namespace
 
 from softswitch.methods.base import Method, switch
+from softswitch.methods.comparison import descend_on_both
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum, softmax_weights, spread
 from softswitch.problem.choices import ALPHA_SCALES
 from softswitch.support import checks
-from softswitch.support.checks import limits
+from softswitch.support.checks import POSITIVE, limits
 
 CHANGE_DECAY = 0.9  # decay rate per round of the running mean of changes
 FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3  # first change: 0.1 · spread of the values + 0.001 · |largest value|
@@ -137,12 +138,31 @@ class AverageSGM(Method):
         w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)   if G_k <= λ
         w_{k+1} = w_k − η (1/m) Σ_i u_i(g_i)   otherwise
 
-    The constraint is met on average; a single client may violate it by any amount. This is FedSGM (arXiv 2601.16897)
-    with its hard switch.
+    The constraint is met on average; a single client may violate it by any amount. This is FedSGM (arXiv 2601.16897).
+    Its soft switch mixes both directions near the threshold, to avoid oscillation:
+
+        w_{k+1} = w_k − η (1/m) Σ_i ((1 − s) u_i(f_i) + s u_i(g_i)),   s = min(1, max(0, 1 + β (G_k − λ)))
+
+    Attributes:
+        soft: β > 0 of the soft switch, per unit of g: directions are mixed if G_k is between λ − 1/β and λ. Default:
+            None, the hard switch of the theorems, the limit β → ∞.
     """
+
+    soft: float | None = field(default=None, metadata=POSITIVE)
+
+    @property
+    def switches(self) -> bool:  # type: ignore[override]
+        """Whether every round descends either on the objective or on the constraint: True unless ``soft`` is set."""
+        return self.soft is None
 
     def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
         """Return the decision with equal weights, and the unchanged state."""
         objective_weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
         pair_weights = equal_weights(reports.constraint, reports.has_constraint, reports.stand_for)
-        return switch(self, reports, self.measure(reports), objective_weights, pair_weights), state
+        criterion = self.measure(reports)
+        if self.soft is None:
+            return switch(self, reports, criterion, objective_weights, pair_weights), state
+        xp = array_namespace(criterion)
+        share = 1 + self.soft * (criterion - self.switch_at)
+        share = xp.where(share < 0, xp.zeros_like(share), xp.where(share > 1, xp.ones_like(share), share))
+        return descend_on_both(self, reports, criterion, (1 - share) * objective_weights, share * pair_weights), state

@@ -27,7 +27,6 @@ from softswitch_experiments.methods import (
     ProxAL,
     QFedAvg,
     ScaffPD,
-    SoftSwitchSGM,
 )
 
 Settings = Mapping[str, Any]
@@ -160,7 +159,7 @@ METHODS: tuple[BenchMethod, ...] = (
     BenchMethod(
         "FedSGM, soft switch",
         "arXiv 2601.16897",
-        lambda settings, common: SoftSwitchSGM(soft=settings["soft"], **common),
+        lambda settings, common: AverageSGM(soft=settings["soft"], **common),
         {"soft": Between(1.0, 100.0)},
     ),
     BenchMethod(

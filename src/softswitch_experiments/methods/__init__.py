@@ -1,7 +1,6 @@
 """Published methods that the leaderboard compares with, and states that their clients keep."""
 
 from softswitch_experiments.methods.client_state import Consensus, ControlVariates
-from softswitch_experiments.methods.joint_descent import SoftSwitchSGM
 from softswitch_experiments.methods.multipliers import AugmentedLagrangian, NuPI, ProxAL
 from softswitch_experiments.methods.penalties import ExactPenalty, HingePenalty
 from softswitch_experiments.methods.unconstrained import TERM, Agnostic, QFedAvg, ScaffPD
@@ -18,5 +17,4 @@ __all__ = [
     "ProxAL",
     "QFedAvg",
     "ScaffPD",
-    "SoftSwitchSGM",
 ]

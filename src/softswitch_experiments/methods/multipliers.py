@@ -10,13 +10,12 @@ from jaxtyping import Array, Float
 
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import AtClients
-from softswitch.methods.comparison import ComparisonMethod, descend
+from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights
 from softswitch.support import checks
 from softswitch.support.checks import NONNEGATIVE, POSITIVE, limits
 from softswitch_experiments.methods.client_state import Consensus, of_participants, softmax_or_equal, update_entries
-from softswitch_experiments.methods.joint_descent import descend_on_both
 
 CONSENSUS = Consensus()  # default of ``ProxAL.at_clients``
 

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.comparison import ComparisonMethod
+from softswitch.methods.comparison import ComparisonMethod, descend_on_both
 from softswitch.methods.messages import Decision, Reports
 from softswitch.support.checks import NONNEGATIVE, limits
 from softswitch_experiments.methods.client_state import of_participants, softmax_or_equal, update_entries
-from softswitch_experiments.methods.joint_descent import descend_on_both
 
 
 @dataclass(frozen=True, kw_only=True)
