@@ -19,7 +19,7 @@ import gymnasium
 import softswitch as ss
 from benchmarks import flat
 from benchmarks.timing import seconds_in_turns
-from softswitch_experiments.gym import make_gym_federation
+from softswitch.oracles.gym import make_gym_federation
 from softswitch_experiments.tasks.safe_rl import cartpole
 from softswitch_experiments.tasks.safe_rl.task import TEN_PLANETS
 

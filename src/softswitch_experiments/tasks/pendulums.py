@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 
 from softswitch.oracles.base import Federation
+from softswitch.oracles.gym.oracle import make_gym_federation
 from softswitch.support import checks
-from softswitch_experiments.gym.oracle import make_gym_federation
 
 FAST = 3.0
 """Speed in radians per second above which a step costs 1."""

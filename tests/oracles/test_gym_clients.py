@@ -9,9 +9,9 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch_experiments.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation
-from softswitch_experiments.gym.oracle import make_vector_env, play
-from softswitch_experiments.gym.trpo import Taken, advantage_estimates, discounted_sums, trust_region_step
+from softswitch.oracles.gym import Categorical, Gaussian, NumpyNetwork, make_gym_federation
+from softswitch.oracles.gym.oracle import make_vector_env, play
+from softswitch.oracles.gym.trpo import Taken, advantage_estimates, discounted_sums, trust_region_step
 from softswitch_experiments.tasks.pendulums import pendulums
 
 SMALL = NumpyNetwork((5, 4))

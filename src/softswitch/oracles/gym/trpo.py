@@ -9,7 +9,7 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.sparse.linalg import LinearOperator, cg
 
-from softswitch_experiments.gym.policy import ActionDistribution, NumpyNetwork, Weights
+from softswitch.oracles.gym.policy import ActionDistribution, NumpyNetwork, Weights
 
 RIDGE = 1e-2  # regularisation of the baseline
 MAX_PRODUCT_INPUTS = 12  # maximum size of an observation for which the baseline uses products of all pairs

@@ -14,11 +14,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import Federation, HostDraws, HostOracle
+from softswitch.oracles.gym.policy import ActionDistribution, Gaussian, NumpyNetwork, Weights, distribution_for
+from softswitch.oracles.gym.trpo import Taken, advantage_estimates, trust_region_step
 from softswitch.oracles.options import count_participants
 from softswitch.support import checks
 from softswitch.support.tracing import function_digest
-from softswitch_experiments.gym.policy import ActionDistribution, Gaussian, NumpyNetwork, Weights, distribution_for
-from softswitch_experiments.gym.trpo import Taken, advantage_estimates, trust_region_step
 
 Environment = str | Callable[[], gymnasium.Env] | Callable[[int], VectorEnv]
 """A Gymnasium id; a function that makes an environment; or one that makes a vector environment of a given size."""
