@@ -22,8 +22,8 @@ from benchmarks import flat
 from benchmarks.peers.environments import FOLDER, python_of
 from benchmarks.peers.methods.case_file import LEVEL, OFFSET
 from benchmarks.peers.workers import HERE, surroundings
+from softswitch import methods as methods
 from softswitch.methods.base import Method
-from softswitch_experiments import methods as published
 
 ROUNDS, STEP, TOLERANCE, CLIENTS, ROWS, PARAMETERS = 40, 0.1, 0.05, 6, 20, 4
 COMMON: dict[str, Any] = {"step_size": STEP, "tolerance": TOLERANCE}
@@ -58,13 +58,13 @@ class Pair:
 
 
 def _nu_pi(word: str, **more: Any) -> Pair:
-    method = published.NuPI(integral=0.1, proportional=0.4, smoothing=0.3, **COMMON)
+    method = methods.NuPI(integral=0.1, proportional=0.4, smoothing=0.3, **COMMON)
     numbers = {"integral": 0.1, "proportional": 0.4, "smoothing": 0.3}
     return Pair("νPI multipliers", method, "humancompatible", "humancompatible_steps.py", word, numbers, **more)
 
 
 def _agnostic(dual: float) -> Pair:
-    method = published.Agnostic(dual_step_size=dual, **COMMON)
+    method = methods.Agnostic(dual_step_size=dual, **COMMON)
     note = f"γ_d = {dual:g}; weights climb by exponentials there, by projection here and in the paper"
     return Pair("AFL", method, "fedjax", "fedjax_steps.py", "agnostic", {"dual": dual}, 200 * dual**2, note)
 
@@ -74,7 +74,7 @@ PAIRS = (
     Pair("hard SGM", HARD, "humancompatible", "humancompatible_steps.py", "switching", {"threshold": HARD.switch_at}),
     Pair(
         "augmented Lagrangian",
-        published.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.3, **COMMON),
+        methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.3, **COMMON),
         "humancompatible",
         "humancompatible_steps.py",
         "augmented",

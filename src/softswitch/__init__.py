@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from softswitch.engine.solve import solve as solve
     from softswitch.engine.sweep import sweep as sweep
     from softswitch.methods.automatic import Automatic as Automatic
-    from softswitch.methods.comparison import Penalty as Penalty
-    from softswitch.methods.comparison import PrimalDual as PrimalDual
     from softswitch.methods.memory import Memory as Memory
+    from softswitch.methods.multipliers import PrimalDual as PrimalDual
+    from softswitch.methods.penalties import Penalty as Penalty
     from softswitch.methods.softmax_sgm import AverageSGM as AverageSGM
     from softswitch.methods.softmax_sgm import HardSGM as HardSGM
     from softswitch.methods.softmax_sgm import SoftmaxSGM as SoftmaxSGM

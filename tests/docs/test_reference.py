@@ -26,7 +26,6 @@ MODULES = (
     "softswitch.testing",
     "softswitch.theory",
     "softswitch.trackers",
-    "softswitch_experiments.methods",
 )
 DOCUMENTED_AT = dict.fromkeys(
     (JaxClient, NumpyClient, TorchClient, PrivateClient, RegretClient), (PerRowOracle, SecondOrderClient)

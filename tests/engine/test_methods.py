@@ -13,7 +13,6 @@ from problems import NumpyTwin, client_data, least_squares, record_iterates, reg
 from softswitch import methods as methods
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch_experiments import methods as published
 
 ROUNDS, ETA, EPS = 80, 0.1, 0.05
 LAM = EPS / (1 + 1 / 10)
@@ -26,44 +25,44 @@ SCHEMES = {
 METHODS = {
     "FedSGM, soft": (ss.AverageSGM(soft=3.0, **COMMON), lambda: loops.SoftSwitch(3.0, LAM)),
     "FedAvg": (methods.FedAvg(**COMMON), loops.FedAvg),
-    "TERM": (published.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
-    "q-FedAvg": (published.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
+    "TERM": (methods.TERM(tilt=3.0, **COMMON), lambda: loops.TERM(3.0)),
+    "q-FedAvg": (methods.QFedAvg(power=1.5, **COMMON), lambda: loops.QFedAvg(1.5)),
     "νPI": (
-        published.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
+        methods.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
         lambda: loops.NuPI(N, C, 0.3, 0.1, 0.4, 0.3, EPS),
     ),
     "νPI, worst client": (
-        published.NuPI(integral=0.1, alpha=5.0, **COMMON),
+        methods.NuPI(integral=0.1, alpha=5.0, **COMMON),
         lambda: loops.NuPI(N, C, 0.0, 0.1, 0.0, 0.0, EPS, 5.0),
     ),
     "augmented Lagrangian": (
-        published.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
+        methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
         lambda: loops.AugmentedLagrangian(N, C, 0.5, 0.1, EPS, 0.1),
     ),
     "hinge penalty": (
-        published.HingePenalty(penalty=2.0, share=0.2, **COMMON),
+        methods.HingePenalty(penalty=2.0, share=0.2, **COMMON),
         lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS),
     ),
     "hinge penalty, worst client": (
-        published.HingePenalty(penalty=2.0, share=0.2, alpha=5.0, **COMMON),
+        methods.HingePenalty(penalty=2.0, share=0.2, alpha=5.0, **COMMON),
         lambda: loops.HingePenalty(N, C, 2.0, 0.2, EPS, 5.0),
     ),
     "exact penalty": (
-        published.ExactPenalty(penalty=2.0, **COMMON),
+        methods.ExactPenalty(penalty=2.0, **COMMON),
         lambda: loops.Estimated(loops.optimistic(0.0), None, penalty=2.0, eps=EPS),
     ),
     "optimistic": (
         ss.SoftmaxSGM(alpha=20.0, direction=methods.Optimistic(carry=0.5), **COMMON),
         lambda: loops.Estimated(loops.optimistic(0.5), 20.0, LAM),
     ),
-    "AFL": (published.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
+    "AFL": (methods.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
     "control variates": (
-        ss.SoftmaxSGM(alpha=20.0, at_clients=published.ControlVariates(), **COMMON),
+        ss.SoftmaxSGM(alpha=20.0, at_clients=methods.ControlVariates(), **COMMON),
         lambda: loops.SwitchingScaffold(N, 20.0, LAM),
     ),
-    "Scaff-PD": (published.ScaffPD(dual_step_size=0.1, carry=0.5, **COMMON), lambda: loops.ScaffPD(N, 0.1, 0.5)),
+    "Scaff-PD": (methods.ScaffPD(dual_step_size=0.1, carry=0.5, **COMMON), lambda: loops.ScaffPD(N, 0.1, 0.5)),
     "proximal AL": (
-        published.ProxAL(penalty=0.4, inner=5, at_clients=published.Consensus(pull=2.0), **COMMON),
+        methods.ProxAL(penalty=0.4, inner=5, at_clients=methods.Consensus(pull=2.0), **COMMON),
         lambda: loops.ProxAL(N, C, 0.4, 5, 2.0, EPS, D),
     ),
 }
@@ -158,7 +157,7 @@ def test_clients_are_drawn_by_weight(monkeypatch, x64):
         lambda w, b: -1.0 + 0 * w[0],
         jnp.zeros(n, dtype=jnp.float64),
     )
-    method = published.Agnostic(dual_step_size=dual, draws=True, step_size=step, tolerance=0.1)
+    method = methods.Agnostic(dual_step_size=dual, draws=True, step_size=step, tolerance=0.1)
     iterates, result = record_iterates(monkeypatch, problem, clients, method, rounds=rounds, memory=None, batch_size=1)
     counts = -np.diff(iterates, axis=0) / step * n
     np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
@@ -175,14 +174,14 @@ def test_incompatible_settings_are_rejected(monkeypatch):
     clients = client_data(*regression())
     problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
     common = COMMON | {"alpha": 1.0}
-    both = ss.SoftmaxSGM(robust=1, at_clients=published.ControlVariates(), **common)
+    both = ss.SoftmaxSGM(robust=1, at_clients=methods.ControlVariates(), **common)
     with pytest.raises(ValueError, match="cannot be combined"):
         flat.solve(problem, clients, both, rounds=2)
     with pytest.raises(ValueError, match="memory must be None"):
-        flat.solve(problem, clients, published.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
+        flat.solve(problem, clients, methods.HingePenalty(penalty=1.0, **COMMON), rounds=2, memory=ss.Memory())
     monkeypatch.setattr("softswitch.engine.request.MAX_COPIES_BYTES", 20)
     with pytest.raises(ValueError, match=r"at_clients=.* GiB .* each of 6 clients"):
-        flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=published.ControlVariates(), **common), rounds=2)
+        flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
     with pytest.raises(ValueError, match=r"robust=1 needs .* GiB"):
         flat.solve(problem, clients, ss.SoftmaxSGM(robust=1, **common), rounds=2)
     with pytest.raises(TypeError, match="direction"):
@@ -192,12 +191,12 @@ def test_incompatible_settings_are_rejected(monkeypatch):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: published.TERM(tilt=-1.0, **COMMON),
-        lambda: published.QFedAvg(power=-1.0, **COMMON),
-        lambda: published.NuPI(integral=0.0, **COMMON),
-        lambda: published.HingePenalty(penalty=1.0, share=0.0, **COMMON),
+        lambda: methods.TERM(tilt=-1.0, **COMMON),
+        lambda: methods.QFedAvg(power=-1.0, **COMMON),
+        lambda: methods.NuPI(integral=0.0, **COMMON),
+        lambda: methods.HingePenalty(penalty=1.0, share=0.0, **COMMON),
         lambda: methods.Optimistic(carry=-1.0),
-        lambda: published.Consensus(pull=0.0),
+        lambda: methods.Consensus(pull=0.0),
         lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],
 )

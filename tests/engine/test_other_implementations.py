@@ -10,7 +10,6 @@ import pytest
 import softswitch as ss
 from problems import LEVEL, OFFSET, client_data, least_squares, record_iterates, regression, two_constraints
 from softswitch import methods as methods
-from softswitch_experiments import methods as published
 
 cooper = pytest.importorskip("cooper")
 torch = pytest.importorskip("torch")
@@ -116,11 +115,11 @@ COOPERS = {
         (mean_client, C, 0.3, ascent, LAGRANGIAN),
     ),
     "νPI": (
-        published.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
+        methods.NuPI(multiplier=0.3, integral=0.1, proportional=0.4, smoothing=0.3, **COMMON),
         (each_client, N * C, 0.3, nu_pi, LAGRANGIAN),
     ),
     "augmented Lagrangian": (
-        published.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
+        methods.AugmentedLagrangian(penalty=0.5, dual_step_size=0.1, multiplier=0.1, **COMMON),
         (each_client, N * C, 0.1, ascent, AUGMENTED, 0.5),
     ),
 }
@@ -176,5 +175,5 @@ def test_fedavg_matches_flower(no_garbage_collection, monkeypatch, x64, table):
 
 def test_qfedavg_matches_flower(no_garbage_collection, monkeypatch, x64, table):
     expected = flower_iterates(table, strategies.QFedAvg(client_learning_rate=ETA, q=1.5))
-    iterates = softswitch_iterates(monkeypatch, table, published.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
+    iterates = softswitch_iterates(monkeypatch, table, methods.QFedAvg(power=1.5, **COMMON), local_steps=STEPS)
     np.testing.assert_allclose(iterates, expected, rtol=1e-10, atol=1e-12)

@@ -12,9 +12,9 @@ from benchmarks import flat
 from softswitch.certification.client_optimum import client_optimum
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
+from softswitch.methods import QFedAvg
 from softswitch.oracles.client_shifts import CLIENT_OPTIMUM, to_regret_task
 from softswitch.results.folder import open_run, write_result
-from softswitch_experiments.methods import QFedAvg
 
 N, ROWS = 4, 30
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.02, tolerance=0.05)

@@ -64,7 +64,8 @@ class Method(TracedSettings, ABC):
             are at most 1/(2b+1), and distant directions are clipped. The b worst-off honest clients lose the
             protection of the maximum. At least 2b + 1 clients must take part in a round. None: all are trusted.
         direction: ``Optimistic`` extrapolates the weighted direction before the optimizer. None: no extrapolation.
-        at_clients: State that clients keep between rounds, such as ``Compression`` of messages. None: no state.
+        at_clients: State that clients keep between rounds: ``ControlVariates``, ``Consensus``, or ``Compression`` of
+            messages. None: no state.
     """
 
     tolerance: float = field(metadata=NONNEGATIVE)

@@ -83,6 +83,11 @@ def equal_weights(values: Array, mask: Array | None = None, stand_for: Array | N
     return _normalise(xp, weights)
 
 
+def softmax_or_equal(values: Array, alpha: Any, mask: Array, stand_for: Array | None = None) -> Array:
+    """Return the weights softmax(α·values) over the mask, or ``equal_weights`` if α is None."""
+    return equal_weights(values, mask, stand_for) if alpha is None else softmax_weights(values, alpha, mask)
+
+
 def maximum(values: Array, mask: Array | None = None) -> Array:
     """Return the largest entry in the mask; −∞ if the mask is empty."""
     xp = array_namespace(values)

@@ -13,21 +13,13 @@ from scipy.stats import qmc
 
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
-from softswitch.methods.comparison import FedAvg, Penalty, PrimalDual
+from softswitch.methods.client_state import Consensus
 from softswitch.methods.directions import Optimistic
+from softswitch.methods.multipliers import AugmentedLagrangian, NuPI, PrimalDual, ProxAL
+from softswitch.methods.penalties import HingePenalty, Penalty
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import AverageSGM, HardSGM, SoftmaxSGM
-from softswitch_experiments.methods import (
-    TERM,
-    Agnostic,
-    AugmentedLagrangian,
-    Consensus,
-    HingePenalty,
-    NuPI,
-    ProxAL,
-    QFedAvg,
-    ScaffPD,
-)
+from softswitch.methods.unconstrained import TERM, Agnostic, FedAvg, QFedAvg, ScaffPD
 
 Settings = Mapping[str, Any]
 OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}

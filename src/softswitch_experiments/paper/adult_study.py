@@ -6,7 +6,8 @@ from typing import Any
 
 import optax
 
-from softswitch.methods.comparison import Penalty, PrimalDual
+from softswitch.methods.multipliers import PrimalDual
+from softswitch.methods.penalties import Penalty
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch_experiments.paper.study import Grid, Scheme, Study
 from softswitch_experiments.tasks.fair_classification import Adult, adult

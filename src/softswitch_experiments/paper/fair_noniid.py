@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from softswitch.methods.comparison import Penalty
+from softswitch.methods.penalties import Penalty
 from softswitch.methods.softmax_sgm import AverageSGM
 from softswitch_experiments.paper.adult_study import COMMON, FULL, STEP, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale

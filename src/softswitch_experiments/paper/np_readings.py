@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from softswitch.methods.comparison import Penalty, PrimalDual
+from softswitch.methods.multipliers import PrimalDual
+from softswitch.methods.penalties import Penalty
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import COMMON, FULL, PARTIAL, SOFTMAX, STUDY, TOLERANCE, softmax
 from softswitch_experiments.paper.readings import Contender, Contest, Reading, meets, run_contest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from softswitch.methods.comparison import Penalty, PrimalDual
+from softswitch.methods.multipliers import PrimalDual
+from softswitch.methods.penalties import Penalty
 from softswitch.methods.softmax_sgm import AverageSGM, SoftmaxSGM
 from softswitch_experiments.paper.study import Grid, Scheme, Study
 from softswitch_experiments.tasks.neyman_pearson import BreastCancer, breast_cancer

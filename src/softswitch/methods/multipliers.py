@@ -1,4 +1,4 @@
-"""Methods with a multiplier for every client and constraint."""
+"""Primal-dual methods: descent on the Lagrangian, and updates of its multipliers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,55 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+from array_api_compat import array_namespace
 from jaxtyping import Array, Float
 
 from softswitch.methods.base import Method
-from softswitch.methods.client_state import AtClients
-from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both
+from softswitch.methods.client_state import AtClients, Consensus
+from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weighting import equal_weights
+from softswitch.methods.weighting import equal_weights, softmax_or_equal
 from softswitch.support import checks
 from softswitch.support.checks import NONNEGATIVE, POSITIVE, limits
-from softswitch_experiments.methods.client_state import Consensus, of_participants, softmax_or_equal, update_entries
 
 CONSENSUS = Consensus()  # default of ``ProxAL.at_clients``
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrimalDual(ComparisonMethod):
+    """Primal-dual method: descent on the averaged Lagrangian, ascent on its multipliers.
+
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + μ_k (g_i − ε))
+        μ_{k+1} = max(0, μ_k + η_d (mean_i g_i − ε)),   one μ per constraint; the mean is over clients with a value
+
+    A missing function (−∞) adds nothing to a client's local loss; the weight stays 1/m. The method does not switch; the
+    criterion only determines which rounds count as feasible.
+
+    Attributes:
+        multiplier: μ_0 >= 0, the initial multiplier (the paper's λ_0), in units of f per unit of g.
+        dual_step_size: η_d > 0, the step size of the multipliers.
+    """
+
+    multiplier: float = field(metadata=NONNEGATIVE)
+    dual_step_size: float = field(metadata=POSITIVE)
+    goes_on: ClassVar[bool] = True
+
+    def init(self, clients: int, constraints: int) -> Any:
+        """Return the initial multipliers, μ_0 for each constraint."""
+        return jnp.full((constraints,), self.multiplier, dtype=jnp.result_type(float))
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Return the decision to descend on the mean of the clients' Lagrangians, and the updated multipliers."""
+        xp, values, known = array_namespace(reports.constraint), reports.constraint, reports.has_constraint
+        count = xp.sum(xp.astype(known, values.dtype), axis=0)
+        total = xp.sum(xp.where(known, values, xp.zeros_like(values)), axis=0)
+        mean = total / xp.where(count > 0, count, xp.ones_like(count))
+        ascent = state + self.dual_step_size * (mean - self.tolerance)
+        ascent = xp.where(ascent > 0, ascent, xp.zeros_like(ascent))
+        weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
+        # μ·(g − ε) and μ·g have the same gradient, so the constant is omitted.
+        decision = descend(self, reports, weights, constraint=xp.zeros_like(values) + state)
+        return decision, xp.where(count > 0, ascent, state)
 
 
 @dataclass(frozen=True, kw_only=True)

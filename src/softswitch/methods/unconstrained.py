@@ -10,17 +10,31 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from softswitch.methods.client_state import AtClients
-from softswitch.methods.comparison import ComparisonMethod, FedAvg, descend
+from softswitch.methods.client_state import AtClients, ControlVariates
+from softswitch.methods.comparison import ComparisonMethod, descend, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.weighting import softmax_weights
+from softswitch.methods.weighting import equal_weights, softmax_weights
 from softswitch.support import checks
 from softswitch.support.arrays import weighted_sum
 from softswitch.support.checks import NONNEGATIVE, POSITIVE
-from softswitch_experiments.methods.client_state import ControlVariates, of_participants, update_entries
 
 LEAST = 1e-10  # offset added to the losses of ``QFedAvg``, so that powers of 0 are finite
 CONTROL_VARIATES = ControlVariates()  # default of ``ScaffPD.at_clients``
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(ComparisonMethod):
+    """Federated averaging (McMahan et al., 2017): minimise the clients' mean objective.
+
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i)
+
+    The constraint is evaluated but not enforced.
+    """
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Return the decision to descend on the objective with equal weights, and the unchanged state."""
+        weights = equal_weights(reports.objective, reports.has_objective, reports.stand_for)
+        return descend(self, reports, weights), state
 
 
 @dataclass(frozen=True, kw_only=True)

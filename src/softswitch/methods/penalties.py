@@ -1,4 +1,4 @@
-"""Exact penalties on violations of the constraint."""
+"""Penalty methods: descent on the objective plus a penalty on violations of the constraint."""
 
 from __future__ import annotations
 
@@ -8,10 +8,31 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.comparison import ComparisonMethod, descend_on_both
+from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.weighting import equal_weights, softmax_or_equal
 from softswitch.support.checks import NONNEGATIVE, limits
-from softswitch_experiments.methods.client_state import of_participants, softmax_or_equal, update_entries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalty(ComparisonMethod):
+    """Penalty method: descend on objective and constraint together, averaged over clients.
+
+        w_{k+1} = w_k − η (1/m) Σ_i u_i(f_i + ρ max(0, g_i − ε))
+
+    A missing function (−∞) adds nothing to a client's local loss; the weight stays 1/m. The method does not switch; the
+    criterion only determines which rounds count as feasible.
+
+    Attributes:
+        penalty: ρ >= 0, the penalty per unit of violation, in units of f per unit of g.
+    """
+
+    penalty: float = field(metadata=NONNEGATIVE)
+
+    def decide(self, state: Any, reports: Reports) -> tuple[Decision, Any]:
+        """Return the decision to descend on the mean of the clients' penalised losses, and the unchanged state."""
+        weights = equal_weights(reports.objective, reports.mask, reports.stand_for)
+        return descend(self, reports, weights, penalty=self.penalty), state
 
 
 @dataclass(frozen=True, kw_only=True)
