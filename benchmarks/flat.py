@@ -9,7 +9,7 @@ from typing import Any
 
 import softswitch as ss
 from softswitch.oracles.gradient import make_federation
-from softswitch.oracles.options import group_options
+from softswitch_experiments.options import group_options
 
 
 def _options(method: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -212,9 +212,9 @@ def rows_of(draws: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def wanted(only: str) -> Iterator[tuple[Population, int]]:
-    """The cases whose names have these words."""
-    return ((population, rows) for rows in ROWS for population in POPULATIONS if only in population.name)
+def wanted(only: str, sizes: list[int]) -> Iterator[tuple[Population, int]]:
+    """Return the cases with these words in their name and these numbers of rows."""
+    return ((population, rows) for rows in sizes for population in POPULATIONS if only in population.name)
 
 
 def main() -> None:
@@ -222,6 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--only", default="", help="cases whose name has this word")
+    parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS), help="rows of a client in a draw")
     parser.add_argument("--save", type=Path, default=Path("build/population.json"))
     asked = parser.parse_args()
     safe, unsafe = (count_wrong(1000, from_safe_end=end) for end in (True, False))
@@ -230,7 +231,7 @@ def main() -> None:
     asked.save.parent.mkdir(parents=True, exist_ok=True)
     header = ("answer", "wrong, of all draws", "wrong, of answers", "F", "before: answer", "wrong", "of answers", "F")
     table = Table("case", "rows a client", "draws", *header)
-    for population, rows in wanted(asked.only):
+    for population, rows in wanted(asked.only, asked.rows):
         done = found.setdefault(f"{population.name}, {rows}", [])
         sampler = Sampler(population, rows) if len(done) < asked.draws else None
         while sampler is not None and len(done) < asked.draws:

@@ -21,7 +21,7 @@ import softswitch as ss
 from benchmarks import flat, gymnasium_loop
 from softswitch.engine import compiled as engine
 from softswitch.engine.request import RunOptions, request_of
-from softswitch.oracles.options import group_options
+from softswitch_experiments.options import group_options
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl import cartpole
 from softswitch_experiments.tasks.safe_rl.task import TEN_PLANETS

@@ -2,7 +2,7 @@
 
     ss.solve(problem, clients, method, logging=ss.Logging(callbacks=[CSVTracker("progress.csv")]))
 
-TensorBoard and MLflow need extras. A tracker is closed by ``with`` or ``close()``.
+TensorBoard, MLflow and Prometheus need extras. A tracker is closed by ``with`` or ``close()``.
 """
 
 from softswitch.results.callbacks import CSVTracker as CSVTracker

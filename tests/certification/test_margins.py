@@ -11,7 +11,7 @@ import softswitch as ss
 from softswitch.certification.certifiability import ClientMargins, align, certifiability, largest_rate
 from softswitch.certification.row_values import RowValues
 from softswitch.data.splits import DataSplit
-from softswitch.oracles.margins import with_margins
+from softswitch.oracles.client_shifts import with_margins
 from softswitch.problem.fairness import demographic_parity
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate

@@ -20,9 +20,11 @@ def test_parts_are_disjoint_and_stratified():
     all_indices = np.concatenate([np.asarray(part.rows.columns["row"]) for part in parts])
     np.testing.assert_array_equal(np.sort(all_indices), np.arange(len(client)))
     for name in "abc":
+        # Twice the share for the smallest client, and as many rows as at a client of 200 rows for the others below it.
+        share = np.clip(0.3 * 200 / (client == name).sum(), 0.3, 0.6)
         for label in (0, 1):
             size = ((client == name) & (data["y"] == label)).sum()
-            held_out_count = np.floor(0.3 * size)
+            held_out_count = np.floor(share * size)
             for part, expected in zip(
                 (parts.calibration, parts.validation),
                 (held_out_count, np.floor(0.2 / 0.7 * (size - held_out_count))),
@@ -30,6 +32,21 @@ def test_parts_are_disjoint_and_stratified():
             ):
                 i = part.names.index(name)
                 assert part.stratum_sizes[i, label] == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share", "expected"),
+    [
+        ((400, 400), 0.25, (100, 100)),
+        ((700, 100), 0.25, (175, 50)),
+        ((700, 100), 0.6, (420, 80)),
+        ((90, 60), 0.2, (18, 15)),
+    ],
+)
+def test_small_clients_give_more_calibration_rows(sizes, share, expected):
+    client = np.repeat(["a", "b"], sizes)
+    calibration = split_masks(client, validation=0.15, calibration=share)[2]
+    assert (calibration[client == "a"].sum(), calibration[client == "b"].sum()) == expected
 
 
 def test_calibration_rows_do_not_depend_on_validation():

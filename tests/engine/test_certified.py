@@ -9,6 +9,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.data.splits import DataSplit
+from softswitch.engine.certified import _Path
 from softswitch.problem.networks import batch_scores, rescale_network
 from softswitch.results.certificate import Outcome, Verdict
 from softswitch.results.status import DiagnosticCode, StatusCode
@@ -122,6 +123,13 @@ def test_calibration_rows_only_decide_the_tests(groups, gap_run, rate_run):
     )
     assert (unfair.outcome, unfair.passed, unfair.models) == (Outcome.VIOLATES, 0, gap_run.models)
     assert unfair.result.worst_constraint < 0.05, "the safest model is the answer"
+
+
+def test_models_worse_than_a_constant_are_not_tested(groups, gap_run, monkeypatch):
+    monkeypatch.setattr(_Path, "constant_objective", lambda path: 0.0)
+    run = ss.solve_certified(PARITY, groups, tolerance=0.05)
+    assert gap_run.models > 1
+    assert (run.models, run.description) == (1, "margin 0")
 
 
 def test_loss_without_move():

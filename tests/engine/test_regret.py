@@ -13,7 +13,7 @@ from softswitch.certification.client_optimum import client_optimum
 from softswitch.data.splits import DataSplit
 from softswitch.engine.baselines import add_baselines
 from softswitch.methods import QFedAvg
-from softswitch.oracles.regret import CLIENT_OPTIMUM, to_regret_task
+from softswitch.oracles.client_shifts import CLIENT_OPTIMUM, to_regret_task
 from softswitch.results.folder import open_run, write_result
 
 N, ROWS = 4, 30

@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import sys
 import time
 from types import SimpleNamespace
 
@@ -106,6 +107,12 @@ def test_prometheus(tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["trial.prom"]
     with pytest.raises(ValueError, match=r"must end in \.prom"):
         PrometheusTracker(tmp_path / "trial.txt")
+
+
+def test_prometheus_names_missing_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ImportError, match=r"softswitch\[prometheus\]"):
+        PrometheusTracker(tmp_path / "run.prom")
 
 
 def test_prometheus_counts_lost_clients(tmp_path):

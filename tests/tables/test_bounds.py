@@ -135,8 +135,8 @@ def test_estimates(kind):
     draws, lowest = np.random.default_rng(1), []  # by the marker alone
     for count in map(int, counts):
         samples = np.sort(draws.normal(2, 1, (1000, count)), axis=1)
-        lowest.append(samples[:, allowed_errors(count, 0.2, 0.05)])
-    assert estimates[3].cost == pytest.approx(norm.sf(np.min(lowest, axis=0)).mean(), abs=0.08)
+        lowest.append(samples[:, allowed_errors(count, 0.1, 0.05)])
+    assert estimates[1].cost == pytest.approx(norm.sf(np.min(lowest, axis=0)).mean(), abs=0.08)
     assert propose_bound(estimates).is_useful
 
 

@@ -15,8 +15,8 @@ file = "cases.csv"
 label = "diagnosis"
 client = "hospital"
 positive = "malignant"
-held_out = 0.4
-validation = 0.2
+held_out = 0.25
+validation = 0.15
 [task]
 kind = "miss-rate"
 bound = {bound}
@@ -41,7 +41,7 @@ def large_table():
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("aim")
     large_table().to_csv(folder / "cases.csv", index=False)
-    for name, bound in (("loose", 0.2), ("tight", 0.01)):
+    for name, bound in (("loose", 0.2), ("tight", 0.02)):
         (folder / f"{name}.toml").write_text(SETTINGS.format(bound=bound))
     return folder
 
@@ -68,12 +68,12 @@ def test_certified_model_predicts(certified, home):
     assert ss.load(run.folder).predict(large_table().head(3)).shape == (3,)
     rows = large_table()
     train_rows = sum(run.clients["rows"])
-    assert 0.39 * len(rows) < train_rows < 0.43 * len(rows), "training rows"
+    assert 0.55 * len(rows) < train_rows < 0.6 * len(rows), "60%, and less of small clients"
 
 
 def test_too_few_rows_are_not_certified(uncertified):
     run, printed = uncertified
-    assert "needs 299 applicable rows per client" in printed
+    assert "needs 149 applicable rows per client" in printed
     assert "Too few rows for any model at" in printed
     assert run.about["certification"]["outcome"] == "too few rows"
     assert "The same rows have certified 1 model of other runs." in printed
@@ -135,7 +135,8 @@ def test_violating_clients_of_a_partly_certified_model_are_named(tmp_path):
     table["ill"] = (table["x"] > 0) ^ table["clinic"].isin(["north", "south"])
     table.to_csv(tmp_path / "cases.csv", index=False)
     settings = (
-        '[data]\nfile = "cases.csv"\nlabel = "ill"\nclient = "clinic"\n[task]\nkind = "error-rate"\nbound = 0.2\n'
+        '[data]\nfile = "cases.csv"\nlabel = "ill"\nclient = "clinic"\nheld_out = 0.1\n'
+        '[task]\nkind = "error-rate"\nbound = 0.2\n'
     )
     (tmp_path / "cases.toml").write_text(f'{settings}[model]\nscore = "linear"\n')
     printed = invoke("train", tmp_path / "cases.toml", code=5)

@@ -81,5 +81,12 @@ def test_parquet_bomb_is_rejected(tmp_path, monkeypatch):
     pq.write_table(pa.table({"a": np.zeros(1 << 20), "b": ["x"] * (1 << 20)}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t.parquet .* uncompressed, over 200 times as much"):
         read_table(tmp_path / "t.parquet")
-    pd.DataFrame({"a": np.arange(1000.0)}).to_parquet(tmp_path / "u.parquet")
+    # One text of 100,000 letters is the value of 20,000 cells: 2 GB from a few kB.
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000, np.int32)), pa.array(["x" * 100_000]))
+    for name, column in (("cells", texts), ("category", texts), ("nested", pa.array([["x" * 1000] * 50_000]))):
+        stored = column.cast(pa.string()) if name == "cells" else column
+        pq.write_table(pa.table({"a": stored}), tmp_path / f"{name}.parquet")
+        with pytest.raises(ValueError, match=rf"{name}.parquet .* uncompressed, over 200 times as much"):
+            read_table(tmp_path / f"{name}.parquet")
+    pd.DataFrame({"a": np.arange(1000.0), "b": ["some text", None] * 500}).to_parquet(tmp_path / "u.parquet")
     assert len(read_table(tmp_path / "u.parquet")) == 1000

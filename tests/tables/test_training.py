@@ -122,12 +122,15 @@ def test_held_out_split_is_stratified(trained):
     run, _ = trained
     table = hospital_table()
     held = {one["client"]: one["constraints"][0]["rows"] for one in run.certificate["clients"]}
+    held_out_rows = {}
     for hospital, cases in table.groupby("hospital"):
-        assert held[hospital] == (cases["diagnosis"] == "malignant").sum() // 4
+        share = np.clip(0.25 * len(table) / 4 / len(cases), 0.25, 0.5)
+        counts = [int(share * (cases["diagnosis"] == kind).sum()) for kind in ("malignant", "benign")]
+        assert held[hospital] == counts[0]
+        held_out_rows[hospital] = sum(counts)
     train_rows = dict(zip(run.clients["client"], run.clients["rows"], strict=True))
     for hospital, cases in table.groupby("hospital"):
-        held_out_rows = sum((cases["diagnosis"] == kind).sum() // 4 for kind in ("malignant", "benign"))
-        assert train_rows[hospital] == len(cases) - held_out_rows
+        assert train_rows[hospital] == len(cases) - held_out_rows[hospital]
 
 
 def test_held_out_client_metrics(trained, home):
@@ -418,7 +421,7 @@ def test_init_writes_valid_settings(home, tmp_path):
     config = training.read_config(file)
     assert (config.data.label, config.task.bound) == ("diagnosis", 0.2)
     assert "already exists" in invoke("init", *flags, "--out", file, code=2)
-    for kind, bound in ((), 0.4), (("--kind", "neyman-pearson"), 0.1):
+    for kind, bound in ((), 0.25), (("--kind", "neyman-pearson"), 0.1):
         invoke("init", *flags, *kind, "--out", file, "--force")
         task = training.read_config(file).task
         assert (task.kind, task.bound) == (kind[1] if kind else "miss-rate", bound)

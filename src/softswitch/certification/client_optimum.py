@@ -19,9 +19,9 @@ from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import all_rows
 from softswitch.data.splits import DataSplit
 from softswitch.data.streamed_data import StreamedData
+from softswitch.oracles.client_shifts import RegretTask, check_optimum, to_regret_task
 from softswitch.oracles.evaluation import Losses, functions_ignoring_weights, padded_widths
 from softswitch.oracles.options import TorchData
-from softswitch.oracles.regret import RegretTask, check_optimum, to_regret_task
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem

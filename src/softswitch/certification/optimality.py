@@ -19,9 +19,9 @@ import numpy as np
 from softswitch.data.client_data import ClientData
 from softswitch.methods import sqp
 from softswitch.methods.sqp import SQP, Derivatives, Query
+from softswitch.oracles.client_shifts import to_regret_task
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives
 from softswitch.oracles.evaluation import make_evaluator
-from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, check_params, count_parameters, float_dtype, to_vector
 from softswitch.problem.problem import Problem

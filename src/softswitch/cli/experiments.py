@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from softswitch.cli.terminal import say
+from softswitch.cli.terminal import SafeConsole, say
 
 if TYPE_CHECKING:
     from softswitch_experiments.paper.batch import Batch
@@ -27,7 +26,7 @@ def demo(
     from softswitch_experiments.tasks import demo as demonstration
 
     found = demonstration.run_demo(seeds, rounds)
-    Console().print(demonstration.make_table(found))
+    SafeConsole().print(demonstration.make_table(found))
     story = demonstration.describe_certification(rounds)
     say(story, wrap=True)
     figure, report = demonstration.write_demo(found, out, story)
@@ -77,7 +76,7 @@ def paper(
         table = Table("name", "what it shows", title="softswitch paper NAME, or all")
         for experiment in EXPERIMENTS.values():
             table.add_row(experiment.name, experiment.summary)
-        Console().print(table)
+        SafeConsole().print(table)
         return
     if name != "all" and name not in EXPERIMENTS:
         raise typer.BadParameter(f"must be 'all' or one of {', '.join(EXPERIMENTS)}, but is {name!r}")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from softswitch.cli.terminal import ask, is_interactive
+from softswitch.cli.terminal import SafeConsole, ask, is_interactive
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, kind_names
@@ -65,7 +65,7 @@ def init(
             raise ValueError(f"{file} already exists; use another --out, or --force")
 
     _, found = checks.call_all(check_out, lambda: inspect_table(table))
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     size = f"{len(found.table):,} rows, {len(found.table.columns)} columns"
     console.print(f"{table}: {size}{f' ({found.form})' if found.form else ''}", markup=False)
     labels = inspection.label_candidates(found.summaries)
@@ -274,7 +274,7 @@ def _choose_task(
     return TaskSection(kind=kind, bound=bound, sensitive=sensitive, protected=value)
 
 
-def _choose_bound(table: pd.DataFrame, config: Config, console: Console, *, has_questions: bool) -> Config:
+def _choose_bound(table: pd.DataFrame, config: Config, console: SafeConsole, *, has_questions: bool) -> Config:
     """Return the settings with a bound: proposed from estimates if the kind has some, and asked for if wanted."""
     task = config.task
     if task.kind in COSTS:

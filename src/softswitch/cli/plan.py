@@ -6,7 +6,8 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+
+from softswitch.cli.terminal import SafeConsole
 
 
 def plan(
@@ -38,7 +39,7 @@ def plan(
     sampling: dict[str, Any] = {"clients": clients, "participation": participation, "batch_size": batch_size}
     goal: dict[str, Any] = {"delta": delta, "epsilon": epsilon, "rounds": rounds, "switch_share": switch_share}
     planned = make_plan(known, **sampling, local_steps=local_steps, **goal)
-    console = Console()
+    console = SafeConsole()
     if json_output:
         typer.echo(json.dumps(planned.to_dict(), indent=2, ensure_ascii=False))
     else:

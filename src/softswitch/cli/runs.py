@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from softswitch.cli.terminal import say
+from softswitch.cli.terminal import SafeConsole, say
 
 if TYPE_CHECKING:
     from softswitch.results.folder import Run
@@ -36,7 +35,7 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Pat
         except (ValueError, OSError):  # softswitch report prints what is wrong
             status, line = "damaged", ("",) * len(HEAD)
         table.add_row(*map(escape, (str(run.folder.relative_to(folder)), status, *line)))
-    Console().print(table, NOTE)
+    SafeConsole().print(table, NOTE)
 
 
 def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more run folders; {LATEST}.")]) -> None:
@@ -49,14 +48,14 @@ def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more run fo
     table = _table("", "run", *HEAD, "rounds", title="Results")
     for number, run, line in zip(numbers, opened, lines, strict=True):
         table.add_row(number, *map(escape, (run.name, *line)), f"{run.about['rounds']:,}" if run.finished else "")
-    Console().print(table, NOTE)
+    SafeConsole().print(table, NOTE)
     if not differing:
         say("All settings are the same.")
         return
     settings = _table("setting", *numbers, title="Settings that differ")
     for name, values in differing.items():
         settings.add_row(*map(escape, (name, *values)))
-    Console().print(settings)
+    SafeConsole().print(settings)
 
 
 def report(

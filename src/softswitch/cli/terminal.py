@@ -11,6 +11,7 @@ from typing import Any
 import click
 import typer
 from rich.console import Console
+from rich.text import Text
 
 
 class ExitCode(IntEnum):
@@ -35,9 +36,22 @@ OUTCOME_CODES = {  # by the outcome of certification in run.json; a stopped run 
 }
 
 
+class SafeConsole(Console):
+    """A console on which names and texts from files cannot control the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the styled text, with control characters as visible escape sequences."""
+        return super().render_str(show_control_characters(text), **options)
+
+
+def show_control_characters(text: str) -> str:
+    """Return text in which control characters, other than line breaks and tabs, are visible escape sequences."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def say(text: str, *, style: str | None = None, wrap: bool = False, error: bool = False) -> None:
     """Print plain text, to stderr if ``error``. Lines are broken only with ``wrap``, so that paths can be copied."""
-    Console(stderr=error).print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
+    SafeConsole(stderr=error).print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
 def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
@@ -50,7 +64,7 @@ def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             raise
         except (ValueError, OSError, EOFError) as error:
-            typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {error}", err=True)
+            typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {show_control_characters(str(error))}", err=True)
             raise typer.Exit(ExitCode.BAD_INPUT) from error
 
     return run

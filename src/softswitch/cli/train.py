@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from softswitch.cli.terminal import OUTCOME_CODES, ExitCode, say
+from softswitch.cli.terminal import OUTCOME_CODES, ExitCode, SafeConsole, say
 
 if TYPE_CHECKING:
     from softswitch.methods.base import Method
@@ -33,7 +32,7 @@ def train(settings: SettingsFile) -> None:
     """
     from softswitch.tables import training
 
-    print_outcome(training.train(settings, watch=lambda *prepared: Console().print(_tree(*prepared))))
+    print_outcome(training.train(settings, watch=lambda *prepared: SafeConsole().print(_tree(*prepared))))
 
 
 def resume(
@@ -91,8 +90,8 @@ def frontier(
     from softswitch.tables.frontier import bound_folder, train_frontier
 
     folder, curve, earlier = train_frontier(settings, bound or (), say=say)
-    Console().print()
-    Console().print(curve.table())
+    SafeConsole().print()
+    SafeConsole().print(curve.table())
     for line in (*curve.summary, *warn_about_reuse(earlier)):
         say(line)
     say(f"Frontier: {folder}")
@@ -150,7 +149,7 @@ def print_outcome(trained: TrainedRun) -> None:
     for warning in warn_about_reuse(aim["earlier_certificates"]) if aim else ():
         say(warning, wrap=True)
     if trained.certificate is not None:
-        Console().print(trained.certificate.table())
+        SafeConsole().print(trained.certificate.table())
     say(result.explain(), wrap=True)
     if aim is not None and "model" in aim:
         say(f"Model: {aim['model']}, from a path of {aim['models']:,}.", wrap=True)

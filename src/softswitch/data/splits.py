@@ -89,9 +89,11 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
     return np.where(rare, "other", column.astype(str)) if rare.any() else column
 
 
-def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndarray:
-    """Return a mask of a random fraction of each client's rows, rounded down, with the proportions of ``columns``."""
-    checks.check_fraction("held_out", share)
+def hold_out(client: Any, *columns: Any, share: float | np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return a mask of a random fraction of each client's rows, rounded down, with the proportions of ``columns``.
+
+    ``share`` is the fraction in [0, 1), for all clients or for the client of each row.
+    """
     _, cell = unique(np.asarray(client), str)
     for column in columns:
         values, codes = unique(np.asarray(column))
@@ -99,7 +101,7 @@ def hold_out(client: Any, *columns: Any, share: float, seed: int = 0) -> np.ndar
     _, cell, size = np.unique(cell, return_inverse=True, return_counts=True)
     place = np.empty(len(cell), int)
     place[_shuffle_by(cell, seed)] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
-    return place < np.floor(share * size[cell])
+    return np.asarray(place < np.floor(share * size[cell]))
 
 
 class DataSplit(NamedTuple):
@@ -129,12 +131,17 @@ class DataSplit(NamedTuple):
     ) -> DataSplit:
         """Split arrays with one row per sample; raise ValueError if a split would be empty.
 
+        The other clients outweigh the training rows of a client with few rows, but nothing replaces its calibration
+        rows. So a client with fewer rows than the average gives a larger fraction for calibration: as many rows as a
+        client of average size, but at most twice the fraction, and at most half of its other rows in addition.
+
         Args:
             data: Arrays by column name.
             client: Client label of each sample.
             stratify: Names of columns with few values (labels, groups) whose proportions each split preserves.
             validation: Fraction of each client's rows for validation, in [0, 1). Default: 0.15.
-            calibration: Fraction of each client's rows for calibration, in [0, 1). Default: 0.25.
+            calibration: Fraction of each client's rows for calibration, in [0, 1); larger for small clients.
+                Default: 0.25.
             strata: Strata of the batches, as for ``ClientData.from_arrays``: a column name, or a tuple of names.
             seed: Random seed. Default: 0.
         """
@@ -160,7 +167,10 @@ def split_masks(
     if not validation + calibration < 1:
         raise ValueError(f"{' and '.join(names)} must leave rows to train on, but sum to {validation + calibration:g}")
     owner = np.asarray(client)
-    calibration_mask = hold_out(owner, *columns, share=calibration, seed=seed)
+    _, index = unique(owner, str)
+    rows = np.bincount(index)
+    shares = np.clip(calibration * rows.mean() / rows, calibration, min(2 * calibration, (1 + calibration) / 2))
+    calibration_mask = hold_out(owner, *columns, share=shares[index], seed=seed)
     rest = np.flatnonzero(~calibration_mask)
     remaining = [np.asarray(column)[rest] for column in columns]
     validation_mask = np.zeros_like(calibration_mask)

@@ -20,10 +20,10 @@ from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Evaluation
+from softswitch.oracles.client_shifts import to_regret_task
 from softswitch.oracles.derivatives import RowDerivatives
 from softswitch.oracles.evaluation import Evaluator, functions_ignoring_weights, make_evaluator
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
-from softswitch.oracles.regret import to_regret_task
 from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline, compare_with_trivial

@@ -20,8 +20,8 @@ from softswitch.methods.automatic import Automatic, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Evaluation
+from softswitch.oracles.client_shifts import with_margins
 from softswitch.oracles.evaluation import make_evaluator
-from softswitch.oracles.margins import with_margins
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.problem.parameters import Move, Params
 from softswitch.problem.problem import Problem
@@ -111,7 +111,8 @@ def solve_certified(
       split towards offsets with a smaller F.
     - For other constraints, models trained with the tolerance ε − c·s_i at client i, for increasing c until all clients
       are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's number of
-      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0.
+      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0, without models with a margin
+      that have a larger F on the validation split than the best constant prediction.
 
     Those that are feasible on the training split are tested on the calibration split in this order, until a client
     fails (``certify_path``). The last model that passed is the answer. The probability that it violates ε at any client
@@ -177,47 +178,46 @@ class _Model(NamedTuple):
         return float(self.validation.objective.max())
 
 
+@dataclass(eq=False)
 class _Path:
     """The models to test and their order, from the training and validation rows and the first run only."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        split: DataSplit,
-        method: Method,
-        options: RunOptions,
-        first: Result,
-        limits: Certifiability,
-        move: Move | None,
-    ) -> None:
-        self._problem, self._split, self._method, self._options = problem, split, method, options
-        self._first, self._move, self._limits = first, move, limits
-        self.seconds = first.seconds
-        self._train, self._validate = (make_evaluator(problem, data) for data in (split.train, split.validation))
-        self.kinds = RowValues(problem, split.validation, first.params).kinds
+    problem: Problem
+    split: DataSplit
+    method: Method
+    options: RunOptions
+    first: Result
+    limits: Certifiability
+    move: Move | None
+
+    def __post_init__(self) -> None:
+        data = self.split.train, self.split.validation
+        self._train, self._validate = (make_evaluator(self.problem, part) for part in data)
+        self.kinds = RowValues(self.problem, self.split.validation, self.first.params).kinds
+        self.seconds = self.first.seconds
 
     def build(self) -> list[_Model] | None:
         """Return the models in the order of their tests; None if training was stopped."""
-        first = self._model(self._first.params, "margin 0", self._first)
-        if not any(self._limits.is_certifiable) or self._method.switches_on == "pooled":
+        first = self._model(self.first.params, "margin 0", self.first)
+        if not any(self.limits.is_certifiable) or self.method.switches_on == "pooled":
             return [first]
-        margins = ClientMargins.estimate(self._problem, self._split, first.params, self._limits, self.kinds)
-        ranges = row_ranges(self._problem, self._split.calibration)
-        if self._move is not None and all(map(is_rate, ranges[1:], self.kinds[1:])):
-            return self._shift(first, self._move, margins)
+        margins = ClientMargins.estimate(self.problem, self.split, first.params, self.limits, self.kinds)
+        ranges = row_ranges(self.problem, self.split.calibration)
+        if self.move is not None and all(map(is_rate, ranges[1:], self.kinds[1:])):
+            return self._shift(first, self.move, margins)
         return self._train_with_margins(first, margins)
 
     def constant_objective(self) -> float:
         """Return the smallest F on the validation rows of a constant prediction within the bound; ∞ if none is."""
-        if self._move is None:
+        if self.move is None:
             return math.inf
-        found = [self._validate(self._move(self._first.params, 0.0, offset)) for offset in CONSTANTS]
-        feasible = [one for one in found if one.constraint.max() <= self._method.tolerance]
+        found = [self._validate(self.move(self.first.params, 0.0, offset)) for offset in CONSTANTS]
+        feasible = [one for one in found if one.constraint.max() <= self.method.tolerance]
         return min((float(one.objective.max()) for one in feasible), default=math.inf)
 
     def result_of(self, model: _Model) -> Result:
         """Return the first run with another model as its answer, and with the diagnostics that concern the model."""
-        first = self._first
+        first = self.first
         diagnostics = diagnose_model(first.names, first.method, model.training)
         diagnostics += [one for one in first.diagnostics if one.code not in RECOMPUTED]
         diagnostics += [one for one in model.run.diagnostics if one.code == DiagnosticCode.STILL_IMPROVING]
@@ -228,11 +228,14 @@ class _Path:
         return _Model(params, description, self._train(params), self._validate(params), run)
 
     def _train_with_margins(self, first: _Model, margins: ClientMargins) -> list[_Model] | None:
-        """Train models with larger and larger margins, and return them from the largest to 0; None if stopped."""
-        models, options, (train, validation, _) = [first], self._options, self._split
-        method, rounds, chance = self._method, None, -math.inf  # second-order runs are short
-        if not isinstance(self._first.method, SQP):
-            done = len(self._first.history)
+        """Train models with larger and larger margins, and return them from the largest to 0; None if stopped.
+
+        Those with a margin that are no better than a constant prediction are left out.
+        """
+        models, options, (train, validation, _) = [first], self.options, self.split
+        method, rounds, chance = self.method, None, -math.inf  # second-order runs are short
+        if not isinstance(self.first.method, SQP):
+            done = len(self.first.history)
             method, rounds = to_first_order(method), max(min(FEWEST_ROUNDS, done), done // SHORTER)
         logging = replace(options.logging, held_out=None, record_clients=False)
         options = replace(options, rounds=rounds, output=replace(options.output, lower_bound=False), logging=logging)
@@ -243,7 +246,7 @@ class _Path:
             has_stalled = factor > 1 and chance < previous + NO_GAIN
             if chance >= LIKELY or has_stalled or (left is not None and left <= 0):
                 break
-            problem = replace(self._problem, start=project(self._problem, models[-1].params))
+            problem = replace(self.problem, start=project(self.problem, models[-1].params))
             task = with_margins(problem, train, margins.of(factor, train.names))
             saved = options.checkpoints
             if saved is not None:  # named by its start too: it differs if the first run was extended
@@ -256,14 +259,15 @@ class _Path:
             if not run.status.ok:
                 break
             models.append(self._model(run.params, f"margin {factor:g}", run))
-        return models[::-1]
+        constant = self.constant_objective()
+        return [model for model in models[:0:-1] if model.objective < constant] + models[:1]
 
     def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
         """Return the model with its scores shifted, from the safest offset towards smaller F, without dominated ones.
 
         Offsets are added between those that are far apart or differ in the constraint on the training rows.
         """
-        bound, models = self._method.tolerance, dict[float, _Model]()
+        bound, models = self.method.tolerance, dict[float, _Model]()
 
         def add(offset: float) -> None:
             text = f"offset {offset:+.3g}".replace("-", "−")
@@ -282,7 +286,7 @@ class _Path:
             below, above = max(itertools.pairwise(sorted(models)), key=weight)
             add((below + above) / 2)
         levels = {
-            offset: margins.worst(model.validation.constraint, self._split.validation.names)
+            offset: margins.worst(model.validation.constraint, self.split.validation.names)
             for offset, model in models.items()
         }
         ordered = sorted(models, key=lambda offset: (levels[offset], -models[offset].objective))

@@ -105,15 +105,7 @@ def build_frontier(
 ) -> Frontier:
     """Return the frontier of models that ``train`` trains and certifies, from the loosest bound to the tightest.
 
-    Args:
-        problem: Objective and constraint.
-        split: Every client's rows in three splits.
-        bounds: Bounds on the constraint, as for ``frontier``.
-        train: Function of a bound and the confidence of its certificate that returns a ``Certified``.
-        confidence: Joint confidence of all certificates, in (0, 1). Default: 0.95.
-        move: As for ``frontier``.
-        measures: As for ``frontier``.
-        watch: As for ``frontier``.
+    ``train`` gets a bound and the confidence of its certificate. The other arguments are those of ``frontier``.
     """
     checks.check_instance("split", split, DataSplit)
     ordered = check_bounds("bounds", bounds)

@@ -68,12 +68,9 @@ class RunOptions:
         for name, kind in {"output": Output, "compute": Compute, "logging": Logging}.items():
             checks.check_instance(name, getattr(self, name), kind)
         for name, kind in {"sampling": Sampling, "checkpoints": Checkpoints, "warm_start": Result}.items():
-            if getattr(self, name) is not None:
-                checks.check_instance(name, getattr(self, name), kind)
-        if self.rounds is not None:
-            checks.check_integer("rounds", self.rounds, minimum=1)
-        if self.seconds is not None:
-            checks.check_real("seconds", self.seconds, above=0)
+            checks.check_given(self, checks.check_instance, name, cls=kind)
+        checks.check_given(self, checks.check_integer, "rounds", minimum=1)
+        checks.check_given(self, checks.check_real, "seconds", above=0)
 
     def with_sampling(self, method: Method) -> RunOptions:
         """Return the options with a sampling: ``Sampling()``, or ``Sampling.automatic()`` for an automatic run."""

@@ -26,11 +26,11 @@ from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.sqp import SQP, Derivatives, Phase, SQPState
 from softswitch.methods.state import State, first_state
 from softswitch.oracles.base import Evaluation
+from softswitch.oracles.client_shifts import client_optimum_of
 from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, RowDerivatives, UnavailableError
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.options import Sampling, TorchData, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreDerivatives
-from softswitch.oracles.regret import client_optimum_of
 from softswitch.oracles.sharded import ShardedDerivatives
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import takes_key, to_vector
@@ -143,7 +143,7 @@ def _unsuitable(problem: Problem, clients: Any) -> str | None:
     shapes = _shapes(problem)
     if has_layers(shapes):
         return "the model has layers"
-    if takes_key(problem.objective) or takes_key(getattr(problem.constraint, "statistics", problem.constraint)):
+    if takes_key(problem.objective) or takes_key(problem.constraint):
         return "a function takes a random key"
     size, rows = sum(map(math.prod, shapes)), int(np.sum(getattr(clients, "sizes", 0)))
     if rows * size**2 > MAX_WORK:

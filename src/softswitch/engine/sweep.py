@@ -28,8 +28,8 @@ from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.base import Federation
+from softswitch.oracles.client_shifts import client_optimum_of
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.oracles.regret import client_optimum_of
 from softswitch.problem.problem import Problem
 from softswitch.results.callbacks import Chunk, ProgressBar
 from softswitch.results.result import Result

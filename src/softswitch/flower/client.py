@@ -92,9 +92,7 @@ class ClientPolicy:
         for name in ("secret_batches", "second_order"):
             checks.check_instance(name, getattr(self, name), bool)
         counts = ("min_rows", "min_class_rows", "min_secure_clients", "min_second_order_rows")
-        for name in (*counts, "max_rounds", "max_evaluations"):
-            if getattr(self, name) is not None:
-                checks.check_integer(name, getattr(self, name), minimum=0)
+        checks.check_given(self, checks.check_integer, *counts, "max_rounds", "max_evaluations", minimum=0)
         if self.counter_file is None and not (self.max_rounds is None and self.max_evaluations is None):
             raise ValueError("counter_file is required with max_rounds or max_evaluations")
         if self.runs is not None and not callable(self.runs):

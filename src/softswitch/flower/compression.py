@@ -187,11 +187,6 @@ class HeldParams:
     A client that replied in a round holds that round's parameters. With compressed changes it is sent only the changes
     since then. All other clients, and all clients after a server restart, are sent whole parameters, as is a client
     that requests them. With ``reports_twice`` clients also report at w_{k−1}, which is sent to those that lack it.
-
-    Attributes:
-        reports_twice: Whether clients report at two iterates.
-        settings: The settings of a round that all clients need.
-        down: Number of bytes of parameters sent in the present round.
     """
 
     def __init__(self, compression: Compression | None, *, reports_twice: bool) -> None:
@@ -203,7 +198,8 @@ class HeldParams:
         self._record, self._previous = ArrayRecord(), ArrayRecord()
         self._held: dict[int, bytes] = {}  # client -> digest of the parameters it holds
         self._counted: dict[int, int] = {}  # client -> last round in which its direction counted
-        self.down, self.settings = 0, dict[str, Any]()
+        self.down = 0  # number of bytes of parameters sent in the present round
+        self.settings = dict[str, Any]()  # settings of a round that all clients need
         if compression is not None and self._up is not None:
             self.settings |= {UP: describe_compressor(self._up), APART: bool(compression.apart)}
         if self._down is not None:

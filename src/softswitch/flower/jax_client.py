@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -18,7 +19,6 @@ from numpy.typing import ArrayLike
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.row_values import compute_intervals
 from softswitch.data.client_data import ClientData, Rows
-from softswitch.data.sampling import all_rows
 from softswitch.flower import compression as codes
 from softswitch.flower.local_client import Classes, RowClient, Task, expected_class_rows
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, single_client, to_record
@@ -26,7 +26,7 @@ from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.methods.sqp import Query
 from softswitch.oracles.batch_sizes import choose_batches
 from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
-from softswitch.oracles.evaluation import Losses
+from softswitch.oracles.evaluation import Losses, compiled_values
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
 from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
@@ -148,7 +148,9 @@ class JaxClient(RowClient):
 
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""
-        return _to_values(*_evaluate(self._oracle(1), self._tree(params)))
+        oracle = self._oracle(1)
+        values = compiled_values(oracle.evaluation_plan, oracle.rows, self._tree(params), oracle.losses)
+        return _to_values(*jax.tree.map(itemgetter(0), values))
 
     def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
         return compute_intervals(self._tree(params), self._problem, self._held_out, levels, ranges)[0]
@@ -255,10 +257,8 @@ def _draw(oracle: GradientOracle, seed_words: jax.Array) -> Any:
 
 @jax.jit
 def _report(oracle: GradientOracle, params: Params, seed_words: jax.Array) -> tuple[Any, Any, Any]:
-    draws = _draw(oracle, seed_words)
-    reports, _ = oracle.report(params, draws)
-    batch = oracle.batch(oracle.report_batching, draws.clients[0], draws.report_rows[0], float_dtype(params))
-    return reports.objective[0], reports.constraint[0], oracle.losses.statistics(params, batch)
+    values: tuple[Any, Any, Any] = jax.tree.map(itemgetter(0), oracle.report_values(params, _draw(oracle, seed_words)))
+    return values
 
 
 @partial(jax.jit, static_argnames="switches")
@@ -272,13 +272,3 @@ def _update(
         local_loss=loss._replace(constraint=loss.constraint[None]),
     )
     return oracle.direction(params, _draw(oracle, seed_words), None, decision, switches, step_size)
-
-
-@jax.jit
-def _evaluate(oracle: GradientOracle, params: Params) -> tuple[Any, Any, Any]:
-    objective, constraint = oracle.evaluate(params)
-    assert oracle.evaluation_plan is not None
-    everything = oracle.rows.take(
-        *all_rows(oracle.rows, jnp.int32(0), oracle.evaluation_plan.widths[0], float_dtype(params))
-    )
-    return objective[0], constraint[0], oracle.losses.statistics(params, everything)

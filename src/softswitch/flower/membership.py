@@ -149,9 +149,7 @@ class AllowedClient:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", read_public_key(self.key))
-        for name in ("rows", "held_out_rows"):
-            if getattr(self, name) is not None:
-                checks.check_integer(name, getattr(self, name), minimum=0)
+        checks.check_given(self, checks.check_integer, "rows", "held_out_rows", minimum=0)
 
 
 def find_keys(folder: str | Path) -> dict[str, Path]:

@@ -21,17 +21,6 @@ from softswitch.flower import messages as wire
 from softswitch.flower.client import clip_direction, encode_decision
 from softswitch.flower.compression import HeldParams, count_bytes, needs_params, parse_direction
 from softswitch.flower.membership import confusable_key
-from softswitch.flower.messages import (
-    NoReply,
-    RefusedError,
-    Reply,
-    check_in_range,
-    check_reply,
-    exchange,
-    log_event,
-    read_intervals,
-    require,
-)
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureAggregator, SecureMean, parse_key
 from softswitch.flower.server_state import ServerState
@@ -77,10 +66,11 @@ class PrivacyReports:
         if not isinstance(record, ConfigRecord):
             return None
         epsilon, delta = wire.read(record, "epsilon", float), wire.read(record, "delta", float)
-        require(epsilon >= 0 and 0 < delta < 1, f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}")
+        wire.require(epsilon >= 0 and 0 < delta < 1, f"it reports a spent budget of ε = {epsilon:g}, δ = {delta:g}")
         numbers = wire.read_numbers(record, "deviations")
         is_valid = len(numbers) == self._functions and all(number >= 0 for number in numbers)
-        require(is_valid, f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}")
+        problem = f"it must report {self._functions} deviations of its noise >= 0, but reports {numbers!r:.80}"
+        wire.require(is_valid, problem)
         deviations = [None if math.isinf(number) else number for number in numbers]
         self.reports[name] = PrivacyReport(epsilon, delta, wire.read_text(record, "neighbours"), deviations)
         return epsilon
@@ -172,7 +162,7 @@ class RemoteClients:
         values = wire.parse_values(content, self.constraints, self.roster.statistics or 0, name)
         for value, bounds in zip((values.objective, *values.constraint), self.ranges, strict=True):
             if value != -math.inf:
-                check_in_range(value, bounds)
+                wire.check_in_range(value, bounds)
         return values
 
     def evaluate_params(self, params: Params, *, patient: bool = True) -> Evaluation:
@@ -224,7 +214,7 @@ class RemoteClients:
         content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: ConfigRecord(request)})
 
         def parse(index: int, reply: RecordDict) -> list[Interval]:
-            return read_intervals(reply, held_out_rows[index], ranges)
+            return wire.read_intervals(reply, held_out_rows[index], ranges)
 
         intervals, _ = self.ask_all(wire.CERTIFY, content, parse, set(held_out_rows))
         reported = [(name, intervals.get(i)) for i, name in enumerate(roster.names)]
@@ -252,8 +242,8 @@ class RemoteClients:
         left = set(range(len(names))) if indices is None else set(indices)
         nodes, results, failures = roster.connected, dict[int, T](), dict[int, Exception]()
         for i in sorted(left - set(nodes)) if patient else ():
-            failures[i] = NoReply("it was not connected")
-            log_event(self.events, "lost", f"it was not connected ({kind})", client=names[i])
+            failures[i] = wire.NoReply("it was not connected")
+            wire.log_event(self.events, "lost", f"it was not connected ({kind})", client=names[i])
         left &= set(nodes if patient else roster.available(self.events.round or 0, 0))
         deadline = time.monotonic() + settings.report_timeout
         for _ in range(ATTEMPTS if patient else 1):
@@ -262,20 +252,20 @@ class RemoteClients:
                 break
             contents = {i: content(i) if callable(content) else content for i in sorted(left)}
             messages = [Message(one, nodes[i], kind, ttl=timeout, group_id=kind) for i, one in contents.items()]
-            for i, reply in zip(contents, exchange(self.grid, messages, timeout), strict=True):
+            for i, reply in zip(contents, wire.exchange(self.grid, messages, timeout), strict=True):
                 try:
-                    received = check_reply(reply)
+                    received = wire.check_reply(reply)
                     result = parse(i, received)
                     self.privacy.read(names[i], received)
-                except (NoReply, wire.InvalidMessageError) as error:
+                except (wire.NoReply, wire.InvalidMessageError) as error:
                     failures[i] = error
-                    what = "lost" if isinstance(error, NoReply) else "rejected"
-                    log_event(self.events, what, f"{kind}: {error}", client=names[i])
+                    what = "lost" if isinstance(error, wire.NoReply) else "rejected"
+                    wire.log_event(self.events, what, f"{kind}: {error}", client=names[i])
                 else:
                     results[i] = result
                     failures.pop(i, None)
                 failure = failures.get(i)
-                if not isinstance(failure, NoReply) or failure.permanent:
+                if not isinstance(failure, wire.NoReply) or failure.permanent:
                     left.discard(i)
         return results, failures
 
@@ -286,14 +276,7 @@ def quote_first(names: Sequence[str]) -> str:
 
 
 class RoundExchange:
-    """The messages of one round, with participants by their place in it.
-
-    Attributes:
-        participants: Their indices among all clients.
-        outcomes: Their outcomes so far.
-        epsilon: Their spent privacy budgets, or NaN.
-        replies: All replies, or why there are none, with the client's index.
-    """
+    """The messages of one round, with participants by their place in it."""
 
     def __init__(
         self,
@@ -305,9 +288,10 @@ class RoundExchange:
     ) -> None:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
         self._server, self._held, self._aggregator = server, held, aggregator
-        self.participants, self.replies = participants, list[tuple[int, Reply]]()
+        self.participants = participants  # indices among all clients
+        self.replies = list[tuple[int, wire.Reply]]()  # all replies, or why there are none, with the client's index
         self.outcomes = np.zeros(len(participants), np.int32)
-        self.epsilon = np.full(len(participants), np.nan)
+        self.epsilon = np.full(len(participants), np.nan)  # spent privacy budgets
 
     def collect_reports(self) -> Reports:
         """Return the participants' reports; those without a usable one are masked."""
@@ -375,16 +359,16 @@ class RoundExchange:
         contents = [reply.content for _, reply in self.replies if isinstance(reply, Message)]
         return sum(count_bytes(content.get(wire.DIRECTION)) for content in contents), self._held.down
 
-    def _send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, Reply]:
+    def _send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, wire.Reply]:
         """Send a message to each of some participants, by place, and return their replies."""
         nodes, group = self._roster.connected, str(self._server.done)
         messages = [
             Message(content, nodes[self.participants[place]], kind, ttl=timeout, group_id=group)
             for place, content in contents.items()
         ]
-        return dict(zip(contents, exchange(self._clients.grid, messages, timeout), strict=True))
+        return dict(zip(contents, wire.exchange(self._clients.grid, messages, timeout), strict=True))
 
-    def _request(self, kind: str, records: Mapping[int, dict[str, Any]], *, with_params: bool) -> dict[int, Reply]:
+    def _request(self, kind: str, records: Mapping[int, dict[str, Any]], *, with_params: bool) -> dict[int, wire.Reply]:
         """Send records by place, with the parameters or not; send whole parameters to those that lack them."""
         settings, server, held = self._settings, self._server, self._held
         timeout = settings.report_timeout if kind == wire.REPORT else settings.update_timeout
@@ -399,7 +383,7 @@ class RoundExchange:
             sent[MASKED] = True
         if settings.clip_norm is not None:
             sent["clip_norm"] = float(settings.clip_norm)
-        replies, places = dict[int, Reply](), list(records)
+        replies, places = dict[int, wire.Reply](), list(records)
         for _ in range(2):
             contents = {place: RecordDict(records[place]) for place in places}
             if with_params:
@@ -418,7 +402,7 @@ class RoundExchange:
     def _read(
         self,
         place: int,
-        reply: Reply,
+        reply: wire.Reply,
         failures: tuple[ClientOutcome, ClientOutcome],
         parse: Callable[[RecordDict], Any],
     ) -> Any:
@@ -428,11 +412,11 @@ class RoundExchange:
         """
         name, (missing, invalid) = self._roster.names[self.participants[place]], failures
         try:
-            content = check_reply(reply)
+            content = wire.check_reply(reply)
             result, epsilon = parse(content), self._clients.privacy.read(name, content)
-        except NoReply as failure:
+        except wire.NoReply as failure:
             outcome, what, why = missing, "lost", f"{missing.label}: {failure}"
-        except RefusedError as refusal:
+        except wire.RefusedError as refusal:
             outcome, what, why = ClientOutcome.REFUSED, "refused", refusal.reason
         except wire.InvalidMessageError as error:
             outcome, what, why = invalid, "rejected", f"{invalid.label}: {error}"
@@ -442,7 +426,7 @@ class RoundExchange:
                 self.epsilon[place] = epsilon
             return result
         self.outcomes[place] = outcome
-        log_event(self._clients.events, what, why, client=name)
+        wire.log_event(self._clients.events, what, why, client=name)
         return None
 
     def _parse_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:

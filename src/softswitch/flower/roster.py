@@ -13,16 +13,6 @@ from flwr.serverapp import Grid
 
 from softswitch.flower import messages as wire
 from softswitch.flower.membership import ClientInfo, confusable_key, get_version, parse_registration, to_pem
-from softswitch.flower.messages import (
-    NoReply,
-    PendingMessages,
-    RefusedError,
-    Reply,
-    check_reply,
-    log_event,
-    poll_intervals,
-    require,
-)
 from softswitch.flower.settings import StrategySettings
 from softswitch.results.events import EventLog
 
@@ -85,7 +75,7 @@ class Roster:
         self._nodes: dict[int, int] = {}  # node -> index
         self._candidates: dict[int, ClientInfo] = {}  # node -> client that is not admitted yet
         self._turned_away: set[int] = set()
-        self._greetings: PendingMessages | None = None
+        self._greetings: wire.PendingMessages | None = None
         self._node_backoff, self._polls = Backoff(), 0
         self._client_backoff = Backoff(tolerated=SILENT_ROUNDS)
 
@@ -142,7 +132,7 @@ class Roster:
         for index in sorted(silent):
             if delay := backoff.record_silence(index, k):
                 reason = f"{backoff.silences[index]} times in a row; asked again after {delay} rounds"
-                log_event(self._events, "silent", reason, client=self.names[index])
+                wire.log_event(self._events, "silent", reason, client=self.names[index])
         for index in sorted(replied - silent):
             if backoff.reset(index):
                 logger.info("client %r is back", self.names[index])
@@ -154,10 +144,10 @@ class Roster:
         If ``all_expected``, wait for all expected clients and for all greeted nodes. If only nodes that have not
         introduced themselves are connected, these have the time of a report.
         """
-        self._greetings = self._greetings or PendingMessages(grid, self._timeout)
+        self._greetings = self._greetings or wire.PendingMessages(grid, self._timeout)
         deadline = time.monotonic() + wait
         greeting_deadline = max(deadline, time.monotonic() + (self._timeout if min_clients else 0.0))
-        for interval in poll_intervals():
+        for interval in wire.poll_intervals():
             self._poll(grid, self._greetings)
             present = {*(self.names[index] for index in self._nodes.values()), *self._candidates_by_name}
             is_complete = len(self._nodes) + len(self._candidates) >= min_clients
@@ -170,7 +160,7 @@ class Roster:
             time.sleep(min(interval, left))
         self._admit_candidates(time_is_up=True)
 
-    def _poll(self, grid: Grid, greetings: PendingMessages) -> None:
+    def _poll(self, grid: Grid, greetings: wire.PendingMessages) -> None:
         if self._listed:
             self._owner_of = {node.node_id: self._find_owner(node.public_key) for node in grid.get_nodes()}
         else:
@@ -209,14 +199,14 @@ class Roster:
             self._exclude_node(node, owner)
         return node not in self._turned_away
 
-    def _read_introduction(self, node: int, reply: Reply) -> None:
+    def _read_introduction(self, node: int, reply: wire.Reply) -> None:
         owner = self._owner_of[node]
         try:
-            client = parse_registration(check_reply(reply))
+            client = parse_registration(wire.check_reply(reply))
             self._check_identity(client, owner)
-        except (NoReply, RefusedError) as failure:
+        except (wire.NoReply, wire.RefusedError) as failure:
             self._node_backoff.record_silence(node, self._polls)
-            log_event(self._events, "not introduced", str(failure), node=node, client=owner)
+            wire.log_event(self._events, "not introduced", str(failure), node=node, client=owner)
         except wire.InvalidMessageError as error:
             self._turn_away(node, str(error), owner)
         else:
@@ -231,11 +221,11 @@ class Roster:
         if owner is None:  # there is no list
             return
         problem = f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
-        require(client.name == owner, problem)
+        wire.require(client.name == owner, problem)
         for name in ("rows", "held_out_rows"):
             rows, limit = getattr(client, name), getattr(self._listed[owner], name)
             problem = f"it reports {rows:,} {name.replace('_', ' ')}, but the list of clients allows at most {limit}"
-            require(limit is None or rows <= limit, problem)
+            wire.require(limit is None or rows <= limit, problem)
 
     @property
     def _candidates_by_name(self) -> dict[str, ClientInfo]:
@@ -294,7 +284,7 @@ class Roster:
             del self._nodes[current_node]
             self._turned_away.add(current_node)
             reason = f"it is now node {node}, no longer node {current_node}: it has reconnected with the same key"
-            log_event(self._events, "replaced", reason, client=name, node=node)
+            wire.log_event(self._events, "replaced", reason, client=name, node=node)
             return
         if client.excluded_classes:
             suppressed = f"it leaves out {client.excluded_classes} classes with too few rows (its own policy)"
@@ -303,7 +293,7 @@ class Roster:
         self._events.record("met", reported, client=name, node=node)
 
     def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:
-        log_event(self._events, "turned away", reason, client=client, node=node)
+        wire.log_event(self._events, "turned away", reason, client=client, node=node)
         self._turned_away.add(node)
 
     def _exclude_node(self, node: int, name: str) -> None:

@@ -17,7 +17,6 @@ from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector
-from softswitch.flower.messages import RefusedError, check_in_range
 from softswitch.flower.remote import RemoteClients
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
@@ -125,7 +124,7 @@ class RemoteDerivatives(DerivativeOracle):
             received, failures = self._clients.ask_all(wire.DERIVATIVES, request, parse, left, wait_for=len(members))
             replies |= received
             for i, failure in failures.items():
-                if isinstance(failure, RefusedError):
+                if isinstance(failure, wire.RefusedError):
                     raise UnavailableError(f"client {self._roster.names[i]!r} sends no derivatives: {failure}")
             asked, members = wanted, self._members()
             wanted = members if needed is None else asked & members
@@ -147,7 +146,7 @@ class RemoteDerivatives(DerivativeOracle):
         constraint = np.maximum(*np.split(found.values[1:], 2)) if self.has_gaps else found.values[1:]
         for value, bounds in zip((found.values[0], *constraint), self._clients.ranges, strict=True):
             if value != -np.inf:
-                check_in_range(value, bounds)
+                wire.check_in_range(value, bounds)
         return found
 
     def _combine(

@@ -20,16 +20,10 @@ from softswitch.flower.messages import Arrays
 from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
-from softswitch.methods.client_selection import (
-    clients_in_turn,
-    order_of_pass,
-    represented_clients,
-    rounds_per_pass,
-    select_clients,
-)
+from softswitch.methods.client_selection import represented_clients, select_connected
 from softswitch.methods.compression import Compression
 from softswitch.methods.compressors import split_byte_counts
-from softswitch.methods.memory import Memory, Places, Remembered
+from softswitch.methods.memory import Memory, Remembered
 from softswitch.methods.messages import Reports
 from softswitch.methods.parts import Round, Update
 from softswitch.methods.robust import combine
@@ -47,21 +41,13 @@ _decide = jax.jit(decide)
 _apply = partial(jax.jit, static_argnames="record_clients")(apply)
 _combine = jax.jit(combine)
 _surviving_weights = jax.jit(surviving_weights)
+_select_connected = partial(jax.jit, static_argnums=4)(select_connected)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
 def _choose(key: jax.Array, k: Any, clients: int, size: int) -> jax.Array:
     words = jax.random.bits(jax.random.fold_in(key, k), (client_bit_count(clients, size),), jnp.uint32)
     return sample_clients(words, clients, size)
-
-
-@partial(jax.jit, static_argnums=4)
-def _choose_by_memory(
-    key: jax.Array, k: Any, memory: Remembered, connected: jax.Array, places: Places, rest: Any
-) -> jax.Array:
-    order = order_of_pass(key, k // rounds_per_pass(len(connected), places), len(connected))
-    available = take_clients(memory._replace(forecasts=None), connected)
-    return connected[select_clients(available, clients_in_turn(order, k, places), places, k, rest)]
 
 
 class Observed(NamedTuple):
@@ -80,18 +66,7 @@ class Observed(NamedTuple):
 
 
 class ServerState:
-    """The server's state and its part of a round, as in the compiled engine.
-
-    Attributes:
-        memory: The server's memory of every client's reports, or None.
-        averaging_from: The first round that may join the average.
-        direction_size: The norm of the last round's direction; None if it was void.
-        record: The history so far; None before the first round.
-        done: Number of rounds.
-        void_in_a_row: Number of void rounds since the last that counted.
-        restart_begin: The first round of the present restart.
-        change: The encoded parameter change of the last round, if changes are compressed; else None.
-    """
+    """The server's state and its part of a round, as in the compiled engine."""
 
     def __init__(
         self, method: Method, params: Params, constraints: int, rounds: int, settings: StrategySettings
@@ -99,15 +74,16 @@ class ServerState:
         assert not isinstance(settings.memory, str)
         self.method, self.constraints, self.rounds, self._settings = method, constraints, rounds, settings
         self.memory: Memory | None = settings.memory
-        self.averaging_from = first_averaged_round(rounds, settings.average_last or 1.0)
+        self.averaging_from = first_averaged_round(rounds, settings.average_last or 1.0)  # may join the average
         self._key, self._domain = jax.random.key(settings.seed), as_pytree(settings.domain)
         self.dtype = np.dtype(float_dtype(params))
         self.state: State = self._first_state(params, method)
         self._stand_for: jax.Array | None = None
-        self.record: Record | None = None
-        self.direction_size: float | None = None
-        self.change: bytes | None = None
-        self.done = self.void_in_a_row = self.restart_begin = 0
+        self.record: Record | None = None  # the history so far
+        self.direction_size: float | None = None  # norm of the last round's direction; None if it was void
+        self.change: bytes | None = None  # encoded parameter change of the last round, if changes are compressed
+        self.done = self.void_in_a_row = 0  # numbers of rounds, and of void rounds since the last that counted
+        self.restart_begin = 0  # first round of the present restart
 
     @property
     def compression(self) -> Compression | None:
@@ -215,7 +191,7 @@ class ServerState:
         places, rest = self.memory.places(size), self.method.rest
         self._stand_for = represented_clients(places, len(connected), self.dtype)
         indices, memory = jnp.asarray(connected, jnp.int32), self.state.parts["memory"]
-        return np.asarray(_choose_by_memory(self._key, k, memory, indices, places, rest)).tolist()
+        return np.asarray(_select_connected(self._key, k, memory, indices, places, rest)).tolist()
 
     def decide(self, clients: list[int], reports: Reports) -> Round | None:
         """Return the round after the method's decision; None if too few clients reported."""

@@ -95,17 +95,12 @@ class StrategySettings:
         checks.check_choice("answer", self.answer, ANSWERS)
         checks.check_seed("seed", self.seed)
         checks.check_real("wait", self.wait, minimum=0)
-        for name in ("min_clients", "patience", "constraints"):
-            if (value := getattr(self, name)) is not None:
-                checks.check_integer(name, value, minimum=1)
-        for name in ("report_timeout", "update_timeout", "clip_norm"):
-            if (value := getattr(self, name)) is not None:
-                checks.check_real(name, value, above=0)
+        checks.check_given(self, checks.check_integer, "min_clients", "patience", "constraints", minimum=1)
+        checks.check_given(self, checks.check_real, "report_timeout", "update_timeout", "clip_norm", above=0)
         check_range("objective_range", self.objective_range)
         check_ranges(self.constraint_range)
-        for name, kind in (("checkpoints", Checkpoints), ("secure", SecureAggregation)):
-            if (value := getattr(self, name)) is not None:
-                checks.check_instance(name, value, kind)
+        checks.check_given(self, checks.check_instance, "checkpoints", cls=Checkpoints)
+        checks.check_given(self, checks.check_instance, "secure", cls=SecureAggregation)
         if self.pooled is not None:
             checks.check_callable("pooled", self.pooled, "(summed statistics) -> scalar or vector")
             if isinstance(self.memory, Memory):

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -48,7 +47,13 @@ from softswitch.support.files import write_atomically, write_json
 logger = logging.getLogger("softswitch.flower")
 
 
-AfterRound = Callable[..., None]
+class _Task(NamedTuple):
+    """What a run begins with."""
+
+    clients: RemoteClients
+    params: Params  # w_0
+    rounds: int
+    after_round: Callable[..., None]  # called with the number of rounds, the parameters, and a record if there is one
 
 
 class SwitchingStrategy(Strategy):
@@ -142,29 +147,27 @@ class SwitchingStrategy(Strategy):
             if metrics is not None:
                 flower_result.evaluate_metrics_serverapp[done] = metrics
 
-        run = self._run_rounds
+        task = _Task(self.clients, params, rounds, after_round)
         if isinstance(self.method, SQP):
-            run = partial(self._run_second_order, self.method, settings.checkpoints)
+            self.result = self._run_second_order(task, self.method, settings.checkpoints)
         elif is_automatic([self.method]):
-            run = partial(self._run_automatic, obstacle)
-        self.result = run(self.clients, params, rounds, after_round)
+            self.result = self._run_automatic(task, obstacle)
+        else:
+            self.result = self._run_rounds(task)
         flower_result.arrays = wire.to_record(self.result.params)
         return flower_result
 
-    def _run_automatic(
-        self, obstacle: str, clients: RemoteClients, params: Params, rounds: int, after_round: AfterRound
-    ) -> Result:
+    def _run_automatic(self, task: _Task, obstacle: str) -> Result:
         """Run ``SQP`` in place of automatic settings if it is possible, and else the rounds of the method."""
-        checkpoints, begin_at = clients.settings.checkpoints, None
-        obstacle = obstacle or find_obstacle(self.method, clients.settings, params, clients.roster)
+        clients, checkpoints, begin_at = task.clients, task.clients.settings.checkpoints, None
+        obstacle = obstacle or find_obstacle(self.method, clients.settings, task.params, clients.roster)
         if checkpoints is not None and checkpoints.saved_identity("method") is not None:
             obstacle = obstacle or "the run has gone on with it before"
         if not obstacle:
             if checkpoints is not None:
                 checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / FOLDER)
             try:
-                method = SQP(tolerance=self.method.tolerance)
-                result = self._run_second_order(method, checkpoints, clients, params, rounds, after_round)
+                result = self._run_second_order(task, SQP(tolerance=self.method.tolerance), checkpoints)
                 obstacle = describe_failure(result) or ""
                 begin_at = result.last if result.status.code is not StatusCode.DIVERGED else None
             except UnavailableError as error:
@@ -174,32 +177,20 @@ class SwitchingStrategy(Strategy):
                 return replace(result, auto_settings={"method": f"SQP, because {why}"})
             logger.warning("continuing with a first-order method: %s", obstacle)
             clients.events.record("first order", obstacle)
-        result = self._run_rounds(clients, params, rounds, after_round, begin_at)
+        result = self._run_rounds(task, begin_at)
         return replace(result, auto_settings={"method": f"first order, because {obstacle}"} | result.auto_settings)
 
-    def _run_second_order(
-        self,
-        method: SQP,
-        checkpoints: Checkpoints | None,
-        clients: RemoteClients,
-        params: Params,
-        rounds: int,
-        after_round: AfterRound,
-    ) -> Result:
+    def _run_second_order(self, task: _Task, method: SQP, checkpoints: Checkpoints | None) -> Result:
+        clients, params, rounds, after_round = task
+
         def after_exchange(chunk: Chunk) -> None:
             after_round(chunk.round, chunk.state.params, chunk.history)
 
         after_round(0, params)
         return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_exchange)
 
-    def _run_rounds(
-        self,
-        clients: RemoteClients,
-        params: Params,
-        rounds: int,
-        after_round: AfterRound,
-        begin_at: Params | None = None,
-    ) -> Result:
+    def _run_rounds(self, task: _Task, begin_at: Params | None = None) -> Result:
+        clients, params, rounds, after_round = task
         checkpoints, method = clients.settings.checkpoints, to_first_order(self.method)
         with nullcontext() if checkpoints is None else checkpoints.lock():
             run = self._run = FlowerRun(method, clients, params, rounds, self.clients_identity, begin_at)

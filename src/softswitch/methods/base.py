@@ -105,11 +105,9 @@ class Method(TracedSettings, ABC):
         if self.optimizer is not None:
             checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
         super().__post_init__()
-        if self.criterion is not None:
-            checks.check_choice("criterion", self.criterion, CRITERIA)
-        for name, kind in (("direction", Optimistic), ("at_clients", AtClients)):
-            if getattr(self, name) is not None:
-                checks.check_instance(name, getattr(self, name), kind)
+        checks.check_given(self, checks.check_choice, "criterion", choices=CRITERIA)
+        checks.check_given(self, checks.check_instance, "direction", cls=Optimistic)
+        checks.check_given(self, checks.check_instance, "at_clients", cls=AtClients)
         if self.robust is not None and not checks.is_array(self.robust):  # a traced value was checked before
             byzantine = checks.check_integer("robust", self.robust, minimum=0)
             object.__setattr__(self, "robust", byzantine or None)

@@ -17,6 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.methods.memory import Places, Remembered
+from softswitch.support.arrays import take_clients
 
 TURN_STREAM = 0x7FFFFFFF  # integer folded into a run's random key for the order of turns; no round has this number
 
@@ -69,6 +70,15 @@ def select_clients(
     # Clients that are not selected already come first, in their order.
     free = jnp.argsort(chosen[in_turn], stable=True)
     return jnp.concatenate([*selected, in_turn[free[: places.in_turn]]])
+
+
+def select_connected(
+    key: Array, k: Any, remembered: Remembered, connected: Int[Array, " c"], places: Places, rest: Any
+) -> Int[Array, " m"]:
+    """Return the m clients of round k out of the ``connected`` ones, whose number may differ between rounds."""
+    order = order_of_pass(key, k // rounds_per_pass(len(connected), places), len(connected))
+    available = take_clients(remembered._replace(forecasts=None), connected)
+    return connected[select_clients(available, clients_in_turn(order, k, places), places, k, rest)]
 
 
 def represented_clients(places: Places, clients: int, dtype: Any) -> Float[Array, " m"] | None:

@@ -66,8 +66,7 @@ class Losses:
     @property
     def is_random(self) -> bool:
         """Whether the objective, the constraint or the surrogate takes a random key."""
-        functions = filter(None, self._functions)
-        return any(f.random if isinstance(f, PooledConstraint) else takes_key(f) for f in functions)
+        return any(map(takes_key, filter(None, self._functions)))
 
     @property
     def has_pooled_constraint(self) -> bool:
@@ -241,11 +240,6 @@ def compiled_values(plan: EvaluationPlan, rows: Rows, params: Params, losses: Lo
         return losses.objective(params, batch), losses.constraints(params, batch), losses.statistics(params, batch)
 
     return plan.map_clients(evaluate, rows, float_dtype(params))
-
-
-def client_statistics(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Float[Array, "n s"]:
-    """Return the additive statistics of a pooled constraint for every client on all of its rows."""
-    return plan.map_clients(lambda batch: losses.statistics(params, batch), rows, float_dtype(params))
 
 
 @partial(jax.jit, static_argnames="losses")

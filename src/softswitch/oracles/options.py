@@ -108,8 +108,7 @@ class Compute:
 
     def __post_init__(self) -> None:
         checks.check_choice("engine", self.engine, ENGINES)
-        if self.client_batch_size is not None:
-            checks.check_integer("client_batch_size", self.client_batch_size, minimum=1)
+        checks.check_given(self, checks.check_integer, "client_batch_size", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +132,7 @@ class Logging:
     record_clients: bool = False
 
     def __post_init__(self) -> None:
-        if self.eval_every is not None:
-            checks.check_integer("eval_every", self.eval_every, minimum=0)
+        checks.check_given(self, checks.check_integer, "eval_every", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +155,7 @@ class Output:
 
     def __post_init__(self) -> None:
         checks.check_choice("iterate", self.iterate, ANSWERS)
-        if self.average_last is not None:
-            checks.check_real("average_last", self.average_last, above=0, maximum=1)
+        checks.check_given(self, checks.check_real, "average_last", above=0, maximum=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,18 +194,3 @@ def changed_options(given: Any, *allowed: str) -> list[str]:
     """Return the names of the attributes of ``given`` that differ from their defaults, without ``allowed``."""
     changed = [field.name for field in fields(given) if getattr(given, field.name) != field.default]
     return [name for name in changed if name not in allowed]
-
-
-GROUPS: dict[str, type[Any]] = {"sampling": Sampling, "output": Output, "compute": Compute, "logging": Logging}
-ALIASES = {"answer": "iterate"}  # names of options in settings files, and in the groups
-
-
-def group_options(*, automatic: bool = False, **options: Any) -> dict[str, Any]:
-    """Return options of a settings file as arguments of ``solve``; ``automatic``: batch sizes default to "auto"."""
-    grouped: dict[str, Any] = {}
-    options = {ALIASES.get(name, name): value for name, value in options.items()}
-    for group, kind in GROUPS.items():
-        given = {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
-        if given:
-            grouped[group] = kind.automatic(**given) if kind is Sampling and automatic else kind(**given)
-    return grouped | options

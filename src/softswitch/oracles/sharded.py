@@ -23,10 +23,10 @@ from softswitch.data.sampling import Batching, can_index_words, client_bit_count
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.derivatives import Program, RowDerivatives, derive_clients
-from softswitch.oracles.evaluation import EvaluationPlan, Loss, client_statistics
+from softswitch.oracles.evaluation import EvaluationPlan, Loss
 from softswitch.oracles.gradient import GradientOracle, RowDraws, make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch.problem.parameters import Batch, Params
+from softswitch.problem.parameters import Batch, Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks, processes
 from softswitch.support.arrays import is_random_key
@@ -224,7 +224,8 @@ def _evaluate(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Arra
         return objective, constraint, None
 
     def statistics_on_device(oracle: DeviceOracle, params: Params) -> Array:
-        return client_statistics(oracle.evaluation_plan, oracle.rows, params, oracle.losses)
+        statistics = partial(oracle.losses.statistics, params)
+        return oracle.evaluation_plan.map_clients(statistics, oracle.rows, float_dtype(params))
 
     statistics = oracle._sum_devices(statistics_on_device, params)
     sums = jnp.tensordot(oracle.rows.sizes.astype(statistics.dtype), statistics, axes=1)

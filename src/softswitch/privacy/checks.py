@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from softswitch.data.client_data import ClientData
+from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.options import Sampling
-from softswitch.oracles.regret import RegretObjective
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.problem import Problem
 from softswitch.support import checks

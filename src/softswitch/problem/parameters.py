@@ -72,8 +72,11 @@ def check_start(argument: str, params: Params) -> Params:
 def takes_key(function: Callable[..., Any]) -> bool:
     """Return whether a function has an argument ``key`` after its first two, without a default or with default None.
 
-    An argument ``key`` with another default, in the function or by ``functools.partial``, does not count.
+    An argument ``key`` with another default, in the function or by ``functools.partial``, does not count. An object
+    that calls another function has an attribute ``inner_function``, whose arguments count instead.
     """
+    if (inner := getattr(function, "inner_function", None)) is not None:
+        return takes_key(inner)
     try:
         arguments = list(inspect.signature(function, follow_wrapped=False).parameters.values())
     except (TypeError, ValueError):  # a built-in without a signature

@@ -43,9 +43,9 @@ class PooledConstraint:
         checks.check_callable("value", self.value, "(statistics) -> scalar or vector")
 
     @property
-    def random(self) -> bool:
-        """Whether ``statistics`` takes a random ``key``."""
-        return takes_key(self.statistics)
+    def inner_function(self) -> Callable[..., Any]:
+        """The function that may take a random ``key``."""
+        return self.statistics
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """Return the constraint of one client on a batch: a scalar or a vector."""

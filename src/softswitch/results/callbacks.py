@@ -19,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from softswitch.methods.state import State
 from softswitch.results.history import ClientOutcome, History
-from softswitch.support.files import write_atomically
 from softswitch.support.text import format_value
 
 SAMPLED = ("objective", "constraint", "criterion", "feasible")  # values of every round
@@ -248,10 +247,17 @@ class PrometheusTracker(Tracker):
     """
 
     def __init__(self, file: str | Path, *, run: str = "softswitch") -> None:
+        try:
+            from prometheus_client import CollectorRegistry
+        except ImportError as error:
+            message = "PrometheusTracker needs prometheus-client: pip install 'softswitch[prometheus]'"
+            raise ImportError(message) from error
         self._file, self._run = Path(file), run
         if self._file.suffix != SUFFIX:
             raise ValueError(f"file must end in {SUFFIX}, which the textfile collector reads, but is {str(file)!r}")
         self._values: dict[str, float] = {}
+        self._registry: Any = CollectorRegistry()
+        self._registry.register(self)
 
     def __call__(self, chunk: Chunk) -> None:
         """Write the values of the chunk's last round and the totals of the run so far."""
@@ -283,12 +289,19 @@ class PrometheusTracker(Tracker):
         self._values["running"] = 0.0
         self._write()
 
-    def _write(self) -> None:
-        self._values["updated_timestamp_seconds"] = time.time()
-        run, lines = self._run.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"), []
+    def collect(self) -> Iterator[Any]:
+        """Yield a Prometheus metric family for each value. The registry calls it when it writes the file."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         for name, value in self._values.items():
-            metric, kind = f"softswitch_{name}", "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# HELP {metric} {name.replace('_', ' ')}", f"# TYPE {metric} {kind}"]
-            lines.append(f'{metric}{{run="{run}"}} {float(value)}')
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            metric = family(f"softswitch_{name}", name.replace("_", " "), labels=["run"])
+            metric.add_metric([self._run], value)
+            yield metric
+
+    def _write(self) -> None:
+        from prometheus_client import write_to_textfile
+
+        self._values["updated_timestamp_seconds"] = time.time()
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, "\n".join([*lines, ""]).encode(), durable=False)
+        write_to_textfile(str(self._file), self._registry)

@@ -67,7 +67,7 @@ class IntervalMethod(StrEnum):
     Attributes:
         BINOMIAL: Clopper-Pearson limits of a rate.
         BETTING: Limits, by betting, of the mean of values in a known range.
-        GAP: Limits of the absolute difference of two groups' means, from the p-values of both means.
+        GAP: Limits of the absolute difference of two groups' means, by betting on differences of rows of both groups.
         NORMAL: Normal approximation.
         NOISED: Limits of a mean from a differentially private sum, including the noise.
     """

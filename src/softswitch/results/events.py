@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from softswitch.support.files import check_regular
 
 logger = logging.getLogger("softswitch.runs")
 EVENTS = "events.jsonl"
@@ -41,7 +44,9 @@ class EventLog:
         line = (json.dumps(event, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         if not self._has_begun:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            line = b"\n" + line if self.file.exists() else line  # a process may have been killed while it wrote
+            if os.path.lexists(self.file):
+                check_regular(self.file, follow_symlinks=False)
+                line = b"\n" + line  # a process may have been killed while it wrote
         try:
             with self.file.open("ab") as stream:
                 stream.write(line)
@@ -55,12 +60,15 @@ class EventLog:
 def read_events(file: str | Path) -> list[dict[str, Any]]:
     """Return all events of a log in order; an empty list if the file does not exist. Damaged lines are skipped.
 
+    If it is a pipe or a device, ValueError is raised.
+
     Args:
         file: The file of an ``EventLog``, such as events.jsonl in a run folder.
     """
     path, events = Path(file), []
     if not path.exists():
         return []
+    check_regular(path)
     with path.open("rb") as stream:
         while line := stream.readline(MAX_LINE_BYTES):
             with suppress(ValueError, RecursionError):

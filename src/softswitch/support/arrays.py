@@ -24,13 +24,10 @@ def is_random_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _key_to_data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_random_key(leaf) else leaf
-
-
 def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield jax.tree_util.keystr(path), _key_to_data(leaf if hasattr(leaf, "dtype") else np.asarray(leaf))
+        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        yield jax.tree_util.keystr(path), jax.random.key_data(array) if is_random_key(array) else array
 
 
 def flatten_by_path(tree: Any) -> dict[str, np.ndarray]:

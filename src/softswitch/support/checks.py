@@ -103,6 +103,13 @@ def check_callable(name: str, value: Any, signature: str) -> None:
         raise TypeError(f"{name} must be a function {signature}, but is {value!r}")
 
 
+def check_given(settings: Any, check: Callable[..., Any], *names: str, **accepted: Any) -> None:
+    """Check the attributes of ``settings`` with these names, except those that are None, as ``check`` does."""
+    for name in names:
+        if (value := getattr(settings, name)) is not None:
+            check(name, value, **accepted)
+
+
 def call_all(*functions: Callable[[], Any]) -> tuple[Any, ...]:
     """Call all functions without arguments and return the results; raise one ValueError with all their messages."""
     results, messages = [], []

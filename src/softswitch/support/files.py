@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import secrets
 import stat
 import struct
 import tomllib
@@ -39,10 +40,13 @@ _READ_ERRORS = (  # that damaged or malicious files may raise
 
 
 def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write or replace a file atomically; ``durable`` also flushes it to disk, to survive a power failure."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    """Write or replace a file atomically; ``durable`` also flushes it to disk, to survive a power failure.
+
+    A symbolic link in its place is replaced, not followed: run folders may come from others.
+    """
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(content)
             if durable:
                 stream.flush()
@@ -89,10 +93,16 @@ def check_bytes(file: object, size: int, default: int, suffix: str = "") -> None
 
 def check_size(file: Path, default: int) -> None:
     """Raise ValueError if a file is larger than ``size_limit(default)``, or is not a regular file."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{file} must be a regular file, but is a {'folder' if file.is_dir() else 'pipe or a device'}")
-    check_bytes(file, status.st_size, default)
+    check_regular(file)
+    check_bytes(file, file.stat().st_size, default)
+
+
+def check_regular(file: Path, *, follow_symlinks: bool = True) -> None:
+    """Raise ValueError if a file is not a regular file, or a symbolic link that may not be followed."""
+    mode = file.stat(follow_symlinks=follow_symlinks).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "symbolic link" if stat.S_ISLNK(mode) else "pipe or a device"
+        raise ValueError(f"{file} must be a regular file, but is a {kind}")
 
 
 def read_bytes(file: Path, default: int = MAX_TEXT_BYTES) -> bytes:

@@ -28,6 +28,9 @@ def thread_count() -> int:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create a folder if needed and lock it in the ``with`` block; raise ValueError if another run has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
+    for place in (folder, folder / LOCK):
+        if place.is_symlink():  # a run folder may come from others
+            raise ValueError(f"{place} must not be a symbolic link; remove the link, or use another folder")
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)

@@ -66,7 +66,8 @@ class FederatedEstimator(BaseEstimator):
             for the mean of both, or any classifier or regressor of scikit-learn. The threshold keeps the bound, and
             values on training rows are cross-validated. With ``hidden``, ``alpha``, ``step_size``, ``rounds`` or
             ``sampling``, and for other kinds, a model is trained with the constraint instead. Default: "auto".
-        held_out: Share, in [0, 1), of each client's rows for the certificate. Default: 0, no certificate.
+        held_out: Share, in [0, 1), of each client's rows for the certificate, up to twice that at small clients.
+            Default: 0, no certificate.
         validation: Share, in [0, 1), of each client's rows to select a certifiable model with; needs ``held_out``. If
             the model is then not certified, ``predict`` raises an error. Default: 0, no selection.
         allow_uncertified: Whether to predict even if certification failed. Default: False.

@@ -49,7 +49,9 @@ class DataSection:
     label_range: tuple[float, ...] = setting("Range of a numeric label, if known: then certificates are exact.", ())
     ignore: tuple[str, ...] = setting("Columns to ignore.", ())
     categories: tuple[str, ...] = setting("Columns of numbers that are read as categories, such as codes.", ())
-    held_out: float = setting("Share of each client's rows to hold out for the certificate.", 0.25)
+    held_out: float = setting(
+        "Share of each client's rows to hold out for the certificate; more at small clients.", 0.25
+    )
     validation: float = setting("Share of each client's rows to select the model with if run.aim is certified.", 0.15)
     empty: tuple[str, ...] = setting("More strings that count as empty cells, besides NA, ?, - and similar ones.", ())
     separator: str = setting("Separator of a text file; auto: detected.", AUTO)

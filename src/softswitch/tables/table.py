@@ -28,6 +28,7 @@ TEXT = (".csv", ".tsv", ".tab", ".txt")  # suffixes of table files
 PARQUET = (".parquet", ".pq")
 EXCEL = (".xlsx", ".xlsm")
 TABLE = 1 << 36  # largest uncompressed size of a table in bytes: 64 GiB
+PARQUET_ROWS = 256  # rows of a Parquet file that are unpacked at a time to count their bytes
 HARMLESS = 1 << 30  # largest uncompressed size in bytes for which the compression ratio is not limited
 CELL_BYTES = 8  # smallest size of a cell in memory, in bytes
 SAMPLE = 1 << 18  # number of characters or bytes that are read at once, and from which the format is detected
@@ -172,14 +173,24 @@ def check_text(path: Path) -> None:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise ValueError if a Parquet file would take more than ``TABLE`` bytes in memory."""
+    """Raise ValueError if a Parquet file would take more than ``TABLE`` bytes in memory.
+
+    A long text that the file holds once may be the value of any number of cells, so cells are counted, not the file.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     check_size(path, TABLE)
-    metadata = pq.read_metadata(path)
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    size = max(CELL_BYTES * metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups))
+    file = pq.ParquetFile(path)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    size = max(CELL_BYTES * values, sum(group.total_byte_size for group in groups))
     check_unpacked(path, size, TABLE, "unpacked", HARMLESS)
+    texts, size = [field.name for field in file.schema_arrow if not pa.types.is_primitive(field.type)], 0
+    for batch in file.iter_batches(PARQUET_ROWS, columns=texts):
+        columns = (x.dictionary_decode() if pa.types.is_dictionary(x.type) else x for x in batch.columns)
+        size += sum(column.nbytes for column in columns)
+        check_unpacked(path, size, TABLE, "or more, unpacked", HARMLESS)
 
 
 def check_excel(path: Path) -> None:

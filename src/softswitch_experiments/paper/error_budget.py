@@ -20,12 +20,12 @@ from scipy import optimize
 from softswitch.data.client_data import ClientData
 from softswitch.engine.sweep import sweep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
-from softswitch.oracles.options import group_options
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
 from softswitch.theory.pilot import estimate_constants
 from softswitch.theory.theorems import Constants, Setting, bound, sampling_error
+from softswitch_experiments.options import group_options
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.np_study import CLIENTS, STUDY
 from softswitch_experiments.paper.study import half_interval

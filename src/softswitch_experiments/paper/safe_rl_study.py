@@ -10,8 +10,8 @@ import numpy as np
 from softswitch.engine.sweep import sweep
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import AverageSGM, SoftmaxSGM
-from softswitch.oracles.options import group_options
 from softswitch.results.result import Result
+from softswitch_experiments.options import group_options
 from softswitch_experiments.paper.experiment import Row, Scale
 from softswitch_experiments.tasks.paper_settings import ANSWER, MEAN_SWITCH, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl import cartpole

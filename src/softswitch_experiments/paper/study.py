@@ -10,10 +10,10 @@ import numpy as np
 
 from softswitch.engine.sweep import sweep
 from softswitch.methods.base import Method
-from softswitch.oracles.options import group_options
 from softswitch.oracles.out_of_core import evaluate
 from softswitch.results.result import Result
 from softswitch.support.text import format_mean_std
+from softswitch_experiments.options import group_options
 from softswitch_experiments.paper.experiment import Row, Scale
 from softswitch_experiments.tasks.fair_classification import Adult
 from softswitch_experiments.tasks.neyman_pearson import BreastCancer

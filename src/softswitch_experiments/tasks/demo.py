@@ -19,13 +19,13 @@ from softswitch.engine.solve import solve
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import AverageSGM, SoftmaxSGM
-from softswitch.oracles.options import group_options
 from softswitch.problem.networks import batch_scores, false_alarms, init_network, rescale_network
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.result import Result
 from softswitch.support.text import format_mean_std
+from softswitch_experiments.options import group_options
 from softswitch_experiments.plotting import BLUE, GREEN, VERMILLION, make_panels, plot_tolerance, set_log_scale
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import MEAN_SWITCH, RUN, SOFTMAX_SWITCH, steps

@@ -13,8 +13,9 @@ import numpy as np
 from softswitch.engine.solve import solve
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Federation
-from softswitch.oracles.options import count_participants, group_options
+from softswitch.oracles.options import count_participants
 from softswitch.support import checks
+from softswitch_experiments.options import group_options
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl.oracle import CartPoleOracle
 from softswitch_experiments.tasks.safe_rl.physics import PLANETS, Physics

@@ -1,7 +1,8 @@
-"""Regrets f_i − f_i* as objectives, where f_i* is the client optimum: the minimum of f_i for client i alone.
+"""Objectives and constraints that are shifted by numbers of each client: regrets, and margins.
 
-f_i* is a constant of a client, so gradients and constraints stay the same. It is stored as one more column of the
-client's rows.
+A regret is f_i − f_i*, where f_i* is the client optimum: the minimum of f_i for client i alone. Margins raise the
+constraints of a client, so that a bound holds with them. The numbers are one more column of the client's rows. They are
+constants, so gradients stay the same.
 """
 
 from __future__ import annotations
@@ -13,32 +14,38 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.options import TorchData
-from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, float_dtype, takes_key
-from softswitch.problem.problem import Problem
+from softswitch.problem.fairness import gap_pieces
+from softswitch.problem.parameters import CLIENT_OPTIMUM, Batch, Params, call_with_key, float_dtype
+from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support import checks
+
+MARGIN = "client_margin"
+"""Name of the column of margins, with the same values in all rows of a client."""
+
+
+def _with_column(clients: ClientData, name: str, numbers: np.ndarray, problem: Problem, use: str) -> ClientData:
+    """Return the clients' data with a column of numbers of each client; raise ValueError if it exists already."""
+    if name in clients.rows.columns:
+        raise ValueError(f"data must not have a column {name!r} {use}; rename it")
+    column = jnp.asarray(np.repeat(numbers, clients.sizes, axis=0), float_dtype(problem.start))
+    extended = copy(clients)
+    extended.rows = clients.rows._replace(columns={**clients.rows.columns, name: column})
+    return extended
 
 
 @dataclass(frozen=True)
 class RegretObjective:
     """The objective function f minus the client optimum f*, a column with the same value in all rows of a client."""
 
-    objective: Callable[..., Any]
-
-    def __call__(self, params: Params, batch: Batch) -> Any:
-        """Return f − f* on a batch."""
-        return self.objective(params, batch) - batch[CLIENT_OPTIMUM][0]
-
-
-@dataclass(frozen=True)
-class RandomRegretObjective(RegretObjective):
-    """A ``RegretObjective`` whose objective takes a random key."""
+    inner_function: Callable[..., Any]  # f
 
     def __call__(self, params: Params, batch: Batch, key: Any = None) -> Any:
         """Return f − f* on a batch."""
-        return self.objective(params, batch, key=key) - batch[CLIENT_OPTIMUM][0]
+        return call_with_key(self.inner_function, params, batch, key) - batch[CLIENT_OPTIMUM][0]
 
 
 def client_optimum_of(problem: Problem, clients: Any) -> np.ndarray | None:
@@ -68,9 +75,8 @@ def to_regret_task(problem: Problem, clients: ClientData, client_optimum: np.nda
     """Return the problem with objectives f_i − f_i* (−∞: none) and its clients; unchanged if they are regrets."""
     if isinstance(problem.objective, RegretObjective):
         return RegretTask(problem, clients, client_optimum)
-    kind = RandomRegretObjective if takes_key(problem.objective) else RegretObjective
     # The range of f does not bound f_i − f_i*.
-    shifted = replace(problem, objective=kind(problem.objective), objective_range=None)
+    shifted = replace(problem, objective=RegretObjective(problem.objective), objective_range=None)
     return RegretTask(shifted, _with_client_optimum(clients, client_optimum, problem), client_optimum)
 
 
@@ -78,13 +84,9 @@ def _with_client_optimum(clients: ClientData, optimum: np.ndarray, problem: Prob
     """Return the clients' data with the column ``client_optimum`` of f_i*, where −∞ becomes 0."""
     if len(optimum) != len(clients):
         raise ValueError(f"client_optimum must have one number for each of {len(clients)} clients, not {len(optimum)}")
-    if CLIENT_OPTIMUM in clients.rows.columns:
-        raise ValueError(f"data must not have a column {CLIENT_OPTIMUM!r} if regret is used; rename it")
-    dtype = np.dtype(float_dtype(problem.start))
-    column = np.repeat(np.where(np.isneginf(optimum), 0.0, optimum), clients.sizes).astype(dtype)
-    extended = copy(clients)
+    constants = np.where(np.isneginf(optimum), 0.0, optimum)
+    extended = _with_column(clients, CLIENT_OPTIMUM, constants, problem, "if regret is used")
     extended.client_optimum = optimum
-    extended.rows = clients.rows._replace(columns={**clients.rows.columns, CLIENT_OPTIMUM: jnp.asarray(column)})
     return extended
 
 
@@ -100,3 +102,29 @@ def check_optimum(optimum: Any, names: tuple[Any, ...]) -> np.ndarray:
         expected = f"one number for each of {len(names)} clients (in their order, or a dict by name)"
         raise ValueError(f"optimum must be {expected}, but is {optimum!r}")
     return numbers
+
+
+@dataclass(frozen=True)
+class MarginConstraint:
+    """The constraints of a client plus its margins. A smooth gap |a − b| becomes two constraints, a − b and b − a."""
+
+    inner_function: Callable[..., Any]  # the constraints
+    has_pieces: bool  # whether they are gaps without a surrogate
+
+    def __call__(self, params: Params, batch: Batch, key: Any = None) -> Array:
+        """Return the constraints plus the margins on a batch."""
+        margins, constraint = batch[MARGIN][0], self.inner_function
+        if not self.has_pieces:
+            return jnp.atleast_1d(call_with_key(constraint, params, batch, key)) + margins
+        assert isinstance(constraint, PooledConstraint)
+        pieces = gap_pieces(call_with_key(constraint.statistics, params, batch, key))
+        return pieces + jnp.tile(margins, 2)
+
+
+def with_margins(problem: Problem, clients: ClientData, margins: np.ndarray) -> tuple[Problem, ClientData]:
+    """Return the problem and its clients with ``margins`` (clients × constraints) added to the constraints."""
+    constraint = problem.constraint
+    has_gaps = isinstance(constraint, PooledConstraint) and constraint.gaps
+    margin_constraint = MarginConstraint(constraint, has_gaps and problem.constraint_surrogate is None)
+    extended = _with_column(clients, MARGIN, margins, problem, "for certified training")
+    return replace(problem, constraint=margin_constraint, constraint_range=None), extended
