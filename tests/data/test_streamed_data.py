@@ -74,9 +74,9 @@ def parquet_file(path, data, client, **options):
 
 
 def test_parquet_is_converted_once(tmp_path, monkeypatch):
-    from softswitch.data import parquet as parquet_rows
+    from softswitch.data import streamed_data
 
-    monkeypatch.setattr(parquet_rows, "BATCH_ROWS", 64)
+    monkeypatch.setattr(streamed_data, "READ_ROWS", 64)
     data, client = make_shuffled()
     middle = len(client) // 2
     parts = tmp_path / "a.parquet", tmp_path / "b.parquet"
@@ -86,7 +86,7 @@ def test_parquet_is_converted_once(tmp_path, monkeypatch):
     options = {"columns": columns, "strata": "y", "cache": tmp_path / "cache"}
     in_memory = ss.ClientData.from_arrays(data, client, strata="y")
     same_rows(ss.StreamedData.from_parquet(parts, "client", **options), in_memory)
-    monkeypatch.setattr(parquet_rows, "_write_columns", None)  # existing files are reused
+    monkeypatch.setattr(streamed_data, "_write_columns", None)  # existing files are reused
     same_rows(ss.StreamedData.from_parquet(parts, "client", **options), in_memory)
     monkeypatch.undo()
     unstratified = ss.StreamedData.from_parquet(parts[0], "client", cache=tmp_path / "other")

@@ -61,7 +61,7 @@ def test_assessment_of_a_model(assessed):
     assert sum(columns["expected_events"]) == pytest.approx(probability.sum(), rel=1e-5)
     worst = assessment.usefulness
     assert (worst.metric, worst.condition, worst.prediction) == ("false_alarm_rate", "y = 0", "y = 1")
-    assert assessment.is_useful is worst.is_useful
+    assert assessment.usefulness.is_useful is worst.is_useful
     curves = assessment.about["reliability"]
     assert sum(one["rows"] for one in curves["all"]) == len(y)
     assert list(curves["clients"]) == list(map(str, prepared.held_out.names))
@@ -72,7 +72,7 @@ def test_constant_model_is_diagnosed(assessed):
     config, prepared, result, _ = assessed
     params = prepared.label.constant(prepared.problem.start, 3.0)
     assessment = metrics.assess_model(config, prepared, replace(result, params=params))
-    assert assessment.is_useful is False
+    assert assessment.usefulness.is_useful is False
     assert [one.code for one in assessment.result.diagnostics].count("no-better-than-constant") == 1
     rows = replace(prepared, held_out=None)
     on_training_rows = metrics.assess_model(config, rows, replace(result, params=params))

@@ -148,11 +148,6 @@ class Assessment:
     usefulness: Usefulness | None  # the comparison with the best constant; None without rows to compare on
     about: dict[str, Any]  # entries of run.json: usefulness and reliability curves
 
-    @property
-    def is_useful(self) -> bool | None:
-        """Whether the model is better than a constant prediction; None if unknown."""
-        return None if self.usefulness is None else self.usefulness.is_useful
-
 
 def assess_model(
     config: Config,

@@ -175,7 +175,8 @@ def _error_path(task: Task) -> Shifts:
     biases = _candidates(task)
     wrong = np.array([task.count(_decide(task.outputs + bias) != task.rows.y) for bias in biases])
     allowed = np.where(np.isnan(task.allowed), task.bound, task.allowed)
-    best = int(np.argmin((_shrunk(wrong, task.count(task.rows.y == task.rows.y)) - allowed).max(axis=1)))
+    sizes = np.bincount(task.rows.owner, minlength=len(allowed))
+    best = int(np.argmin((_shrunk(wrong, sizes) - allowed).max(axis=1)))
     return Shifts(biases[best : best + 1], None, 0, 0, True)
 
 

@@ -26,6 +26,7 @@ from softswitch.methods.base import Method
 from softswitch.oracles.options import Logging, Output, Sampling
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results import folder as run_folder
+from softswitch.results.baseline import Usefulness
 from softswitch.results.callbacks import Callback
 from softswitch.results.certificate import Certificate, describe_certification, judge_certificate
 from softswitch.results.checkpoints import Checkpoints
@@ -195,7 +196,7 @@ def _run(
     folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
     privacy, saved, scored = training_privacy(config), folder / CHECKPOINTS, None
-    about, is_useful = about | describe_task(config, table.label), None
+    about, usefulness = about | describe_task(config, table.label), None
     columns: dict[str, list[float]] = {}
     if privacy is not None:
         trained = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
@@ -211,10 +212,10 @@ def _run(
         if result.status.code is not StatusCode.DIVERGED:
             threshold = None if scored is None else scored.threshold
             assessed = assess_model(config, table, result, certificate, threshold)
-            result, columns, is_useful = assessed.result, assessed.columns, assessed.is_useful
+            result, columns, usefulness = assessed.result, assessed.columns, assessed.usefulness
             about |= assessed.about
         if config.run.aim == CERTIFIED and table.held_out is not None:
-            about["certification"] = _describe_certification(folder, config, trained, about, is_useful)
+            about["certification"] = _describe_certification(folder, config, trained, about, usefulness)
         if KINDS[config.task.kind].uses_groups and table.held_out is not None:
             names = {"protected": str(config.task.protected), "others": f"not {config.task.protected}"}
             groups = group_metrics(result.params, table.held_out)
@@ -237,10 +238,11 @@ def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: S
 
 
 def _describe_certification(
-    folder: Path, config: Config, trained: Certified, about: dict[str, Any], is_useful: bool | None
+    folder: Path, config: Config, trained: Certified, about: dict[str, Any], usefulness: Usefulness | None
 ) -> dict[str, Any]:
-    """Return the entry of run.json on certification; ``is_useful`` is whether the model beats a constant."""
+    """Return the entry of run.json on certification; without ``usefulness`` it is not known to beat a constant."""
     certificate, write = trained.certificate, KINDS[config.task.kind].description.write
+    is_useful = None if usefulness is None else usefulness.is_useful
     judged = judge_certificate(certificate, is_useful=is_useful)
     return {
         "outcome": str(judged),
