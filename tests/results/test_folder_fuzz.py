@@ -34,6 +34,7 @@ from softswitch.results.report.clients import (
     build_calibration,
     build_columns,
     judge_run,
+    natural_frequencies,
     summarise_clients,
 )
 from softswitch.results.report.page import describe_usefulness
@@ -175,6 +176,7 @@ def use_folder(folder, part):
         build_columns(run, summary, description)
         describe_usefulness(run)
         build_calibration(run)
+        natural_frequencies(run)
         certification_warnings(run)
         compare_settings([run, run])
         [str(cycle) for cycle in run.restarts]

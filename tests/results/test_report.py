@@ -1,6 +1,7 @@
 """The report: texts, and the page in a browser."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from softswitch.cli.terminal import OUTCOME_CODES
 from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
-from softswitch.results.report.clients import HEADLINES, judge_run, summarise_clients
+from softswitch.results.report.clients import HEADLINES, judge_run, natural_frequencies, summarise_clients
 from softswitch.support.text import format_number
 from softswitch.tables import training
 from softswitch.tables.metrics import judge_rate
@@ -305,6 +306,30 @@ def test_verdict_without_certificate_or_after_a_stop():
     assert judge("no-feasible-round")[:2] == ("bad", "No round was feasible")
 
 
+def test_natural_frequencies_of_worst_clients_and_average():
+    """North misses 10 of 100 and calls 30 of 300 positive; south misses 1 of 20 and calls 40 of 80 positive."""
+    columns = {"client": ["north", "south"], "rows_held_out": [400, 100], "positives_held_out": [100, 20]}
+    columns |= {"held_out_miss_rate": [0.1, 0.05], "held_out_false_alarm_rate": [0.1, 0.5]}
+    north, south, average = natural_frequencies(make_run({}, columns))
+    assert north[:5] == ("north: most missed", 250, 25, 750, 75)
+    assert north.basis == "estimated from 100 and 300 held-out rows"
+    assert south[:5] == ("south: most false alarms", 200, 10, 800, 400)
+    assert average == ("Average ward", 225, 17, 775, 232, "")
+
+
+def test_natural_frequencies_of_small_and_single_clients():
+    """A client with two negative rows is not the worst for false alarms."""
+    columns = {"client": ["a", "b"], "rows_held_out": [40, 32], "positives_held_out": [20, 30]}
+    columns |= {"held_out_miss_rate": [0.2, 0.1], "held_out_false_alarm_rate": [0.5, 1.0]}
+    entries = natural_frequencies(make_run({}, columns))
+    assert [one.where for one in entries] == ["a: most missed and most false alarms", "Average ward"]
+    assert natural_frequencies(make_run({}, {"client": ["a"]})) == []
+    (single,) = natural_frequencies(make_run({}, {name: column[:1] for name, column in columns.items()}))
+    assert single.positives == 500
+    unknown = {name: [math.nan] * 2 for name in columns if name.startswith("held_out")}
+    assert natural_frequencies(make_run({}, columns | unknown)) == []
+
+
 def edit_run(folder, **entries):
     """Change entries of run.json."""
     about = json.loads((folder / "run.json").read_text())
@@ -317,10 +342,13 @@ def test_first_screen_of_a_rate(folders, tmp_path, open_page):
     errors = {"north": np.arange(145) < 45}
     usefulness = judge_rate("false_alarm_rate", errors, condition="y = 0", prediction="y = 1").to_dict()
     bins = [{"predicted": p, "observed": p, "lower": p / 2, "upper": p, "rows": 10} for p in (0.2, 0.8)]
+    classes = {"negative": "y = 0", "positive": "y = 1"}
     reliability = {"all": bins, "clients": {"north": bins}}
-    edit_run(folder, usefulness=usefulness, reliability=reliability, certification=None)
+    edit_run(folder, usefulness=usefulness, classes=classes, reliability=reliability, certification=None)
     page = open_page(write_report([folder]))
     assert page.inner_text(".verdict .use").startswith("Useful: at the worst ward (north), 31% of the rows with y = 0")
+    assert page.locator(".card").count() >= 2
+    assert "have y = 1" in page.locator(".card").first.inner_text()
     assert chart_image(page, "reliability-0").count() == 1
     assert "Slope and intercept" in page.inner_text("main")
     edit_run(folder, usefulness=usefulness | {"rows": "many"})

@@ -62,6 +62,7 @@ def test_assessment_of_a_model(assessed):
     worst = assessment.usefulness
     assert (worst.metric, worst.condition, worst.prediction) == ("false_alarm_rate", "y = 0", "y = 1")
     assert assessment.usefulness.is_useful is worst.is_useful
+    assert assessment.about["classes"] == {"negative": "y = 0", "positive": "y = 1"}
     curves = assessment.about["reliability"]
     assert sum(one["rows"] for one in curves["all"]) == len(y)
     assert list(curves["clients"]) == list(map(str, prepared.held_out.names))

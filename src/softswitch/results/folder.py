@@ -67,6 +67,7 @@ _RUN = {  # schema of run.json; a name with "?" is optional
     "certification?": (None, _CERTIFICATION),
     "usefulness?": (None, _USEFULNESS),
     "reliability?": (None, {"all": _BINS, "clients": MapOf(_BINS)}),
+    "classes?": (None, _all(str, "negative positive")),
 }
 _FINISHED = {  # further entries of a finished run
     **_all(str, "answer method"),

@@ -146,7 +146,7 @@ class Assessment:
     result: Result  # with the diagnostics that follow
     columns: dict[str, list[float]]  # of clients.csv, as of ``client_metrics``
     usefulness: Usefulness | None  # the comparison with the best constant; None without rows to compare on
-    about: dict[str, Any]  # entries of run.json: usefulness and reliability curves
+    about: dict[str, Any]  # entries of run.json: usefulness, reliability curves and the names of the classes
 
 
 def assess_model(
@@ -167,6 +167,8 @@ def assess_model(
     usefulness = usefulness and replace(usefulness, is_held_out=held_out is not None)
     about: dict[str, Any] = {"usefulness": usefulness and usefulness.to_dict()}
     new = diagnose_answer(task, result, certificate, usefulness)
+    if isinstance(label, BinaryLabel):
+        about["classes"] = {side: f"{config.data.label} = {getattr(label, side)}" for side in ("negative", "positive")}
     if held_out is not None:
         training, others = (row_errors(task, label, data, result.params) for data in (table.train, held_out))
         for metric in training:

@@ -18,6 +18,7 @@ from softswitch.results.report.clients import (
     build_calibration,
     build_columns,
     judge_run,
+    natural_frequencies,
     sort_worst_first,
     summarise_clients,
 )
@@ -115,6 +116,8 @@ def _describe_run(run: Run, i: int) -> dict[str, Any]:
         "verdict": judge_run(run),
         "requirement": about.get("requirement") or f"At every client, the constraint may be at most {bound}.",
         "usefulness": describe_usefulness(run),
+        "frequencies": natural_frequencies(run),
+        "classes": about.get("classes") or {"negative": "the negative class", "positive": "the positive class"},
         "calibration": list(calibration),
         "calibration_rows": [[column[k] for column in calibration.values()] for k in (shown if calibration else ())],
         "reliability": charts.plot_reliability(curves, f"reliability-{i}") if curves and curves["all"] else "",
