@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softswitch.data import row_order
-from softswitch.data.splits import DataSplit, row_keys, split_masks
+from softswitch.data.splits import DataSplit, split_masks
 
 
 def make_rows(seed=0, count=600):
@@ -45,7 +45,7 @@ def test_parts_are_disjoint_and_stratified():
 )
 def test_small_clients_give_more_calibration_rows(sizes, share, expected):
     client = np.repeat(["a", "b"], sizes)
-    calibration = split_masks(client, validation=0.15, calibration=share, keys=np.arange(len(client)))[2]
+    calibration = split_masks(client, validation=0.15, calibration=share)[2]
     assert (calibration[client == "a"].sum(), calibration[client == "b"].sum()) == expected
 
 
@@ -53,34 +53,10 @@ def test_calibration_rows_do_not_depend_on_validation():
     """The same seed gives the same calibration rows, with and without a validation part."""
     client, data = make_rows()
     without_validation, with_validation = (
-        split_masks(client, data["y"], validation=share, calibration=0.25, keys=row_keys(data, 3))
-        for share in (0.0, 0.2)
+        split_masks(client, data["y"], validation=share, calibration=0.25, seed=3) for share in (0.0, 0.2)
     )
     np.testing.assert_array_equal(without_validation[2], with_validation[2])
     assert not without_validation[1].any()
-
-
-@pytest.mark.parametrize("independent", [False, True])
-def test_removing_a_row_does_not_move_others(independent):
-    client, data = make_rows()
-    shares = {"validation": 0.2, "calibration": 0.25, "independent": independent}
-    parts = np.stack(split_masks(client, data["y"], keys=row_keys(data, 1), **shares))
-    rest = {name: np.delete(column, 7, axis=0) for name, column in data.items()}
-    others = np.stack(split_masks(np.delete(client, 7), rest["y"], keys=row_keys(rest, 1), **shares))
-    moved = (np.delete(parts, 7, axis=1) != others).any(axis=0).sum()
-    assert moved == 0 if independent else moved <= 6, "at most one row of each client and class at each limit"
-    assert (parts.sum(axis=0) == 1).all()
-    assert parts[2].mean() == pytest.approx(0.27 if not independent else 0.25, abs=0.05)
-    assert (np.stack(split_masks(client, data["y"], keys=row_keys(data, 2), **shares)) != parts).any()
-
-
-def test_row_keys():
-    columns = {"x": np.array([[1.0, 2], [1, 2], [1, 3]]), "name": np.array(["a", "a", "a"], object)}
-    keys = row_keys(columns, 0)
-    assert keys[0] == keys[1] != keys[2]
-    np.testing.assert_array_equal(keys, row_keys({"x": columns["x"].astype(int), "name": ["a"] * 3}, 0))
-    many = row_keys({"x": np.arange(10_000)}, 5) / 2.0**64
-    assert np.histogram(many, 10, (0, 1))[0] == pytest.approx(np.full(10, 1000), abs=120)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +64,7 @@ def test_row_keys():
 )
 def test_invalid_shares_are_rejected(shares, message):
     with pytest.raises(ValueError, match=message):
-        split_masks(["a", "b"], validation=shares[0], calibration=shares[1], keys=np.arange(2))
+        split_masks(["a", "b"], validation=shares[0], calibration=shares[1])
 
 
 def test_empty_part_is_named():

@@ -12,8 +12,6 @@ from softswitch.data.row_order import unique
 from softswitch.support import checks
 
 if TYPE_CHECKING:  # imports JAX, which softswitch init does not need
-    import pandas as pd
-
     from softswitch.data.client_data import ClientData
 
 
@@ -91,31 +89,10 @@ def split_by_column(column: ArrayLike, *, min_rows: int = 1) -> np.ndarray:
     return np.where(rare, "other", column.astype(str)) if rare.any() else column
 
 
-def row_keys(columns: Mapping[str, Any] | pd.DataFrame, seed: int) -> np.ndarray:
-    """Return a random uint64 for each row that depends on its values and the seed, and on no other row.
-
-    If rows are divided by these numbers, most rows stay where they are when others are added or removed.
-    """
-    from pandas.util import hash_array  # softswitch --help does not need pandas
-
-    keys: Any = np.uint64(seed)
-    for _, column in columns.items():  # noqa: PERF102 (a DataFrame's values are not columns)
-        table = np.asarray(column)
-        for values in table.reshape(len(table), -1).T:
-            is_number = values.dtype.kind in "biuf"
-            hashed = hash_array(values.astype(float) if is_number else values.astype(str).astype(object))
-            keys = (keys ^ hashed) * np.uint64(0x9E3779B97F4A7C15)
-            keys = keys ^ (keys >> np.uint64(29))
-    return np.asarray(keys)
-
-
-def hold_out(
-    client: Any, *columns: Any, share: float | np.ndarray, seed: int = 0, keys: np.ndarray | None = None
-) -> np.ndarray:
+def hold_out(client: Any, *columns: Any, share: float | np.ndarray, seed: int = 0) -> np.ndarray:
     """Return a mask of a random fraction of each client's rows, rounded down, with the proportions of ``columns``.
 
-    ``share`` is the fraction in [0, 1), for all clients or for the client of each row. The rows with the smallest
-    ``keys`` are held out; by default, random ones.
+    ``share`` is the fraction in [0, 1), for all clients or for the client of each row.
     """
     _, cell = unique(np.asarray(client), str)
     for column in columns:
@@ -123,8 +100,7 @@ def hold_out(
         cell = cell * len(values) + codes
     _, cell, size = np.unique(cell, return_inverse=True, return_counts=True)
     place = np.empty(len(cell), int)
-    order = _shuffle_by(cell, seed) if keys is None else np.lexsort((keys, cell))
-    place[order] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
+    place[_shuffle_by(cell, seed)] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
     return np.asarray(place < np.floor(share * size[cell]))
 
 
@@ -167,13 +143,12 @@ class DataSplit(NamedTuple):
             calibration: Fraction of each client's rows for calibration, in [0, 1); larger for small clients.
                 Default: 0.25.
             strata: Strata of the batches, as for ``ClientData.from_arrays``: a column name, or a tuple of names.
-            seed: Random seed. With the same seed, most rows stay in their split when others are added. Default: 0.
+            seed: Random seed. Default: 0.
         """
         from softswitch.data.client_data import ClientData
 
         columns = [data[name] for name in stratify]
-        shares: dict[str, Any] = {"validation": validation, "calibration": calibration}
-        masks = split_masks(client, *columns, **shares, keys=row_keys(data, checks.check_seed("seed", seed)))
+        masks = split_masks(client, *columns, validation=validation, calibration=calibration, seed=seed)
         owner, parts = np.asarray(client), []
         for name, mask in zip(cls._fields, masks, strict=True):
             if not mask.any():
@@ -184,35 +159,20 @@ class DataSplit(NamedTuple):
 
 
 def split_masks(
-    client: Any,
-    *columns: Any,
-    validation: float,
-    calibration: float,
-    keys: np.ndarray,
-    independent: bool = False,
-    names: Any = DataSplit._fields[1:],
+    client: Any, *columns: Any, validation: float, calibration: float, seed: int = 0, names: Any = DataSplit._fields[1:]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return train, validation and calibration masks with the proportions of ``columns``; ``names`` are for errors.
-
-    ``keys`` are those of ``row_keys``. If ``independent``, no other row has an influence on where a row goes, as
-    differential privacy requires; then the proportions hold on average only.
-    """
+    """Return train, validation and calibration masks with the proportions of ``columns``; ``names`` are for errors."""
     for name, share in zip(names, (validation, calibration), strict=True):
         checks.check_fraction(name, share)
     if not validation + calibration < 1:
         raise ValueError(f"{' and '.join(names)} must leave rows to train on, but sum to {validation + calibration:g}")
-    if independent:
-        uniform = keys / 2.0**64
-        calibration_mask = uniform < calibration
-        validation_mask = ~calibration_mask & (uniform < calibration + validation)
-        return ~(calibration_mask | validation_mask), validation_mask, calibration_mask
     owner = np.asarray(client)
     _, index = unique(owner, str)
     rows = np.bincount(index)
     shares = np.clip(calibration * rows.mean() / rows, calibration, min(2 * calibration, (1 + calibration) / 2))
-    calibration_mask = hold_out(owner, *columns, share=shares[index], keys=keys)
+    calibration_mask = hold_out(owner, *columns, share=shares[index], seed=seed)
     rest = np.flatnonzero(~calibration_mask)
     remaining = [np.asarray(column)[rest] for column in columns]
     validation_mask = np.zeros_like(calibration_mask)
-    validation_mask[rest] = hold_out(owner[rest], *remaining, share=validation / (1 - calibration), keys=keys[rest])
+    validation_mask[rest] = hold_out(owner[rest], *remaining, share=validation / (1 - calibration), seed=seed)
     return ~(calibration_mask | validation_mask), validation_mask, calibration_mask

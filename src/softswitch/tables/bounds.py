@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import bdtr
 
-from softswitch.data.splits import row_keys, split_masks
+from softswitch.data.splits import split_masks
 from softswitch.problem.choices import BINARY, NUMBER
 from softswitch.tables.constraints import KINDS
 from softswitch.tables.features import Encoding, mark_categories, to_categories
@@ -70,8 +70,8 @@ def certification_mask(table: pd.DataFrame, config: Config) -> np.ndarray:
         columns.append(pd.factorize(labels, sort=True)[0])
     if KINDS[task.kind].uses_groups:
         columns.append(match_value(table[task.sensitive], task.protected, "task.protected"))
-    shares: Any = {"validation": 0.0, "calibration": data.held_out, "independent": config.privacy.epsilon is not None}
-    return split_masks(table[data.client], *columns, keys=row_keys(table, config.run.seed), **shares)[2]
+    shares: Any = {"validation": 0.0, "calibration": data.held_out, "seed": config.run.seed}
+    return split_masks(table[data.client], *columns, **shares)[2]
 
 
 def complete_rows(table: pd.DataFrame, config: Config) -> pd.DataFrame:

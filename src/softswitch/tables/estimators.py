@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 
 from softswitch.certification.certify import certify
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import DataSplit, row_keys, split_masks
+from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import solve_certified
 from softswitch.engine.solve import solve
@@ -120,8 +120,7 @@ class FederatedEstimator(BaseEstimator):
             raise ValueError(f"validation = {self.validation!r} needs held_out above 0: rows for the certificate")
         shares: dict[str, Any] = {"validation": self.validation, "calibration": self.held_out}
         names = ("validation", "held_out")
-        keys = row_keys({"x": x, "y": y}, seed)
-        learn, choose, keep = split_masks(owner, *stratified.values(), **shares, keys=keys, names=names)
+        learn, choose, keep = split_masks(owner, *stratified.values(), **shares, seed=seed, names=names)
         label = fit_label(pd.Series(y, name="y"), learn, KINDS[self.kind].label_types, limits=tuple(limits or ()))
         self._scaler = StandardScaler().fit(x[learn])
         columns = stratified | {"y": label.encode(y), "x": np.asarray(self._scaler.transform(x), np.float32)}

@@ -14,7 +14,7 @@ import pandas as pd
 
 from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import DataSplit, row_keys, split_masks
+from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.auto_tuning import default_alpha
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
@@ -92,9 +92,8 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     columns = {} if isinstance(full_label, NumberLabel) else {"y": full_label.encode(values)}
     columns |= {} if group is None else {"group": group}
     share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
-    options: dict[str, Any] = {"independent": is_private, "names": ("data.validation", "data.held_out")}
-    options |= {"validation": share, "calibration": data.held_out, "keys": row_keys(table, config.run.seed)}
-    masks = split_masks(client, *columns.values(), **options)
+    options: dict[str, Any] = {"seed": config.run.seed, "names": ("data.validation", "data.held_out")}
+    masks = split_masks(client, *columns.values(), validation=share, calibration=data.held_out, **options)
     label: Label = fit_label(values, masks[0], types, **known)
     if is_private:
         label, encoding = declared_label(label), declared_encoding(config, features)
