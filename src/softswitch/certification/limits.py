@@ -46,7 +46,7 @@ class BinomialRate:
 
 @dataclass(frozen=True)
 class NoisyMean:
-    """Upper confidence limits of the mean of ``rows`` values in [0, 1], from the noisy sum ``total``; see private.py."""
+    """Upper confidence limits of the mean of ``rows`` values in [0, 1], from the noisy sum ``total``."""
 
     total: float
     rows: int
