@@ -32,7 +32,7 @@ class Plan:
         target_epsilon: The requested ε, in units of f and g.
         met: Whether the bound is at most the requested ε.
         smallest_epsilon: Smallest ε for any number of rows, within the allowed rounds and at this participation.
-        advice: Text with the dominant error and the cheapest way to lower it, or why the target cannot be met.
+        advice: Text with the dominant error, or why the target cannot be met.
         warnings: Texts about values of E or B_g with which the optimization error loses its rate DL/√K.
     """
 
@@ -175,10 +175,9 @@ class _Planner:
         return Plan(constants, setting, promised, share, target, cheapest is not None, smallest, advice, warnings)
 
     def _explain_errors(self, setting: Setting, promised: Bound) -> str:
-        """Return advice: the dominant error, the cheapest way to lower it, and the constraint's bound."""
+        """Return advice: the dominant error, and the constraint's bound."""
         part = getattr(promised, promised.dominant) / promised.epsilon
         advice = f"The {promised.dominant} error dominates ({part:.0%} of ε = {promised.epsilon:.4g})."
-        advice += _find_remedy(self.constants, setting)
         if setting.participants == setting.clients:
             return advice
         shares = (self.share, 1 / setting.rounds)
@@ -256,33 +255,6 @@ def _smallest_error(constants: Constants, template: Setting, limit: int) -> floa
 def _constraint_excess(constants: Constants, setting: Setting, switch_share: float) -> float:
     """Return the constraint's bound at the smallest κ minus ε, or 0; rounds and batches do not matter."""
     return max(0.0, theorems.constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
-
-
-def _find_remedy(constants: Constants, setting: Setting) -> str:
-    """Return a sentence with the change that lowers the dominant error most per additional row; "" if there is none."""
-    now = bound(constants, setting)
-    more = min(setting.clients, 2 * setting.participants)
-    changes = {
-        "twice the rounds": replace(setting, rounds=2 * setting.rounds),
-        "twice the rows per report": replace(setting, value_batch_size=2 * setting.value_batch_size),
-        "twice the rows per gradient": replace(setting, batch_size=2 * setting.batch_size),
-    }
-    if setting.participants < more:
-        changes[f"{more} clients per round"] = replace(setting, participants=more)
-
-    def gain(change: str) -> float:
-        new = changes[change]
-        after = bound(constants, new)
-        if after.epsilon >= now.epsilon:
-            return 0.0
-        lower: float = getattr(now, now.dominant) - getattr(after, now.dominant)
-        return lower / (new.samples - setting.samples)
-
-    best = max(changes, key=gain)
-    if gain(best) <= 0:
-        return ""
-    cost = f"ε = {bound(constants, changes[best]).epsilon:.4g}, {changes[best].samples:,} rows"
-    return f" The cheapest way to lower it: {best} ({cost})."
 
 
 def _find_warnings(constants: Constants, setting: Setting) -> tuple[str, ...]:
