@@ -48,13 +48,12 @@ def run(
     distributed = request.oracle.processes > 1
     is_first = not distributed or processes.is_first_process()
     rounds, seconds, began = request.rounds, request.options.seconds, time.perf_counter()
-    automatic = method.step_size is None and request.choice is not None
     records, done, stopped, late = list[Record](), 0, False, False
     lock: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         lock = processes.enter_on_first_process(checkpoints.lock) if distributed else checkpoints.lock()
     with lock, ProgressBar(rounds, logging.progress if is_first else False) as bar:
-        restarts = LocalRestarts(request, request.choice, method, seed) if automatic and request.choice else None
+        restarts = None if request.choice is None else LocalRestarts(request, request.choice, method, seed)
         saved = None if checkpoints is None else _RunCheckpoints(request, method, restarts, seed, checkpoints)
         key, length = jax.random.key(seed), engine.chunk_length(request.oracle)
         program = request.program(length)
@@ -242,7 +241,7 @@ def finish(
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
         return _sample_noise(request, state, seed, rounds)
 
-    return build_result(end, oracle, constraint_noise)
+    return replace(build_result(end, oracle, constraint_noise), client_optimum=request.client_optimum)
 
 
 def _sample_noise(request: Request, state: State, seed: int, first: int) -> float:

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 import jax
+import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
@@ -28,6 +29,7 @@ from softswitch.methods.robust import check_robust
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Federation, Oracle
+from softswitch.oracles.client_shifts import client_optimum_of
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
@@ -105,6 +107,7 @@ class Request:
     options: RunOptions  # without open ones
     choice: Choice | None = None  # for automatic runs only
     on_one_device: Oracle | None = None  # sharded clients before sharding: a run can resume with other devices
+    client_optimum: np.ndarray | None = None  # f_i* if objectives are regrets
     privacy: str | None = None  # part of the identity; it has the rounds, since private runs cannot be extended
 
     @property
@@ -259,8 +262,8 @@ def request(
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     start = problem.start if sharded is None else release(problem.start)
     federation = Federation(sharded or oracle, start, clients.names, problem.domain)
-    on_one_device = oracle if sharded is not None else None
-    return _check_methods(Request(federation, options, choice, on_one_device), methods)
+    on_one_device, optimum = oracle if sharded is not None else None, client_optimum_of(problem, clients)
+    return _check_methods(Request(federation, options, choice, on_one_device, optimum), methods)
 
 
 def request_of(federation: Federation, methods: Sequence[Method], options: RunOptions) -> Request:
@@ -282,7 +285,8 @@ def request_of(federation: Federation, methods: Sequence[Method], options: RunOp
     options = options.fill(choice, replace(sampling, memory=memory))
     if options.logging.eval_every is None:
         options = options.with_evaluation(math.ceil(cast(int, options.rounds) / EVALUATIONS))
-    return _check_methods(Request(federation, options, choice), methods)
+    optimum = getattr(oracle, "client_optimum", None)
+    return _check_methods(Request(federation, options, choice, client_optimum=optimum), methods)
 
 
 def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
