@@ -164,8 +164,8 @@ class _Planner:
     def plan(self, target: float) -> Plan:
         """Return the plan for ε = ``target``; if it cannot be met, for 1.1 times the smallest ε."""
         constants, share = self.constants, self.share
-        excess = _constraint_excess(constants, self.template, share)
-        smallest = _smallest_error(constants, self.template, self.limit) + excess
+        excess = self._constraint_excess(self.template)
+        smallest = self._smallest_epsilon(self.template)
         cheapest = self._cheapest(target - excess)
         fallback = cheapest or self._cheapest(1.1 * smallest - excess)
         setting = fallback or replace(self.template, rounds=self.limit)
@@ -226,7 +226,7 @@ class _Planner:
 
         def sampling_error(participants: int) -> float:
             partial = replace(setting, participants=participants)
-            return bound(constants, partial).sampling + _constraint_excess(constants, partial, switch_share)
+            return bound(constants, partial).sampling + self._constraint_excess(partial)
 
         sampling = sampling_error(setting.participants)
         if sampling < target:
@@ -240,21 +240,19 @@ class _Planner:
             f"rows. The smallest reachable ε is just above {smallest:.4g}; for {target:g} select at least {enough} "
             "clients per round"
         )
-        more = replace(setting, participants=enough or n, rounds=limit)
-        if _smallest_error(constants, more, limit) + _constraint_excess(constants, more, switch_share) > target:
+        if self._smallest_epsilon(replace(setting, participants=enough or n)) > target:
             text += f", and allow more than {limit:,} rounds"
         return f"{text}."
 
+    def _smallest_epsilon(self, setting: Setting) -> float:
+        """Return the smallest ε of objective and constraint with unlimited rows per report, in ``limit`` rounds."""
+        noiseless = replace(self.constants, value_noise=0.0)
+        return bound(noiseless, replace(setting, rounds=self.limit)).epsilon + self._constraint_excess(setting)
 
-def _smallest_error(constants: Constants, template: Setting, limit: int) -> float:
-    """Return the smallest ε with unlimited rows per report, in at most ``limit`` rounds."""
-    noiseless = replace(constants, value_noise=0.0)
-    return bound(noiseless, replace(template, rounds=limit)).epsilon
-
-
-def _constraint_excess(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """Return the constraint's bound at the smallest κ minus ε, or 0; rounds and batches do not matter."""
-    return max(0.0, theorems.constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
+    def _constraint_excess(self, setting: Setting) -> float:
+        """Return the constraint's bound at the smallest κ minus ε, or 0; rounds and batches do not matter."""
+        constants = self.constants
+        return max(0.0, theorems.constraint_bound(constants, setting, self.share) - bound(constants, setting).epsilon)
 
 
 def _find_warnings(constants: Constants, setting: Setting) -> tuple[str, ...]:
