@@ -216,32 +216,32 @@ def perturb_params(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, 
     return {name: perturb_array(np.asarray(value), generator, attempt) for name, value in params.items()}
 
 
-Values = Callable[[np.ndarray], np.ndarray]  # from row indices to f and then each g on these rows together
-
-
 def intervals_from_function(
-    function: Values, size: int, levels: ErrorLevels, ranges: Ranges, perturbed: Callable[[int], Values] | None = None
+    function: Callable[[Any, np.ndarray], np.ndarray],
+    params: Mapping[str, np.ndarray],
+    size: int,
+    levels: ErrorLevels,
+    ranges: Ranges,
 ) -> list[Interval]:
     """Return intervals of f and then each g from a client's ``size`` rows, for clients that do not compute with JAX.
 
-    ``perturbed`` returns the functions at other parameters, by the number of the attempt. They are used to find out
-    whether a function is a mean over rows if its values on these rows are all equal.
+    ``function`` returns f and then each g from parameters and the indices of rows, on these rows together.
     """
     all_rows = np.arange(size)
     half = np.sort(np.random.default_rng(0).permutation(size)[: (size + 1) // 2])
 
-    def evaluate(function: Values) -> tuple[np.ndarray, np.ndarray]:
-        by_row = [np.asarray(function(all_rows[i : i + 1]), dtype=float) for i in range(size)]
-        return np.stack(by_row), np.asarray(function(all_rows), dtype=float)
+    def evaluate(point: Any) -> tuple[np.ndarray, np.ndarray]:
+        by_row = [np.asarray(function(point, all_rows[i : i + 1]), dtype=float) for i in range(size)]
+        return np.stack(by_row), np.asarray(function(point, all_rows), dtype=float)
 
-    by_row, totals = evaluate(function)
+    by_row, totals = evaluate(params)
 
     def evidence(attempt: int) -> Evidence:
-        other = perturbed(attempt) if attempt and perturbed is not None else function
-        values, total = evaluate(other) if attempt else (by_row, totals)
-        return (values, total), (values[half], np.asarray(other(half), dtype=float))
+        point = perturb_params(params, attempt) if attempt else params
+        values, total = evaluate(point) if attempt else (by_row, totals)
+        return (values, total), (values[half], np.asarray(function(point, half), dtype=float))
 
-    means = find_means(evidence, len(totals), 1 + (0 if perturbed is None else MAX_PERTURBATIONS))
+    means = find_means(evidence, len(totals), 1 + MAX_PERTURBATIONS)
     generator = np.random.default_rng(1)
     resampled: np.ndarray | None = None
     intervals = []
@@ -253,6 +253,6 @@ def intervals_from_function(
             intervals.append(mean_interval(rows, levels, bounds))
         else:
             if resampled is None:
-                resampled = np.stack([function(generator.integers(size, size=size)) for _ in range(RESAMPLES)])
+                resampled = np.stack([function(params, generator.integers(size, size=size)) for _ in range(RESAMPLES)])
             intervals.append(resampled_interval(resampled[:, j], float(totals[j]), size, levels))
     return intervals
