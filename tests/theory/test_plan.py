@@ -58,7 +58,7 @@ def test_plan_is_cheaper_than_neighbours():
             setting = replace(planned.setting, rounds=rounds, value_batch_size=sizes[middle])
             low, high = (low, middle) if bound(CONSTANTS, setting).epsilon <= 0.3 else (middle + 1, high)
         if bound(CONSTANTS, replace(planned.setting, rounds=rounds, value_batch_size=sizes[low])).epsilon <= 0.3:
-            assert rounds * 20 * (sizes[low] + 32) >= planned.samples * 0.999
+            assert rounds * 20 * (sizes[low] + 32) >= planned.setting.samples * 0.999
 
 
 def test_target_below_sampling_error_is_rejected_with_advice():

@@ -51,11 +51,6 @@ class Plan:
         """Upper bound on G(w̄), in units of g, if κ is at least ``switch_share``."""
         return theorems.constraint_bound(self.constants, self.setting, self.switch_share)
 
-    @property
-    def samples(self) -> int:
-        """Number of rows that the run evaluates, K·m·(B_ζ + E·B_g)."""
-        return self.setting.samples
-
     def solve_options(self) -> dict[str, Any]:
         """Return ``rounds`` and ``sampling`` for ``solve(problem, clients, method, **plan.solve_options())``."""
         sampling = Sampling(
@@ -74,7 +69,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the derived bounds as a dict of JSON values."""
         errors = {name: getattr(self.bound, name) for name in ("epsilon", "threshold", "dominant")}
-        plan = asdict(self) | {"samples": self.samples}
+        plan = asdict(self) | {"samples": self.setting.samples}
         plan["bound"] |= errors | {"constraint_bound": self.constraint_bound}
         return plan
 
@@ -98,7 +93,7 @@ class Plan:
             ("sampling error", "", f"{bound.sampling:.4g}"),
             (f"constraint, at most if κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint_bound:.4g}"),
             ("probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
-            ("rows evaluated", "K·m·(B_ζ + E·B_g)", f"{self.samples:,}"),
+            ("rows evaluated", "K·m·(B_ζ + E·B_g)", f"{setting.samples:,}"),
         ):
             table.add_row(*row)
         return table
