@@ -29,7 +29,7 @@ from softswitch.methods.robust import check_robust
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Federation, Oracle
-from softswitch.oracles.client_shifts import client_optimum_of
+from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
@@ -262,7 +262,8 @@ def request(
         raise ValueError("held_out is evaluated every eval_every rounds, but eval_every is 0, which means never")
     start = problem.start if sharded is None else release(problem.start)
     federation = Federation(sharded or oracle, start, clients.names, problem.domain)
-    on_one_device, optimum = oracle if sharded is not None else None, client_optimum_of(problem, clients)
+    on_one_device = oracle if sharded is not None else None
+    optimum = getattr(clients, "client_optimum", None) if isinstance(problem.objective, RegretObjective) else None
     return _check_methods(Request(federation, options, choice, on_one_device, optimum), methods)
 
 

@@ -242,7 +242,7 @@ class LocalRestarts(Restarts):
         best = state.best._replace(params=self.best.params, score=score)
         return state._replace(params=self.best.params, best=best, diverged_at=jnp.int32(-1))
 
-    def _threshold_error(self, last: Answer, criterion: np.ndarray) -> float:
+    def _threshold_error(self, last: Answer, criterion: Any) -> float:
         """Return the change of λ that corrects the error of the reported criterion at the end of a restart."""
         tail = criterion[-max(3, round(TAIL * len(criterion))) :]
         bias = float(np.median(tail)) - last.constraint
