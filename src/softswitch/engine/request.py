@@ -168,18 +168,17 @@ class Request:
         places = None if self.memory is None else self.memory.places(self.oracle.participants)
         return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0, places)
 
+    def fresh_state(self, method: Method) -> State:
+        """Return the state before round 0 without a warm start."""
+        return self.engine.start(self.federation.start, method, self.oracle.without_evaluation(), self.memory)
+
     def first_state(self, method: Method) -> State:
         """Return the state before round 0."""
-        clients = self.oracle.without_evaluation()
-        fresh: State = self.engine.start(self.federation.start, method, clients, self.memory)
+        fresh = self.fresh_state(method)
         if self.options.warm_start is None:
             return fresh
         earlier = self.options.warm_start.state
         return fresh._replace(**{name: getattr(earlier, name) for name in ("params", "optimizer", "method", "average")})
-
-    def without_warm_start(self) -> Request:
-        """Return the request of a run that begins at the start."""
-        return replace(self, options=replace(self.options, warm_start=None))
 
     @property
     def start(self) -> Params:
@@ -377,7 +376,7 @@ def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=request.memory, domain=federation.domain)
         if warm_start is not None:
-            fresh = jax.eval_shape(partial(request.without_warm_start().first_state, method))
+            fresh = jax.eval_shape(partial(request.fresh_state, method))
             earlier: State = warm_start.state
             check_warm_params(earlier.params, fresh.params, federation.domain)
             wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))

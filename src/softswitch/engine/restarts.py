@@ -164,9 +164,7 @@ class LocalRestarts(Restarts):
         self._request, self._key = request, jax.random.key(seed)
         self._first = request.first_state(self.template)
         # Later restarts begin at an answer to which the moments and the average of a previous run do not belong.
-        self._later = self._first
-        if request.options.warm_start is not None:
-            self._later = request.without_warm_start().first_state(self.template)
+        self._later = self._first if request.options.warm_start is None else request.fresh_state(self.template)
         self.start = self.best = self._evaluate(self._first.params, "the start")
 
     @property
