@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from softswitch.engine import compiled
-from softswitch.engine.compiled import CompiledEngine, Program, Span, run_rounds
+from softswitch.engine.compiled import CompiledEngine, Program, Span
 from softswitch.engine.server_step import Evaluated, Setup, evaluate_all, select_by_memory
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -26,8 +26,6 @@ from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.oracles.out_of_core import OutOfCoreOracle, PendingRows, RoundRows
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
-
-_run_rounds = partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds)
 
 
 class OutOfCoreEngine(CompiledEngine):
@@ -70,7 +68,7 @@ class OutOfCoreEngine(CompiledEngine):
                     reader.request(after, _rounds_of_stretch(program, span, length, after, further))
             with_rows = setup._replace(oracle=oracle.with_rows(stretch))
             stretch_span = span._replace(first=k, last=k + count)
-            state, record = _run_rounds(with_rows, alone, stretch_span, key, state, stretch.draws)
+            state, record = super().run_chunk(with_rows, alone, stretch_span, key, state, stretch.draws)
             record = jax.tree.map(lambda rows, count=count: np.asarray(rows)[:count], record)
             records.append(_add_evaluation(record, oracle, program.evaluates, evaluated, count))
             del stretch, with_rows  # their memory is needed for the rows of later rounds
