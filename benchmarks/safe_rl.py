@@ -42,7 +42,7 @@ def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
     options = group_options(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER)
     asked = request_of(carts, (RULE,), RunOptions(**options))
-    state = engine.CompiledEngine.start(policy, RULE, carts.oracle, None)
+    state = engine.CompiledEngine().start(policy, RULE, carts.oracle, None)
     go = partial(engine.CompiledEngine.run_chunk, asked.setup(RULE), asked.program(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):

@@ -9,8 +9,8 @@ from scipy.stats import norm
 
 import softswitch as ss
 from softswitch.certification.intervals import ErrorLevels
-from softswitch.certification.limits import clopper_pearson_upper
-from softswitch.certification.private import certificate_noise, noisy_interval, noisy_mean_upper
+from softswitch.certification.limits import NoisyMean, clopper_pearson_upper
+from softswitch.certification.private import certificate_noise, noisy_interval
 from softswitch.results.certificate import Verdict
 
 
@@ -25,15 +25,15 @@ def test_limits_hold_as_often_as_they_say(binary, mean, noise, times):
         spread = min(mean, 1 - mean)
         sums = generator.uniform(mean - spread, mean + spread, size=(times, rows)).sum(axis=1)
     told = sums + noise * generator.normal(size=times)
-    limits = np.array([noisy_mean_upper(one, rows, noise, error, binary=binary) for one in told])
+    limits = np.array([NoisyMean(one, rows, noise, binary).upper(error) for one in told])
     assert (limits < mean).mean() <= error
     assert limits.mean() < 1  # and say something
 
 
 def test_a_limit_without_noise_is_the_binomial_one_at_half_the_error():
-    assert noisy_mean_upper(7.0, 200, 1e-12, 0.1, binary=True) == pytest.approx(clopper_pearson_upper(7, 200, 0.05))
+    assert NoisyMean(7.0, 200, 1e-12, True).upper(0.1) == pytest.approx(clopper_pearson_upper(7, 200, 0.05))
     # Chernoff: exp(−n kl(0.1, p)) = e/2 at the limit.
-    limit = noisy_mean_upper(20.0, 200, 1e-12, 0.1, binary=False)
+    limit = NoisyMean(20.0, 200, 1e-12, False).upper(0.1)
     divergence = 0.1 * math.log(0.1 / limit) + 0.9 * math.log(0.9 / (1 - limit))
     assert divergence == pytest.approx(math.log(20) / 200, rel=1e-6)
 
@@ -42,7 +42,7 @@ def test_p_values_are_where_limits_meet_the_tolerance():
     levels = ErrorLevels(0.01, 0.05, 0.25)
     found = noisy_interval(100.0, 1000, 10.0, levels, frozenset((0.0, 1.0)))
     assert found.lower < found.estimate == 0.1 < found.marginal_upper < found.upper < 0.25
-    assert noisy_mean_upper(100.0, 1000, 10.0, found.meets_at, binary=True) == pytest.approx(0.25, abs=2e-3)
+    assert NoisyMean(100.0, 1000, 10.0, True).upper(found.meets_at) == pytest.approx(0.25, abs=2e-3)
     assert found.violates_at == 1.0
     assert noisy_interval(600.0, 1000, 10.0, levels, (0.0, 1.0)).violates_at < 1e-6
 

@@ -25,7 +25,7 @@ def test_intervals_are_those_of_the_given_parameters():
     levels, ranges, params = ErrorLevels(0.05, 0.05, 0.5), [None, None], parameters(module)
     found = module_intervals(functions, params, rows, levels, ranges)
     functions.load(params)
-    expected = intervals_from_function(lambda at: functions.values(rows.take(at)), len(rows), levels, ranges)
+    expected = intervals_from_function(lambda _, at: functions.values(rows.take(at)), params, len(rows), levels, ranges)
     for one, other in zip(found[1:], expected[1:], strict=True):
         np.testing.assert_allclose(one.deviation, other.deviation, rtol=1e-6)
         np.testing.assert_allclose(one.estimate, other.estimate, rtol=1e-6)

@@ -441,7 +441,7 @@ def test_warm_start_state_is_used_by_first_restart_only(clients):
         with pytest.raises(EngineArgumentsError) as caught:
             solve_automatic(clients, rounds=100, warm_start=first)
     request, method = caught.value.args
-    restarts = LocalRestarts(request, request.choice, method, 0)
+    restarts = LocalRestarts(request, method, 0)
     state = restarts.begin()
     for kept, begun in zip(
         jax.tree.leaves((first.state.optimizer, first.state.method, first.state.average)),
@@ -449,8 +449,7 @@ def test_warm_start_state_is_used_by_first_restart_only(clients):
         strict=True,
     ):
         np.testing.assert_array_equal(kept, begun)
-    completed = solve_automatic(clients, rounds=100)
-    restarts.close(state, restarts.end, completed.history.since(0))
+    restarts.close(state, [], restarts.end)
     second = restarts.begin()
     assert int(second.average.rounds) == 0
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(second.optimizer))

@@ -5,7 +5,7 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.methods import Reports
+from softswitch.methods import QFedAvg, Reports
 from softswitch.oracles.base import HostOracle
 
 
@@ -96,3 +96,12 @@ def test_missing_methods_are_reported():
 
     with pytest.raises(TypeError, match="digest"):
         Incomplete([1.0])
+
+
+def test_method_combines_directions():
+    """q-FedAvg with q = 1 from w = 0: w_1 = −Σ f_i u_i / Σ (‖u_i‖² + f_i/η)."""
+    method = QFedAvg(power=1.0, step_size=0.1, tolerance=0.0)
+    result = flat.solve_federation(federation(limit=5.0), method, rounds=1, answer="last")
+    values, slopes = np.array([1.0, 4.0, 9.0]), np.array([-2.0, -4.0, -6.0])
+    expected = -(values @ slopes) / (slopes**2 + values / 0.1).sum()
+    assert float(result.params["w"]) == pytest.approx(expected, rel=1e-5)

@@ -58,7 +58,7 @@ def test_plan_is_cheaper_than_neighbours():
             setting = replace(planned.setting, rounds=rounds, value_batch_size=sizes[middle])
             low, high = (low, middle) if bound(CONSTANTS, setting).epsilon <= 0.3 else (middle + 1, high)
         if bound(CONSTANTS, replace(planned.setting, rounds=rounds, value_batch_size=sizes[low])).epsilon <= 0.3:
-            assert rounds * 20 * (sizes[low] + 32) >= planned.samples * 0.999
+            assert rounds * 20 * (sizes[low] + 32) >= planned.setting.samples * 0.999
 
 
 def test_target_below_sampling_error_is_rejected_with_advice():
@@ -128,19 +128,18 @@ def test_edge_cases():
 
 
 @pytest.mark.parametrize(
-    ("problem_constants", "participation", "epsilon", "dominant", "remedy"),
+    ("problem_constants", "participation", "epsilon", "dominant"),
     [
-        (Constants(2.0, 1.0), 1.0, 0.1, "optimization", "twice the rounds"),
-        (replace(CONSTANTS, value_noise=0.0, gradient_noise=5.0), 1.0, 1.0, "optimization", "rows per gradient"),
-        (replace(CONSTANTS, value_noise=9.0, gradient_noise=0.0), 1.0, 9.0, "estimation", "twice the rows per report"),
-        (replace(CONSTANTS, heterogeneity=1.0), 0.5, 3.0, "sampling", "20 clients per round"),
+        (Constants(2.0, 1.0), 1.0, 0.1, "optimization"),
+        (replace(CONSTANTS, value_noise=0.0, gradient_noise=5.0), 1.0, 1.0, "optimization"),
+        (replace(CONSTANTS, value_noise=9.0, gradient_noise=0.0), 1.0, 9.0, "estimation"),
+        (replace(CONSTANTS, heterogeneity=1.0), 0.5, 3.0, "sampling"),
     ],
 )
-def test_dominant_error_and_remedy(problem_constants, participation, epsilon, dominant, remedy):
+def test_dominant_error(problem_constants, participation, epsilon, dominant):
     planned = plan(problem_constants, clients=20, participation=participation, epsilon=epsilon, rounds=10_000)
     assert planned.bound.dominant == dominant
     assert f"The {dominant} error dominates" in planned.advice
-    assert remedy in planned.advice.split("cheapest way to lower it: ")[1]
 
 
 def test_text_and_dict():

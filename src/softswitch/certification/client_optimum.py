@@ -132,25 +132,22 @@ def minimum_in_ball(function: ValueAndGradient, start: np.ndarray, radius: float
     unit = float(np.linalg.norm(function(start)[1])) / radius or 1.0
     nearby = start
 
-    def minimise_penalised(log_multiplier: float) -> np.ndarray:
+    def excess_norm(log_multiplier: float) -> float:
+        nonlocal nearby
         multiplier = unit * 10.0**log_multiplier
 
         def penalised(point: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = function(point)
             return value + multiplier / 2 * float(point @ point), gradient + multiplier * point
 
-        return find_minimum(penalised, nearby)[1]
-
-    def excess_norm(log_multiplier: float) -> float:
-        nonlocal nearby
-        nearby = minimise_penalised(log_multiplier)
+        nearby = find_minimum(penalised, nearby)[1]
         return float(np.linalg.norm(nearby)) - radius
 
     low, high = LOG_MULTIPLIERS
     if excess_norm(low) <= 0:  # the unconstrained minimum, up to rounding
         return function(nearby)[0]
-    point = minimise_penalised(float(optimize.brentq(excess_norm, low, high, xtol=1e-5)))
-    return function(point * (radius / float(np.linalg.norm(point))))[0]
+    excess = excess_norm(optimize.brentq(excess_norm, low, high, xtol=1e-5))
+    return function(nearby * (radius / (radius + excess)))[0]
 
 
 def find_minimum(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from softswitch.certification.limits import BettingMean, BinomialRate
+from softswitch.certification.limits import BettingMean, BinomialRate, NoisyMean
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 from softswitch.support import checks
@@ -25,6 +25,7 @@ from softswitch.support import checks
 RESAMPLES = 400  # bootstrap samples for a function that is not a mean over rows
 MAX_PERTURBATIONS = 20  # largest number of further parameter vectors at which a function is tested for being a mean
 
+MeanLimits = BinomialRate | BettingMean | NoisyMean  # upper confidence limits of a mean in [0, 1]
 Ranges = Sequence[Range | None]  # of f and then of each g on a single row; None if unknown
 
 
@@ -50,37 +51,38 @@ def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -
             return Interval(estimate, -math.inf, math.inf, size, deviation, approximate=True)
         error, quantile, cdf = deviation / math.sqrt(size), partial(stdtrit, size - 1), partial(stdtr, size - 1)
         return _symmetric_interval(estimate, error, size, deviation, levels, quantile, cdf)
-    low, high = endpoints(bounds)
     scaled = _to_unit_range(rows, bounds)
-    above: BinomialRate | BettingMean  # limits of the mean m of the scaled values
-    below: BinomialRate | BettingMean  # limits of 1 − m
+    above: MeanLimits
+    below: MeanLimits
     if has_two_values(bounds):
         count = round(float(scaled.sum()))
         above, below, method = BinomialRate(count, size), BinomialRate(size - count, size), IntervalMethod.BINOMIAL
     else:
         above, below, method = _bet(scaled, levels), _bet(1 - scaled, levels), IntervalMethod.BETTING
-    upper, marginal = (low + (high - low) * above.upper(error) for error in (levels.joint, levels.marginal))
-    share = (levels.tolerance - low) / (high - low)
-    lower = high - (high - low) * below.upper(levels.joint)
-    meets = 0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0
-    violates = 0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0
-    return exact_interval(estimate, (lower, upper, marginal), size, deviation, (meets, violates), method)
+    return exact_interval(estimate, above, below, size, deviation, levels, bounds, method)
 
 
 def exact_interval(
     value: float,
-    limits: Sequence[float],
+    above: MeanLimits,
+    below: MeanLimits,
     rows: int,
     deviation: float,
-    p_values: Sequence[float],
+    levels: ErrorLevels,
+    bounds: Range,
     method: IntervalMethod,
 ) -> Interval:
-    """Return an exact interval, extended to contain ``value``, from its limits (lower, upper, marginal upper).
+    """Return an exact interval of a mean, extended to contain ``value``.
 
-    ``p_values`` are ``meets_at`` and ``violates_at``.
+    ``above`` has the upper limits of the mean m of the values scaled to [0, 1], and ``below`` those of 1 − m.
     """
-    lower, upper, marginal = min(limits[0], value), max(limits[1], value), max(limits[2], value)
-    meets, violates = p_values
+    low, high = endpoints(bounds)
+    upper, marginal = (low + (high - low) * above.upper(error) for error in (levels.joint, levels.marginal))
+    lower = high - (high - low) * below.upper(levels.joint)
+    share = (levels.tolerance - low) / (high - low)
+    meets = 0.0 if share >= 1 else above.p_value(share) if share > 0 else 1.0
+    violates = 0.0 if share < 0 else below.p_value(1 - share) if share < 1 else 1.0
+    lower, upper, marginal = min(lower, value), max(upper, value), max(marginal, value)
     return Interval(value, lower, upper, rows, deviation, False, marginal, meets, violates, method)
 
 
@@ -93,17 +95,18 @@ def gap_interval(first: np.ndarray, second: np.ndarray, levels: ErrorLevels, bou
     span, rows = high - low, len(first) + len(second)
     differences = paired_differences(_to_unit_range(first, bounds), _to_unit_range(second, bounds))
     sides = [_bet((1 + sign * differences) / 2, levels) for sign in (1, -1)]
-    upper, marginal = (
-        span * max(*(2 * side.upper(error) - 1 for side in sides), 0.0) for error in (levels.joint, levels.marginal)
-    )
-    lower = span * max(*(1 - 2 * side.upper(levels.joint / 2) for side in sides), 0.0)
-    bound = levels.tolerance / span
     estimate = abs(float(first.mean()) - float(second.mean()))
+    upper, marginal = (
+        max(estimate, *(span * (2 * side.upper(error) - 1) for side in sides))
+        for error in (levels.joint, levels.marginal)
+    )
+    lower = min(estimate, span * max(*(1 - 2 * side.upper(levels.joint / 2) for side in sides), 0.0))
+    bound = levels.tolerance / span
     standard_error = math.sqrt(sum(_deviation(group) ** 2 / len(group) for group in (first, second)))
     meets = max(side.p_value((1 + bound) / 2) for side in sides) if bound >= 0 else 1.0
     violates = 0.0 if bound < 0 else min(1.0, 2 * min(side.p_value((1 - bound) / 2) for side in sides))
-    limits, deviation = (lower, upper, marginal), standard_error * math.sqrt(rows)
-    return exact_interval(estimate, limits, rows, deviation, (meets, violates), IntervalMethod.GAP)
+    deviation = standard_error * math.sqrt(rows)
+    return Interval(estimate, lower, upper, rows, deviation, False, marginal, meets, violates, IntervalMethod.GAP)
 
 
 def paired_differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -213,32 +216,32 @@ def perturb_params(params: Mapping[str, np.ndarray], attempt: int) -> dict[str, 
     return {name: perturb_array(np.asarray(value), generator, attempt) for name, value in params.items()}
 
 
-Values = Callable[[np.ndarray], np.ndarray]  # from row indices to f and then each g on these rows together
-
-
 def intervals_from_function(
-    function: Values, size: int, levels: ErrorLevels, ranges: Ranges, perturbed: Callable[[int], Values] | None = None
+    function: Callable[[Any, np.ndarray], np.ndarray],
+    params: Mapping[str, np.ndarray],
+    size: int,
+    levels: ErrorLevels,
+    ranges: Ranges,
 ) -> list[Interval]:
     """Return intervals of f and then each g from a client's ``size`` rows, for clients that do not compute with JAX.
 
-    ``perturbed`` returns the functions at other parameters, by the number of the attempt. They are used to find out
-    whether a function is a mean over rows if its values on these rows are all equal.
+    ``function`` returns f and then each g from parameters and the indices of rows, on these rows together.
     """
     all_rows = np.arange(size)
     half = np.sort(np.random.default_rng(0).permutation(size)[: (size + 1) // 2])
 
-    def evaluate(function: Values) -> tuple[np.ndarray, np.ndarray]:
-        by_row = [np.asarray(function(all_rows[i : i + 1]), dtype=float) for i in range(size)]
-        return np.stack(by_row), np.asarray(function(all_rows), dtype=float)
+    def evaluate(point: Any) -> tuple[np.ndarray, np.ndarray]:
+        by_row = [np.asarray(function(point, all_rows[i : i + 1]), dtype=float) for i in range(size)]
+        return np.stack(by_row), np.asarray(function(point, all_rows), dtype=float)
 
-    by_row, totals = evaluate(function)
+    by_row, totals = evaluate(params)
 
     def evidence(attempt: int) -> Evidence:
-        other = perturbed(attempt) if attempt and perturbed is not None else function
-        values, total = evaluate(other) if attempt else (by_row, totals)
-        return (values, total), (values[half], np.asarray(other(half), dtype=float))
+        point = perturb_params(params, attempt) if attempt else params
+        values, total = evaluate(point) if attempt else (by_row, totals)
+        return (values, total), (values[half], np.asarray(function(point, half), dtype=float))
 
-    means = find_means(evidence, len(totals), 1 + (0 if perturbed is None else MAX_PERTURBATIONS))
+    means = find_means(evidence, len(totals), 1 + MAX_PERTURBATIONS)
     generator = np.random.default_rng(1)
     resampled: np.ndarray | None = None
     intervals = []
@@ -250,6 +253,6 @@ def intervals_from_function(
             intervals.append(mean_interval(rows, levels, bounds))
         else:
             if resampled is None:
-                resampled = np.stack([function(generator.integers(size, size=size)) for _ in range(RESAMPLES)])
+                resampled = np.stack([function(params, generator.integers(size, size=size)) for _ in range(RESAMPLES)])
             intervals.append(resampled_interval(resampled[:, j], float(totals[j]), size, levels))
     return intervals

@@ -12,11 +12,12 @@ far)), capped. Values are permuted with a fixed seed, so that sorted rows do not
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import betainc, betaincinv
+from scipy.special import betainc, betaincinv, ndtri, rel_entr
 
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
@@ -41,6 +42,40 @@ class BinomialRate:
     def upper(self, error: float) -> float:
         """Return the upper confidence limit of the rate with error probability ``error``."""
         return clopper_pearson_upper(self.count, self.rows, error)
+
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """Upper confidence limits of the mean of ``rows`` values in [0, 1], from the noisy sum ``total``."""
+
+    total: float
+    rows: int
+    noise: float  # standard deviation of the noise
+    binary: bool  # whether all values are 0 or 1
+
+    def p_value(self, mean: float) -> float:
+        """Return the smallest error probability >= e^−690 with which the upper limit is at most ``mean``; else 1."""
+        if self.upper(1.0) > mean:
+            return 1.0
+        return math.exp(_bisect(lambda log: self.upper(math.exp(log)) <= mean, -690.0, 0.0))
+
+    def upper(self, error: float) -> float:
+        """Return the upper confidence limit of the mean with error probability ``error``."""
+        total = max(self.total - float(ndtri(error / 2)) * self.noise, 0.0)
+        if total >= self.rows:
+            return 1.0
+        if self.binary:
+            return clopper_pearson_upper(math.floor(total), self.rows, error / 2)
+        share, allowed = total / self.rows, math.log(2 / error) / self.rows
+        return _bisect(lambda mean: rel_entr(share, mean) + rel_entr(1 - share, 1 - mean) >= allowed, share, 1.0)
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the smallest number in [low, high] at which a monotone condition holds, assuming that it does at high."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def clopper_pearson_upper(count: float, rows: float, error: float) -> float:

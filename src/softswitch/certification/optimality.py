@@ -93,12 +93,11 @@ def bound_by_weights(
     weights: Query,
     *,
     meets: bool,
-    check_convexity: bool = True,
 ) -> LowerBound:
     """Return the lower bound for given weights of the Lagrangian, by minimising it from ``weights.point`` on.
 
     ``solution`` is the answer as a vector, with the values ``found``; ``meets`` is True if it is within the domain and
-    the tolerance. ``check_convexity`` looks for a chord that lies below a function, with 24 evaluations.
+    the tolerance.
     """
     dtype = np.dtype(float_dtype(derivatives.start))
     start, eps = to_vector(derivatives.start), float(np.finfo(dtype).eps)
@@ -124,7 +123,7 @@ def bound_by_weights(
         return report("the Lagrangian's curvature is not finite")
     scale = max(abs(found.worst), float(found.objective[np.isfinite(found.objective)].std())) or 1.0
     refutation, eigenvalues = None, np.linalg.eigvalsh(minimum.hessian)
-    if check_convexity:
+    if derivatives.can_test_convexity:
         refutation = _refute_convexity(derivatives, solution, (start, minimum.point), tolerance)
     if refutation is None and eigenvalues[0] < -100 * derivatives.rounding * np.abs(eigenvalues).max():
         refutation = "the Lagrangian has negative curvature at its minimum"

@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, rel_entr
 
 from softswitch.certification import intervals
 from softswitch.certification.intervals import ErrorLevels, applicable, is_applicable
-from softswitch.certification.limits import clopper_pearson_upper
+from softswitch.certification.limits import NoisyMean
 from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.evaluation import Losses
@@ -45,46 +44,9 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
     ``total`` is the noisy sum of the values scaled to [0, 1], and ``noise`` the standard deviation of its noise.
     """
     low, high = endpoints(bounds)
-    binary = has_two_values(bounds)
-
-    def upper(error: float) -> float:
-        return low + (high - low) * noisy_mean_upper(total, rows, noise, error, binary=binary)
-
-    def lower(error: float) -> float:
-        return high - (high - low) * noisy_mean_upper(rows - total, rows, noise, error, binary=binary)
-
+    above, below = (NoisyMean(part, rows, noise, has_two_values(bounds)) for part in (total, rows - total))
     estimate = low + (high - low) * min(max(total / rows, 0.0), 1.0)
-    limits = lower(levels.joint), upper(levels.joint), upper(levels.marginal)
-    meets, violates = (lambda error: upper(error) <= levels.tolerance), (lambda error: lower(error) > levels.tolerance)
-    p_values = _p_value(meets), _p_value(violates)
-    return intervals.exact_interval(estimate, limits, rows, math.inf, p_values, IntervalMethod.NOISED)
-
-
-def noisy_mean_upper(total: float, rows: int, noise: float, error: float, *, binary: bool) -> float:
-    """Return the upper confidence limit of the mean of ``rows`` values in [0, 1] from their noisy sum ``total``.
-
-    ``noise`` is the standard deviation of the noise. ``binary`` is True if all values are 0 or 1.
-    """
-    total = max(total - float(ndtri(error / 2)) * noise, 0.0)
-    if total >= rows:
-        return 1.0
-    if binary:
-        return clopper_pearson_upper(math.floor(total), rows, error / 2)
-    share, allowed = total / rows, math.log(2 / error) / rows
-    return _bisect(lambda mean: rel_entr(share, mean) + rel_entr(1 - share, 1 - mean) >= allowed, share, 1.0)
-
-
-def _p_value(holds: Callable[[float], bool]) -> float:
-    """Return the smallest error probability in [e^−690, 1] at which ``holds`` is true; 1 if there is none."""
-    return math.exp(_bisect(lambda log: holds(math.exp(log)), -690.0, 0.0)) if holds(math.exp(-1e-9)) else 1.0
-
-
-def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the smallest number in [low, high] at which a monotone condition holds, assuming that it does at high."""
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return intervals.exact_interval(estimate, above, below, rows, math.inf, levels, bounds, IntervalMethod.NOISED)
 
 
 class CertificateNoise(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from softswitch.certification.certify import ClientIntervals, build_certificate
 from softswitch.certification.client_optimum import find_minimum
-from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function, perturb_params
+from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function
 from softswitch.oracles.options import TorchData
 from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
 from softswitch.problem.problem import Problem
@@ -53,19 +53,14 @@ def module_intervals(
     """Return one client's intervals of f and then each g on held-out rows. It changes the parameters of the module."""
     loaded: Any = None
 
-    def values_at(point: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
-        def evaluate(indices: np.ndarray) -> np.ndarray:
-            nonlocal loaded
-            if loaded is not point:
-                functions.load(point)
-                loaded = point
-            return functions.values(rows.take(indices))
+    def evaluate(point: Mapping[str, Any], indices: np.ndarray) -> np.ndarray:
+        nonlocal loaded
+        if loaded is not point:
+            functions.load(point)
+            loaded = point
+        return functions.values(rows.take(indices))
 
-        return evaluate
-
-    return intervals_from_function(
-        values_at(params), len(rows), levels, ranges, lambda attempt: values_at(perturb_params(params, attempt))
-    )
+    return intervals_from_function(evaluate, params, len(rows), levels, ranges)
 
 
 def torch_client_optima(problem: Problem, clients: TorchData) -> np.ndarray:

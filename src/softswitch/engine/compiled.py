@@ -121,25 +121,41 @@ def chunk_length(oracle: Oracle, seeds: int = 1) -> int:
     return max(1, min(CHUNK_ROUNDS, limit // max(1, seeds * _count_words(oracle))))
 
 
-@jax.jit
-def _draw(oracle: Oracle, key: Array) -> Any:
-    return oracle.draw(key)
-
-
 def _count_words(oracle: Oracle) -> int:
     """Return the number of 32-bit random words that a round draws."""
-    return sum(leaf.size for leaf in jax.tree.leaves(_draw.eval_shape(oracle, jax.random.key(0))))
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(oracle.draw, jax.random.key(0))))
 
 
-def norm_of_draws(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
-    """Return ``direction_norm`` of a round with given draws."""
+@jax.jit
+def _start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> State:
+    sums = None
+    if memory is not None:
+        sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
+    statistics = None if sums is None else sums.shape[1]
+    parts = active_parts(method, memory)
+    state = first_state(params, method, parts, oracle.client_count, oracle.constraints, statistics)
+    return jax.tree.map(jnp.copy, state)
+
+
+@jax.jit
+def _draw(oracle: Oracle, key: Array, k: Array) -> Any:
+    return oracle.draw(jax.random.fold_in(key, k))
+
+
+@jax.jit
+def _report(oracle: Oracle, params: Any, draws: Any) -> Reports:
+    return oracle.report(params, draws)[0]
+
+
+@jax.jit
+def _direction_norm(setup: Setup, state: State, draws: Any) -> Float[Array, ""]:
     oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)
     decision = decide(setup._replace(memory=None), state, jnp.int32(0), draws.clients, reports).decision
     return optax.tree.norm(oracle.direction(state.params, draws, kept, decision, setup.method.switches, 0.0))
 
 
-_compile: Any = jax.jit  # without types, so that methods of other engines may override compiled functions
+_copy_arrays = jax.jit(partial(jax.tree.map, jnp.copy))
 
 
 class CompiledEngine:
@@ -151,37 +167,32 @@ class CompiledEngine:
     overwrites_state = True  # whether ``run_chunk`` overwrites the memory of the state that it is given
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
 
-    @staticmethod
-    @_compile
-    def start(params: Any, method: Method, oracle: Oracle, memory: Memory | None) -> State:
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call a compiled function."""
+        return function(*arguments)
+
+    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
         """Return the state before round 0; no two of its arrays share memory."""
-        sums = None
-        if memory is not None:
-            sums = jax.eval_shape(lambda: oracle.report(params, oracle.draw(jax.random.key(0)))[0]).sums
-        statistics = None if sums is None else sums.shape[1]
-        parts = active_parts(method, memory)
-        state = first_state(params, method, parts, oracle.client_count, oracle.constraints, statistics)
-        return jax.tree.map(jnp.copy, state)
+        state: State = self.call(_start, params, method, oracle, memory)
+        return state
 
-    @staticmethod
-    @_compile
-    def copy_state(state: State) -> State:
+    def copy_state(self, state: State) -> State:
         """Return a copy of the state that ``run_chunk`` may overwrite: no two of its arrays share memory."""
-        return jax.tree.map(jnp.copy, state)
+        return _copy_arrays(state)
 
-    @staticmethod
-    @_compile
-    def report(oracle: Oracle, params: Any, key: Array, k: Array) -> tuple[Array, Reports]:
+    def draw(self, oracle: Any, key: Array, k: Any) -> tuple[Any, Any]:
+        """Return the clients with the rows of round k, and the draws of the round."""
+        return oracle, self.call(_draw, oracle, key, k)
+
+    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
         """Return the indices of the participants of round k, and their reports at ``params``."""
-        draws = oracle.draw(jax.random.fold_in(key, k))
-        return draws.clients, oracle.report(params, draws)[0]
+        clients, draws = self.draw(oracle, key, k)
+        return draws.clients, self.call(_report, clients, params, draws)
 
-    @staticmethod
-    @_compile
-    def direction_norm(setup: Setup, key: Array, k: Array, state: State) -> Float[Array, ""]:
+    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
         """Return the Euclidean norm of round k's weighted direction Σ r_i u_i, with local steps of size 0."""
-        oracle: Any = setup.oracle
-        return norm_of_draws(setup, state, oracle.draw(jax.random.fold_in(key, k)))
+        clients, draws = self.draw(setup.oracle, key, k)
+        return self.call(_direction_norm, setup._replace(oracle=clients), state, draws)
 
     def chunk_length(self, oracle: Any) -> int:
         """Return the number of rounds of a chunk, after which callbacks are called."""
@@ -218,35 +229,23 @@ class ShardedEngine(CompiledEngine):
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk on all devices; return state and record on the host."""
-        return _to_host(_run_on_devices(_release_setup(setup), program, span, key, release(state)))
+        return self.call(_run_on_devices, setup, program, span, key, state)
 
-    def start(self, params: Any, method: Method, oracle: Any, memory: Memory | None) -> State:
-        """Return the state before round 0."""
-        return _to_host(super().start(release(params), release(method), oracle, memory))
-
-    def report(self, oracle: Any, params: Any, key: Array, k: Any) -> tuple[Any, Reports]:
-        """Return the indices of the participants of round k, and their reports at ``params``."""
-        return _to_host(super().report(oracle, release(params), key, k))
-
-    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
-        return _to_host(super().direction_norm(_release_setup(setup), key, k, release(state)))
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call a compiled function with arrays on any device; return its result on the host."""
+        return jax.tree.map(_copy, function(*release(arguments)))
 
 
 def release(tree: Any) -> Any:
-    """Return the tree with uncommitted copies of arrays that are committed to one device, so that JAX may move them."""
-    return jax.tree.map(
-        lambda leaf: _copy(leaf) if getattr(leaf, "committed", False) and len(leaf.devices()) == 1 else leaf, tree
-    )
+    """Return the tree with uncommitted copies of arrays that are committed to one device, so that JAX may move them.
 
+    Clients in the tree stay on their devices.
+    """
 
-def _to_host(tree: Any) -> Any:
-    return jax.tree.map(_copy, tree)
+    def release_leaf(leaf: Any) -> Any:
+        return _copy(leaf) if getattr(leaf, "committed", False) and len(leaf.devices()) == 1 else leaf
 
-
-def _release_setup(setup: Setup) -> Setup:
-    released: Setup = release(setup._replace(oracle=None))
-    return released._replace(oracle=setup.oracle)
+    return jax.tree.map(release_leaf, tree, is_leaf=lambda part: isinstance(part, Oracle))
 
 
 def _copy(leaf: Any) -> Any:

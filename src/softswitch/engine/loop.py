@@ -48,13 +48,12 @@ def run(
     distributed = request.oracle.processes > 1
     is_first = not distributed or processes.is_first_process()
     rounds, seconds, began = request.rounds, request.options.seconds, time.perf_counter()
-    automatic = method.step_size is None and request.choice is not None
     records, done, stopped, late = list[Record](), 0, False, False
     lock: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         lock = processes.enter_on_first_process(checkpoints.lock) if distributed else checkpoints.lock()
     with lock, ProgressBar(rounds, logging.progress if is_first else False) as bar:
-        restarts = LocalRestarts(request, request.choice, method, seed) if automatic and request.choice else None
+        restarts = None if request.choice is None else LocalRestarts(request, method, seed)
         saved = None if checkpoints is None else _RunCheckpoints(request, method, restarts, seed, checkpoints)
         key, length = jax.random.key(seed), engine.chunk_length(request.oracle)
         program = request.program(length)
@@ -67,7 +66,7 @@ def run(
             late = seconds is not None and snapshot.seconds >= seconds  # as all processes read in one file
             if restarts is not None:
                 restarts.resume(snapshot.best, snapshot.journal)
-                state = _next_restart(request, restarts, state, records, done, begins=not late)
+                state = restarts.advance(state, records, done, begins=not late)
         share = SwitchShare()
         if done:
             share.update(History.from_records(request.oracle, records, done))
@@ -92,7 +91,7 @@ def run(
                 if distributed:
                     stopped, late = processes.broadcast_flags(stopped, late)
                 if restarts is not None:
-                    state = _next_restart(request, restarts, state, records, done, begins=not (stopped or late))
+                    state = restarts.advance(state, records, done, begins=not (stopped or late))
                 if saved is not None and saved.checkpoints.is_due():
                     records = saved.save(state, records, done, time.perf_counter() - began)
         except KeyboardInterrupt:
@@ -102,9 +101,7 @@ def run(
         if saved is not None:
             records = saved.save(state, records, done, time.perf_counter() - began)
         if restarts is not None and restarts.done < done:  # for the answer only: the checkpoint is within the restart
-            state = restarts.close(
-                state, done, History.from_records(request.oracle, records, done).since(restarts.done)
-            )
+            state = restarts.close(state, records, done)
         stopped = stopped and done < rounds and int(state.diverged_at) < 0
         if stopped and saved is not None and isinstance(request.oracle, PrivateOracle):
             # The budget has one final evaluation, for the end of the run: this one can continue.
@@ -135,17 +132,6 @@ def defer_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if received:
         signal.raise_signal(signal.SIGINT)
-
-
-def _next_restart(
-    request: Request, restarts: LocalRestarts, state: State, records: Sequence[Record], done: int, *, begins: bool
-) -> State:
-    """Close the current restart if it has ended, begin the next one if ``begins``, and return the state to continue."""
-    if restarts.done < done and (done >= restarts.end or int(state.diverged_at) >= 0):
-        state = restarts.close(state, done, History.from_records(request.oracle, records, done).since(restarts.done))
-    if not begins or done != restarts.done or restarts.is_over:
-        return state
-    return request.engine.copy_state(restarts.begin(state))
 
 
 class _RunCheckpoints:
@@ -242,7 +228,7 @@ def finish(
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
         return _sample_noise(request, state, seed, rounds)
 
-    return build_result(end, oracle, constraint_noise)
+    return replace(build_result(end, oracle, constraint_noise), client_optimum=request.client_optimum)
 
 
 def _sample_noise(request: Request, state: State, seed: int, first: int) -> float:

@@ -16,20 +16,16 @@ import numpy as np
 from jaxtyping import Array
 
 from softswitch.engine import compiled
-from softswitch.engine.compiled import CompiledEngine, Program, Span, norm_of_draws, run_rounds
+from softswitch.engine.compiled import CompiledEngine, Program, Span
 from softswitch.engine.server_step import Evaluated, Setup, evaluate_all, select_by_memory
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
-from softswitch.methods.messages import Reports
 from softswitch.methods.state import State
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.gradient import GradientOracle, RowDraws
 from softswitch.oracles.out_of_core import OutOfCoreOracle, PendingRows, RoundRows
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
-
-_run_rounds = partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds)
-_norm_of_draws = jax.jit(norm_of_draws)
 
 
 class OutOfCoreEngine(CompiledEngine):
@@ -72,7 +68,7 @@ class OutOfCoreEngine(CompiledEngine):
                     reader.request(after, _rounds_of_stretch(program, span, length, after, further))
             with_rows = setup._replace(oracle=oracle.with_rows(stretch))
             stretch_span = span._replace(first=k, last=k + count)
-            state, record = _run_rounds(with_rows, alone, stretch_span, key, state, stretch.draws)
+            state, record = super().run_chunk(with_rows, alone, stretch_span, key, state, stretch.draws)
             record = jax.tree.map(lambda rows, count=count: np.asarray(rows)[:count], record)
             records.append(_add_evaluation(record, oracle, program.evaluates, evaluated, count))
             del stretch, with_rows  # their memory is needed for the rows of later rounds
@@ -81,15 +77,10 @@ class OutOfCoreEngine(CompiledEngine):
                 break
         return state, jax.tree.map(lambda *rows: np.concatenate(rows), *records)
 
-    def report(self, oracle: OutOfCoreOracle, params: Params, key: Array, k: Any) -> tuple[Array, Reports]:
-        """Return the indices of the participants of round k, and their reports at ``params``."""
-        clients, draws = _read_round(oracle, key, k)
-        return draws.clients, _report(clients, params, draws)
-
-    def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
-        """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
-        clients, draws = _read_round(setup.oracle, key, k)
-        return _norm_of_draws(setup._replace(oracle=clients), state, draws)
+    def draw(self, oracle: OutOfCoreOracle, key: Array, k: Any) -> tuple[GradientOracle, RowDraws]:
+        """Return clients with the rows of round k in memory, and the draws of the round."""
+        stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
+        return oracle.with_rows(stretch), jax.tree.map(itemgetter(0), stretch.draws)
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record with the shapes of a chunk; nothing is computed."""
@@ -129,12 +120,6 @@ class _Reader:
         assert pending is not None
         self._oracle.feed.pending = None
         return pending.rows.result()
-
-
-def _read_round(oracle: Any, key: Array, k: Any) -> tuple[GradientOracle, RowDraws]:
-    """Return clients with the rows of round k in memory, and the draws of the round."""
-    stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-    return oracle.with_rows(stretch), jax.tree.map(itemgetter(0), stretch.draws)
 
 
 def _rounds_of_stretch(program: Program, span: Span, length: int, k: int, end: int) -> int:
@@ -183,8 +168,3 @@ def _add_evaluation(
 
     full, held_out = (None, None) if evaluated is None else evaluated
     return record._replace(full=pad(full), held_out=pad(held_out) if oracle.has_held_out else None)
-
-
-@jax.jit
-def _report(oracle: GradientOracle, params: Params, draws: RowDraws) -> Any:
-    return oracle.report(params, draws)[0]

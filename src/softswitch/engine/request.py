@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 import jax
+import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
@@ -28,6 +29,7 @@ from softswitch.methods.robust import check_robust
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.state import State, check_optimizer, first_averaged_round
 from softswitch.oracles.base import Federation, Oracle
+from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle
@@ -105,6 +107,7 @@ class Request:
     options: RunOptions  # without open ones
     choice: Choice | None = None  # for automatic runs only
     on_one_device: Oracle | None = None  # sharded clients before sharding: a run can resume with other devices
+    client_optimum: np.ndarray | None = None  # f_i* if objectives are regrets
     privacy: str | None = None  # part of the identity; it has the rounds, since private runs cannot be extended
 
     @property
@@ -165,18 +168,17 @@ class Request:
         places = None if self.memory is None else self.memory.places(self.oracle.participants)
         return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0, places)
 
+    def fresh_state(self, method: Method) -> State:
+        """Return the state before round 0 without a warm start."""
+        return self.engine.start(self.federation.start, method, self.oracle.without_evaluation(), self.memory)
+
     def first_state(self, method: Method) -> State:
         """Return the state before round 0."""
-        clients = self.oracle.without_evaluation()
-        fresh: State = self.engine.start(self.federation.start, method, clients, self.memory)
+        fresh = self.fresh_state(method)
         if self.options.warm_start is None:
             return fresh
         earlier = self.options.warm_start.state
         return fresh._replace(**{name: getattr(earlier, name) for name in ("params", "optimizer", "method", "average")})
-
-    def without_warm_start(self) -> Request:
-        """Return the request of a run that begins at the start."""
-        return replace(self, options=replace(self.options, warm_start=None))
 
     @property
     def start(self) -> Params:
@@ -260,7 +262,8 @@ def request(
     start = problem.start if sharded is None else release(problem.start)
     federation = Federation(sharded or oracle, start, clients.names, problem.domain)
     on_one_device = oracle if sharded is not None else None
-    return _check_methods(Request(federation, options, choice, on_one_device), methods)
+    optimum = getattr(clients, "client_optimum", None) if isinstance(problem.objective, RegretObjective) else None
+    return _check_methods(Request(federation, options, choice, on_one_device, optimum), methods)
 
 
 def request_of(federation: Federation, methods: Sequence[Method], options: RunOptions) -> Request:
@@ -282,7 +285,8 @@ def request_of(federation: Federation, methods: Sequence[Method], options: RunOp
     options = options.fill(choice, replace(sampling, memory=memory))
     if options.logging.eval_every is None:
         options = options.with_evaluation(math.ceil(cast(int, options.rounds) / EVALUATIONS))
-    return _check_methods(Request(federation, options, choice), methods)
+    optimum = getattr(oracle, "client_optimum", None)
+    return _check_methods(Request(federation, options, choice, client_optimum=optimum), methods)
 
 
 def choose_eval_every(rounds: int, evaluated: float, training: float) -> int:
@@ -372,7 +376,7 @@ def _check_methods(request: Request, methods: Sequence[Method]) -> Request:
         check_optimizer(method, start)
         check_exchanges(method, oracle, memory=request.memory, domain=federation.domain)
         if warm_start is not None:
-            fresh = jax.eval_shape(partial(request.without_warm_start().first_state, method))
+            fresh = jax.eval_shape(partial(request.fresh_state, method))
             earlier: State = warm_start.state
             check_warm_params(earlier.params, fresh.params, federation.domain)
             wanted, given = (structure_and_shapes((state.optimizer, state.method)) for state in (fresh, earlier))

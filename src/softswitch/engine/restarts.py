@@ -31,7 +31,7 @@ from softswitch.methods.state import State, first_averaged_round
 from softswitch.methods.weighting import trimmed_max, winsorised_mean
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.results.history import History
+from softswitch.results.history import Record, join
 from softswitch.results.status import Restart
 
 LARGER = 2.0  # factor on the step size after a large gain, or after two gains in a row
@@ -158,14 +158,13 @@ class Restarts:
 class LocalRestarts(Restarts):
     """The restarts of a run in this process."""
 
-    def __init__(self, request: Request, choice: Choice, requested: Method, seed: int) -> None:
-        super().__init__(choice, requested)
+    def __init__(self, request: Request, requested: Method, seed: int) -> None:
+        assert request.choice is not None
+        super().__init__(request.choice, requested)
         self._request, self._key = request, jax.random.key(seed)
         self._first = request.first_state(self.template)
         # Later restarts begin at an answer to which the moments and the average of a previous run do not belong.
-        self._later = self._first
-        if request.options.warm_start is not None:
-            self._later = request.without_warm_start().first_state(self.template)
+        self._later = self._first if request.options.warm_start is None else request.fresh_state(self.template)
         self.start = self.best = self._evaluate(self._first.params, "the start")
 
     @property
@@ -207,11 +206,16 @@ class LocalRestarts(Restarts):
             state = state.with_part("consistency", after.parts["consistency"].without_predictions())
         return state if after is None or not self._requested.goes_on else state._replace(method=after.method)
 
-    def close(self, state: State, done: int, history: History) -> State:
-        """Evaluate the answers of the current restart, and return the state with the best answer so far.
+    def advance(self, state: State, records: Sequence[Record], done: int, *, begins: bool) -> State:
+        """Close the current restart if it has ended, begin the next one if ``begins``, and return the next state."""
+        if self.done < done and (done >= self.end or int(state.diverged_at) >= 0):
+            state = self.close(state, records, done)
+        if not begins or done != self.done or self.is_over:
+            return state
+        return self._request.engine.copy_state(self.begin(state))
 
-        ``history`` has the rounds of this restart, and ``done`` is the number of rounds of the run so far.
-        """
+    def close(self, state: State, records: Sequence[Record], done: int) -> State:
+        """Evaluate the answers of the current restart, which ends after ``done`` rounds; return the next state."""
         diverged, tolerance = int(state.diverged_at) >= 0, self.tolerance
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
         wanted, frugal = self._request.options.output.iterate, self._choice.frugal
@@ -220,7 +224,8 @@ class LocalRestarts(Restarts):
         better = [one for one in answers.values() if one.is_finite and one.rank(tolerance) < self.best.rank(tolerance)]
         self._shift = 0.0
         if not (diverged or self._choice.exact):
-            self._shift = self._threshold_error(answers.get("last") or self._evaluate(state.params, ""), history)
+            criterion = join(records, done).criterion[self.done :]
+            self._shift = self._threshold_error(answers.get("last") or self._evaluate(state.params, ""), criterion)
         before, self.best = self.best, min([self.best, *better], key=lambda one: one.rank(tolerance))
         again, began_at_start = bool(self.past) and self._factor >= 1, self._begins_at_start
         self._factor = MUCH_SMALLER if diverged else next_factor(before, self.best, tolerance, again=again)
@@ -235,9 +240,9 @@ class LocalRestarts(Restarts):
         best = state.best._replace(params=self.best.params, score=score)
         return state._replace(params=self.best.params, best=best, diverged_at=jnp.int32(-1))
 
-    def _threshold_error(self, last: Answer, history: History) -> float:
+    def _threshold_error(self, last: Answer, criterion: Any) -> float:
         """Return the change of λ that corrects the error of the reported criterion at the end of a restart."""
-        tail = history.criterion[-max(3, round(TAIL * len(history))) :]
+        tail = criterion[-max(3, round(TAIL * len(criterion))) :]
         bias = float(np.median(tail)) - last.constraint
         margin = MARGIN * abs(self.tolerance) + NOISE_MARGIN * abs(bias)
         error = self.tolerance + bias - margin - float(self.method.switch_at)

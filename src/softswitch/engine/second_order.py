@@ -194,13 +194,8 @@ def make_derivatives(problem: Problem, clients: Any, options: RunOptions, *, poo
     return RowDerivatives(problem, clients, pooled=pooled, held_out=held_out)
 
 
-def solve_second_order(
-    oracle: DerivativeOracle, method: SQP, options: RunOptions, *, check_convexity: bool = True
-) -> Result:
-    """Run ``SQP`` from the start or from its latest checkpoint, with any clients that return derivatives.
-
-    ``check_convexity`` tests the assumption behind the lower bound on the optimum, with 24 further evaluations.
-    """
+def solve_second_order(oracle: DerivativeOracle, method: SQP, options: RunOptions) -> Result:
+    """Run ``SQP`` from the start or from its latest checkpoint, with any clients that return derivatives."""
     run, checkpoints, seconds = _Run(oracle, method, options), options.checkpoints, options.seconds
     rounds, logging = options.rounds or DEFAULT_EXCHANGES, options.logging
     callbacks, began, share = check_callbacks(logging.callbacks), time.perf_counter(), SwitchShare()
@@ -241,7 +236,7 @@ def solve_second_order(
     if options.output.lower_bound is False or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):
         return result
     with suppress(KeyboardInterrupt, UnavailableError):  # the run itself is complete
-        return replace(result, lower_bound=run.lower_bound(result, check_convexity))
+        return replace(result, lower_bound=run.lower_bound(result))
     return result
 
 
@@ -398,15 +393,14 @@ class _Run:
             baselines=(Baseline.of(baseline.START, start, method),),
         )
 
-    def lower_bound(self, result: Result, check_convexity: bool) -> LowerBound:
+    def lower_bound(self, result: Result) -> LowerBound:
         """Return the bound by the multipliers of the last quadratic program."""
         oracle, state, answer = self.oracle, self.state, to_vector(result.params)
         found, query = state.found, state.query._replace(point=state.point)
         if not np.array_equal(answer, state.point):  # rounded to the dtype of the start
             objective, constraint = oracle.values(answer)
             found = found._replace(objective=objective, constraint=constraint)
-        options = {"meets": result.status.ok, "check_convexity": check_convexity}
-        return bound_by_weights(oracle, answer, found, float(self.method.tolerance), query, **options)
+        return bound_by_weights(oracle, answer, found, float(self.method.tolerance), query, meets=result.status.ok)
 
     def _describe(self, evaluation: Evaluation, stopped: bool, reason: str) -> tuple[Status, tuple[Diagnostic, ...]]:
         """Return how the run ended, and what to know about it."""

@@ -290,7 +290,8 @@ def collect_updates(
         clients = decision.clients
         randomness = oracle.draw_randomness(jax.random.fold_in(jax.random.fold_in(key, k), UPDATE_STREAM))
         draws = oracle.draw_for(clients, randomness)
-    arguments = (draws, kept, decision, method.switches, method.local_step_size_at(k, oracle.local_steps))
+    step_size = method.local_step_size_at(k, oracle.local_steps)
+    arguments = (draws, kept, decision, method.switches, step_size if oracle.is_compiled else float(step_size))
     if method.at_clients is not None:
         return _update_client_states(oracle, method, state, clients, arguments, played)
     if method.robust is not None:

@@ -20,7 +20,6 @@ from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
-from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.privacy.checks import check_private, refuse_uncounted
@@ -143,8 +142,7 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         template = method if prepared.choice is None else prepared.choice.template(method)
         identity = prepared.identity(template, options.seed) if checkpoints else {}
         result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, prepared.options, identity)
-    if isinstance(problem.objective, RegretObjective):
-        result = replace(result, client_optimum=clients.client_optimum)
+        result = replace(result, client_optimum=prepared.client_optimum)
     wanted = output.lower_bound
     if wanted is None:  # if it is cheap
         in_memory = compute.engine == "compiled" and compute.devices is None and isinstance(clients, ClientData)

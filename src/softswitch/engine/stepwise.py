@@ -16,6 +16,7 @@ from softswitch.engine.server_step import (
     Evaluated,
     Setup,
     apply,
+    collect_updates,
     complete_reports,
     count_rows,
     decide,
@@ -24,9 +25,7 @@ from softswitch.engine.server_step import (
 )
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
-from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.parts import Update
-from softswitch.methods.robust import combine
+from softswitch.methods.messages import Reports
 from softswitch.methods.state import State, active_parts, first_state
 from softswitch.oracles.base import HostOracle
 from softswitch.oracles.evaluation import ClientSummary
@@ -37,7 +36,6 @@ CHUNK_ROUNDS = 10  # number of rounds of a chunk, after which callbacks are call
 
 _decide = jax.jit(decide)
 _apply = partial(jax.jit, static_argnames="record_clients")(apply)
-_combine = jax.jit(combine)
 _select_by_memory = partial(jax.jit, static_argnames="places")(select_by_memory)
 _round_key = jax.jit(jax.random.fold_in)
 
@@ -94,14 +92,8 @@ class StepwiseEngine(CompiledEngine):
             played = decide(setup, state, number, *arrays)
         else:
             played = _decide(server, state, number, draws.clients, reports)
-        decision: Decision = jax.tree.map(np.asarray, played.decision)
-        step_size = float(method.local_step_size_at(number, oracle.local_steps))
-        arguments = (state.params, draws, kept, decision, method.switches, step_size)
-        if method.robust is None:
-            update = Update(oracle.direction(*arguments))
-        else:
-            directions = oracle.directions(*arguments)
-            update = Update(_combine(directions, played.decision.weights), directions)
+        played = played._replace(decision=jax.tree.map(np.asarray, played.decision))
+        update = collect_updates(oracle, method, state, key, draws, kept, played)
         evaluated = Evaluated(ClientSummary.missing())
         if program.evaluates:
             evaluated = _evaluate(oracle, method, state.params, reports, is_due=k % int(span.eval_every) == 0)

@@ -28,7 +28,6 @@ from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method, differs
 from softswitch.oracles.base import Federation
-from softswitch.oracles.client_shifts import client_optimum_of
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
 from softswitch.problem.problem import Problem
 from softswitch.results.callbacks import Chunk, ProgressBar
@@ -156,14 +155,7 @@ def sweep(
         shares = [(_prepare(data, alike, options), data[-1]) for data in data_sets]
         run_results = _run_all(shares, alike, False if is_automatic(alike) else vectorize, logging.progress)
         chosen |= dict(zip((label for label in labelled if label not in chosen), run_results, strict=True))
-    results = tuple(chosen[label] for label in labelled)
-    for one, rows, _, its_seeds in data_sets:
-        if isinstance(one, Problem) and (optimum := client_optimum_of(one, rows)) is not None:
-            results = tuple(
-                tuple(replace(run, client_optimum=optimum) if run.seed in its_seeds else run for run in row)
-                for row in results
-            )
-    return Sweep(tuple(labelled), numbers, results)
+    return Sweep(tuple(labelled), numbers, tuple(chosen[label] for label in labelled))
 
 
 def _label_methods(methods: Any) -> dict[str, Method]:

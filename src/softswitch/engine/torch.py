@@ -46,7 +46,7 @@ def solve_torch(problem: Problem, clients: TorchData, method: Method, options: R
     logging, sampling = changed(logging, held_out=None, eval_every=every), Sampling(memory=sampling.memory)
     result = solve_federation(federation, method, changed(options, sampling=sampling, logging=logging))
     oracle.load_answer(result.params)
-    return changed(result, client_optimum=oracle.client_optimum)
+    return result
 
 
 def torch_federation(

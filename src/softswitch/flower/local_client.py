@@ -489,16 +489,12 @@ class NumpyClient(RowClient):
         return to_values(self._values(params, self._data))
 
     def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
-        from softswitch.certification.intervals import intervals_from_function, perturb_params
+        from softswitch.certification.intervals import intervals_from_function
 
         def evaluate_rows(point: Arrays, rows: np.ndarray) -> np.ndarray:
             return self._values(point, _take(self._held_out, rows))
 
-        def evaluate_elsewhere(attempt: int) -> Callable[[np.ndarray], np.ndarray]:
-            return partial(evaluate_rows, perturb_params(params, attempt))
-
-        evaluate = partial(evaluate_rows, params)
-        return intervals_from_function(evaluate, self.held_out_rows, levels, ranges, evaluate_elsewhere)
+        return intervals_from_function(evaluate_rows, params, self.held_out_rows, levels, ranges)
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""

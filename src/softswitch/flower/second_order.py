@@ -72,6 +72,8 @@ class RemoteDerivatives(DerivativeOracle):
     connected.
     """
 
+    can_test_convexity = False
+
     def __init__(self, clients: RemoteClients, start: Params, identity: Mapping[str, str]) -> None:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
         self._identity, self._known = dict(identity), dict[bytes, Evaluation]()
@@ -207,6 +209,6 @@ def run_second_order(
         logging=Logging(callbacks=(count, *settings.callbacks), progress=False, record_clients=True),
         checkpoints=checkpoints,
     )
-    result = solve_second_order(oracle, method, options, check_convexity=False)
+    result = solve_second_order(oracle, method, options)
     events.record("finished", str(result.status))
     return replace(result, diagnostics=(*result.diagnostics, *clients.diagnostics()))

@@ -9,6 +9,7 @@ The b worst-off honest clients lose the protection of the maximum: they cannot b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -133,6 +134,7 @@ def _trim_values(values: Float[Array, " m"], known: Bool[Array, " m"], byzantine
     return jnp.where(known, jnp.clip(values, jnp.minimum(low, high), high), values)
 
 
+@partial(jax.jit, inline=True)
 def combine(directions: Params, weights: Float[Array, " m"]) -> Params:
     """Return c + Σ r_i clip(u_i − c), with the weights r and the weighted geometric median c of the directions u_i."""
     typical = _weighted_median(norms(directions), weights)

@@ -53,6 +53,7 @@ class DerivativeOracle(ABC):
     sizes: np.ndarray  # number of rows of each client, n integers
     rows: int = 0  # number of rows evaluated so far; a value and gradient count 3 times, a Hessian d times
     rounding: float  # relative rounding error of a mean over a client's rows
+    can_test_convexity: bool = True  # whether 24 further evaluations may test convexity, which lower bounds assume
     is_exact: bool = True  # whether everything is computed in float64; False if a function casts to float32
     has_gaps: bool = False  # whether the constraints are the pieces of gaps: first all a − b, then all b − a
     kink: str | None = None  # an operation that is not differentiable everywhere, such as "abs"; None if unknown

@@ -223,12 +223,6 @@ class History:
             bytes_down=down,
         )
 
-    def since(self, first: int) -> History:
-        """Return the rounds from ``first`` on, without evaluations on all data and without optional arrays."""
-        names = (*REPORTED, "value_evaluations", "gradient_evaluations")
-        kept = {name: getattr(self, name)[first:] for name in names}
-        return History(**kept, full_rounds=self.full_rounds[:0], full=ClientSummary(*(part[:0] for part in self.full)))
-
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by names such as ``full.objective``; attributes that are None are omitted."""
 

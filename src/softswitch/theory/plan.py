@@ -32,7 +32,7 @@ class Plan:
         target_epsilon: The requested ε, in units of f and g.
         met: Whether the bound is at most the requested ε.
         smallest_epsilon: Smallest ε for any number of rows, within the allowed rounds and at this participation.
-        advice: Text with the dominant error and the cheapest way to lower it, or why the target cannot be met.
+        advice: Text with the dominant error, or why the target cannot be met.
         warnings: Texts about values of E or B_g with which the optimization error loses its rate DL/√K.
     """
 
@@ -50,11 +50,6 @@ class Plan:
     def constraint_bound(self) -> float:
         """Upper bound on G(w̄), in units of g, if κ is at least ``switch_share``."""
         return theorems.constraint_bound(self.constants, self.setting, self.switch_share)
-
-    @property
-    def samples(self) -> int:
-        """Number of rows that the run evaluates, K·m·(B_ζ + E·B_g)."""
-        return self.setting.samples
 
     def solve_options(self) -> dict[str, Any]:
         """Return ``rounds`` and ``sampling`` for ``solve(problem, clients, method, **plan.solve_options())``."""
@@ -74,7 +69,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the derived bounds as a dict of JSON values."""
         errors = {name: getattr(self.bound, name) for name in ("epsilon", "threshold", "dominant")}
-        plan = asdict(self) | {"samples": self.samples}
+        plan = asdict(self) | {"samples": self.setting.samples}
         plan["bound"] |= errors | {"constraint_bound": self.constraint_bound}
         return plan
 
@@ -98,7 +93,7 @@ class Plan:
             ("sampling error", "", f"{bound.sampling:.4g}"),
             (f"constraint, at most if κ >= {self.switch_share:g}", "G(w̄)", f"{self.constraint_bound:.4g}"),
             ("probability, at least", "1 − δ", f"{1 - setting.delta:g}"),
-            ("rows evaluated", "K·m·(B_ζ + E·B_g)", f"{self.samples:,}"),
+            ("rows evaluated", "K·m·(B_ζ + E·B_g)", f"{setting.samples:,}"),
         ):
             table.add_row(*row)
         return table
@@ -164,8 +159,8 @@ class _Planner:
     def plan(self, target: float) -> Plan:
         """Return the plan for ε = ``target``; if it cannot be met, for 1.1 times the smallest ε."""
         constants, share = self.constants, self.share
-        excess = _constraint_excess(constants, self.template, share)
-        smallest = _smallest_error(constants, self.template, self.limit) + excess
+        excess = self._constraint_excess(self.template)
+        smallest = self._smallest_epsilon(self.template)
         cheapest = self._cheapest(target - excess)
         fallback = cheapest or self._cheapest(1.1 * smallest - excess)
         setting = fallback or replace(self.template, rounds=self.limit)
@@ -175,10 +170,9 @@ class _Planner:
         return Plan(constants, setting, promised, share, target, cheapest is not None, smallest, advice, warnings)
 
     def _explain_errors(self, setting: Setting, promised: Bound) -> str:
-        """Return advice: the dominant error, the cheapest way to lower it, and the constraint's bound."""
+        """Return advice: the dominant error, and the constraint's bound."""
         part = getattr(promised, promised.dominant) / promised.epsilon
         advice = f"The {promised.dominant} error dominates ({part:.0%} of ε = {promised.epsilon:.4g})."
-        advice += _find_remedy(self.constants, setting)
         if setting.participants == setting.clients:
             return advice
         shares = (self.share, 1 / setting.rounds)
@@ -227,7 +221,7 @@ class _Planner:
 
         def sampling_error(participants: int) -> float:
             partial = replace(setting, participants=participants)
-            return bound(constants, partial).sampling + _constraint_excess(constants, partial, switch_share)
+            return bound(constants, partial).sampling + self._constraint_excess(partial)
 
         sampling = sampling_error(setting.participants)
         if sampling < target:
@@ -241,48 +235,19 @@ class _Planner:
             f"rows. The smallest reachable ε is just above {smallest:.4g}; for {target:g} select at least {enough} "
             "clients per round"
         )
-        more = replace(setting, participants=enough or n, rounds=limit)
-        if _smallest_error(constants, more, limit) + _constraint_excess(constants, more, switch_share) > target:
+        if self._smallest_epsilon(replace(setting, participants=enough or n)) > target:
             text += f", and allow more than {limit:,} rounds"
         return f"{text}."
 
+    def _smallest_epsilon(self, setting: Setting) -> float:
+        """Return the smallest ε of objective and constraint with unlimited rows per report, in ``limit`` rounds."""
+        noiseless = replace(self.constants, value_noise=0.0)
+        return bound(noiseless, replace(setting, rounds=self.limit)).epsilon + self._constraint_excess(setting)
 
-def _smallest_error(constants: Constants, template: Setting, limit: int) -> float:
-    """Return the smallest ε with unlimited rows per report, in at most ``limit`` rounds."""
-    noiseless = replace(constants, value_noise=0.0)
-    return bound(noiseless, replace(template, rounds=limit)).epsilon
-
-
-def _constraint_excess(constants: Constants, setting: Setting, switch_share: float) -> float:
-    """Return the constraint's bound at the smallest κ minus ε, or 0; rounds and batches do not matter."""
-    return max(0.0, theorems.constraint_bound(constants, setting, switch_share) - bound(constants, setting).epsilon)
-
-
-def _find_remedy(constants: Constants, setting: Setting) -> str:
-    """Return a sentence with the change that lowers the dominant error most per additional row; "" if there is none."""
-    now = bound(constants, setting)
-    more = min(setting.clients, 2 * setting.participants)
-    changes = {
-        "twice the rounds": replace(setting, rounds=2 * setting.rounds),
-        "twice the rows per report": replace(setting, value_batch_size=2 * setting.value_batch_size),
-        "twice the rows per gradient": replace(setting, batch_size=2 * setting.batch_size),
-    }
-    if setting.participants < more:
-        changes[f"{more} clients per round"] = replace(setting, participants=more)
-
-    def gain(change: str) -> float:
-        new = changes[change]
-        after = bound(constants, new)
-        if after.epsilon >= now.epsilon:
-            return 0.0
-        lower: float = getattr(now, now.dominant) - getattr(after, now.dominant)
-        return lower / (new.samples - setting.samples)
-
-    best = max(changes, key=gain)
-    if gain(best) <= 0:
-        return ""
-    cost = f"ε = {bound(constants, changes[best]).epsilon:.4g}, {changes[best].samples:,} rows"
-    return f" The cheapest way to lower it: {best} ({cost})."
+    def _constraint_excess(self, setting: Setting) -> float:
+        """Return the constraint's bound at the smallest κ minus ε, or 0; rounds and batches do not matter."""
+        constants = self.constants
+        return max(0.0, theorems.constraint_bound(constants, setting, self.share) - bound(constants, setting).epsilon)
 
 
 def _find_warnings(constants: Constants, setting: Setting) -> tuple[str, ...]:
