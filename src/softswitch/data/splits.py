@@ -24,12 +24,6 @@ def _check_labels(labels: Any, clients: Any) -> tuple[np.ndarray, int]:
     return labels, clients
 
 
-def _shuffle_by(groups: np.ndarray, seed: int) -> np.ndarray:
-    """Return the row indices sorted by group, in random order within a group."""
-    shuffled = np.random.default_rng(seed).permutation(len(groups))
-    return shuffled[np.argsort(groups[shuffled], kind="stable")]
-
-
 def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
     """Return a random client index for each row: all clients have the same size and class proportions, up to one row.
 
@@ -40,7 +34,8 @@ def split_iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> np.ndarray:
     """
     labels, clients = _check_labels(labels, clients)
     client = np.empty(len(labels), dtype=int)
-    client[_shuffle_by(labels, seed)] = np.arange(len(labels)) % clients
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    client[shuffled[np.argsort(labels[shuffled], kind="stable")]] = np.arange(len(labels)) % clients
     return client
 
 
@@ -109,13 +104,11 @@ def row_keys(columns: Mapping[str, Any] | pd.DataFrame, seed: int) -> np.ndarray
     return np.asarray(keys)
 
 
-def hold_out(
-    client: Any, *columns: Any, share: float | np.ndarray, seed: int = 0, keys: np.ndarray | None = None
-) -> np.ndarray:
-    """Return a mask of a random fraction of each client's rows, rounded down, with the proportions of ``columns``.
+def hold_out(client: Any, *columns: Any, share: float | np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Return a mask of a fraction of each client's rows, rounded down, with the proportions of ``columns``.
 
     ``share`` is the fraction in [0, 1), for all clients or for the client of each row. The rows with the smallest
-    ``keys`` are held out; by default, random ones.
+    ``keys`` are held out.
     """
     _, cell = unique(np.asarray(client), str)
     for column in columns:
@@ -123,8 +116,7 @@ def hold_out(
         cell = cell * len(values) + codes
     _, cell, size = np.unique(cell, return_inverse=True, return_counts=True)
     place = np.empty(len(cell), int)
-    order = _shuffle_by(cell, seed) if keys is None else np.lexsort((keys, cell))
-    place[order] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
+    place[np.lexsort((keys, cell))] = np.arange(len(cell)) - np.repeat(np.cumsum(size) - size, size)
     return np.asarray(place < np.floor(share * size[cell]))
 
 

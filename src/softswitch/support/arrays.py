@@ -113,6 +113,8 @@ def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
 
 def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
     """Return ``change(tree)`` if the condition holds, else ``tree``; unlike ``lax.cond`` without a copy of the tree."""
+    if not is_large(tree):
+        return select(condition, change(tree), tree)
 
     def body(_: Any, old: Tree) -> Tree:
         return jax.tree.map(lambda a, b: a.astype(b.dtype), change(old), old)
