@@ -83,12 +83,13 @@ class OutOfCoreEngine(CompiledEngine):
 
     def report(self, oracle: OutOfCoreOracle, params: Params, key: Array, k: Any) -> tuple[Array, Reports]:
         """Return the indices of the participants of round k, and their reports at ``params``."""
-        clients, draws = _read_round(oracle, key, k)
-        return draws.clients, _report(clients, params, draws)
+        draws = _draw_round(oracle, key, k)
+        return draws.clients, oracle.report(params, draws)[0]
 
     def direction_norm(self, setup: Setup, key: Array, k: Any, state: State) -> Any:
         """Return the Euclidean norm of round k's weighted direction, with local steps of size 0."""
-        clients, draws = _read_round(setup.oracle, key, k)
+        oracle: Any = setup.oracle
+        clients, draws = oracle.read_round(_draw_round(oracle, key, k))
         return _norm_of_draws(setup._replace(oracle=clients), state, draws)
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
@@ -131,10 +132,9 @@ class _Reader:
         return pending.rows.result()
 
 
-def _read_round(oracle: Any, key: Array, k: Any) -> tuple[GradientOracle, RowDraws]:
-    """Return clients with the rows of round k in memory, and the draws of the round."""
-    stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-    return oracle.with_rows(stretch), jax.tree.map(itemgetter(0), stretch.draws)
+def _draw_round(oracle: OutOfCoreOracle, key: Array, k: Any) -> RowDraws:
+    """Return the draws of round k."""
+    return jax.tree.map(itemgetter(0), _draw(oracle.drawing, key, jnp.int32(k), 1, False))
 
 
 def _rounds_of_stretch(program: Program, span: Span, length: int, k: int, end: int) -> int:
@@ -183,8 +183,3 @@ def _add_evaluation(
 
     full, held_out = (None, None) if evaluated is None else evaluated
     return record._replace(full=pad(full), held_out=pad(held_out) if oracle.has_held_out else None)
-
-
-@jax.jit
-def _report(oracle: GradientOracle, params: Params, draws: RowDraws) -> Any:
-    return oracle.report(params, draws)[0]

@@ -254,7 +254,7 @@ def pool_statistics(sizes: Array, statistics: Array, losses: Losses) -> Float[Ar
     return losses.pool(jnp.tensordot(sizes.astype(statistics.dtype), statistics, axes=1))
 
 
-def to_evaluation(objective: Any, constraint: Any, statistics: Any, sizes: Array, losses: Losses) -> Evaluation:
+def to_evaluation(losses: Losses, sizes: Array, objective: Any, constraint: Any, statistics: Any) -> Evaluation:
     """Return f_i, g_i and, from the statistics of all clients (or None), pooled constraints as NumPy arrays."""
     pooled = None if statistics is None else np.asarray(pool_statistics(sizes, jnp.asarray(statistics), losses))
     return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
@@ -262,7 +262,7 @@ def to_evaluation(objective: Any, constraint: Any, statistics: Any, sizes: Array
 
 def evaluate_clients(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
     """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
-    return to_evaluation(*compiled_values(plan, rows, params, losses), rows.sizes, losses)
+    return to_evaluation(losses, rows.sizes, *compiled_values(plan, rows, params, losses))
 
 
 def make_evaluator(problem: Problem, clients: ClientData, params: Params | None = None) -> Evaluator:

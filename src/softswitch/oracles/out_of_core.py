@@ -68,7 +68,7 @@ class BlockEvaluator:
         objective, constraint, *rest = (np.concatenate(values)[order] for values in zip(*parts, strict=True))
         statistics = rest[0] if rest else None
         sizes = jnp.asarray(data.sizes.astype(np.float64), objective.dtype)
-        return evaluation.to_evaluation(objective, constraint, statistics, sizes, losses)
+        return evaluation.to_evaluation(losses, sizes, objective, constraint, statistics)
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, int]]:
         """Yield the indices of clients that are evaluated together, and the padded number of rows of each."""
@@ -141,6 +141,7 @@ def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Param
 
 
 MAX_ROUNDS = 250  # maximum number of rounds whose rows are read at a time
+_report = jax.jit(GradientOracle.report)
 
 
 class RoundRows(NamedTuple):
@@ -271,17 +272,18 @@ class OutOfCoreOracle(Oracle):
 
     def report(self, params: Params, draws: RowDraws) -> tuple[Reports, Any]:
         """Return f_i and g_i of the participants on the drawn rows, which are read first."""
-        oracle, draws = self._read_round(draws)
-        return oracle.report(params, draws)
+        oracle, draws = self.read_round(draws)
+        return _report(oracle, params, draws)
 
     def direction(
         self, params: Params, draws: RowDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Return Σ_i r_i u_i on the drawn rows, which are read first."""
-        oracle, draws = self._read_round(draws)
+        oracle, draws = self.read_round(draws)
         return oracle.direction(params, draws, kept, decision, switches, step_size)
 
-    def _read_round(self, draws: RowDraws) -> tuple[GradientOracle, RowDraws]:
+    def read_round(self, draws: RowDraws) -> tuple[GradientOracle, RowDraws]:
+        """Return an oracle with the rows of one round in memory, and the draws of the round for it."""
         read = self.feed.read(jax.tree.map(lambda part: part[None], draws), 1)
         return self.with_rows(read), jax.tree.map(lambda part: part[0], read.draws)
 

@@ -183,7 +183,7 @@ class ShardedOracle(GradientOracle):
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
-        return to_evaluation(*_sharded_values(self, params), self.rows.sizes, self.losses)
+        return to_evaluation(self.losses, self.rows.sizes, *_sharded_values(self, params))
 
     def _sum_devices(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum of ``function(device_oracle, *arguments)`` over the devices, which then communicate once."""
