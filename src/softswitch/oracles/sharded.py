@@ -233,19 +233,14 @@ class Placement(NamedTuple):
 
 
 def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
-    """Return an assignment to devices in turns, the largest client first; in blocks if all clients have one size."""
+    """Return an assignment to devices in turns, the largest client first."""
     sizes = stratum_sizes.sum(axis=1)
     n = len(sizes)
-    if (sizes == sizes[0]).all():
-        owner = (np.arange(n) * devices // n).astype(np.int32)
-    else:
-        owner = np.empty(n, np.int32)
-        owner[np.argsort(-sizes, kind="stable")] = np.arange(n) % devices
-    by_device = np.argsort(owner, kind="stable")
-    begins = np.searchsorted(owner[by_device], np.arange(devices))
-    before = np.concatenate([[0], np.cumsum(sizes[by_device])])
-    first_rows = np.empty(n, np.int64)
-    first_rows[by_device] = before[:-1] - before[begins][owner[by_device]]
+    owner, first_rows = np.empty(n, np.int32), np.empty(n, np.int64)
+    owner[np.argsort(-sizes, kind="stable")] = np.arange(n) % devices
+    for device in range(devices):
+        own = np.flatnonzero(owner == device)
+        first_rows[own] = np.cumsum(sizes[own]) - sizes[own]
     offsets = (first_rows[:, None] + np.cumsum(stratum_sizes, axis=1) - stratum_sizes).astype(np.int32)
     members = group_by_device(np.arange(n), owner, devices)
     return Placement(owner, offsets, members, int(np.bincount(owner, sizes, devices).max()))
