@@ -134,14 +134,32 @@ class HingePenalty:
         return w - now.eta * now.along(w, client_weights(f, self.alpha), self.rho * q)
 
 
-class ExactPenalty:
-    def __init__(self, penalty, eps):
-        self.penalty, self.eps = penalty, eps
+class Estimated:
+    """A method whose direction may depend on earlier rounds, with separate memory for each kind of round."""
+
+    def __init__(self, way, alpha, lam=None, penalty=None, eps=None):
+        self.way, self.alpha, self.lam, self.penalty, self.eps = way, alpha, lam, penalty, eps
+        self.kept = {}
 
     def step(self, w, k, now):
         f, g = now.f(w), now.g(w)
-        p, q = client_weights(f, None), client_weights(g, None)
-        return w - now.eta * now.along(w, p, self.penalty * (self.eps < (q * g).sum()) * q)
+        p, q = client_weights(f, self.alpha), client_weights(g, self.alpha)
+        G, kind = (q * g).sum(), "both"
+        if self.penalty is not None:
+            P, Q = p, self.penalty * (self.eps < G) * q
+        else:
+            kind = "f" if self.lam >= G else "g"
+            P, Q = (p, 0 * q) if kind == "f" else (0 * p, q)
+        made, self.kept[kind] = self.way(self.kept.get(kind), w, lambda v: now.along(v, P, Q))
+        return w - now.eta * made
+
+
+def optimistic(carry):
+    def way(kept, w, u):
+        now = u(w)
+        return (now if kept is None else now + carry * (now - kept)), now
+
+    return way
 
 
 def simplex(v):

@@ -10,7 +10,7 @@ import pytest
 
 import softswitch as ss
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
-from softswitch.methods import Compression, TopK
+from softswitch.methods import Compression, Optimistic, TopK
 from softswitch.oracles.base import HostOracle
 from softswitch.oracles.gradient import make_gradient_oracle
 
@@ -45,6 +45,7 @@ CASES = {
     },
     "robust": {"method": replace(SOFTMAX, robust=1)},
     "robust with memory": {"method": replace(SOFTMAX, robust=1), "participation": 0.5, "memory": ss.Memory()},
+    "optimistic": {"method": replace(SOFTMAX, direction=Optimistic())},
     "compressed parameters": {"method": replace(SOFTMAX, at_clients=Compression(down=TopK(share=0.5)))},
     "compressed updates": {"method": replace(SOFTMAX, at_clients=Compression(up=TopK(share=0.5)))},
 }
@@ -144,6 +145,7 @@ QUICK = {
         "pooled constraint",
         "memory of a pooled constraint",
         "robust with memory",
+        "optimistic",
         "compressed parameters",
         "compressed updates",
     ),

@@ -1,4 +1,4 @@
-"""Methods beyond the paper compared with plain NumPy loops."""
+"""Methods beyond the paper compared with plain NumPy loops, and extensions that change nothing when disabled."""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,11 @@ METHODS = {
     ),
     "exact penalty": (
         methods.ExactPenalty(penalty=2.0, **COMMON),
-        lambda: loops.ExactPenalty(2.0, EPS),
+        lambda: loops.Estimated(loops.optimistic(0.0), None, penalty=2.0, eps=EPS),
+    ),
+    "optimistic": (
+        ss.SoftmaxSGM(alpha=20.0, direction=methods.Optimistic(carry=0.5), **COMMON),
+        lambda: loops.Estimated(loops.optimistic(0.5), 20.0, LAM),
     ),
     "AFL": (methods.Agnostic(dual_step_size=0.05, **COMMON), lambda: loops.Agnostic(N, 0.05)),
     "control variates": (
@@ -127,6 +131,23 @@ def test_engine_matches_numpy_loop(monkeypatch, case, name, scheme):
         assert loop.mixed > 5, "the mixture must occur"
 
 
+PLAIN = ss.SoftmaxSGM(alpha=20.0, **COMMON)
+DISABLED = {
+    "not optimistic": {"direction": methods.Optimistic(carry=0.0)},
+}
+
+
+@pytest.mark.parametrize("name", DISABLED)
+def test_disabled_extension_changes_no_bit(name):
+    clients = client_data(*regression())
+    problem = ss.Problem(least_squares, two_constraints, jnp.zeros(D))
+    options = {"rounds": 60, "batch_size": 8, "seed": 2, "eval_every": 0, "answer": "last"}
+    plain = flat.solve(problem, clients, PLAIN, **options)
+    extended = flat.solve(problem, clients, ss.SoftmaxSGM(alpha=20.0, **COMMON, **DISABLED[name]), **options)
+    np.testing.assert_array_equal(extended.last, plain.last)
+    np.testing.assert_array_equal(extended.history.criterion, plain.history.criterion)
+
+
 def test_clients_are_drawn_by_weight(monkeypatch, x64):
     """f_i = w_i + i/10: each step shows which clients were drawn, and weights match a plain loop."""
     n, rounds, step, dual = 4, 60, 0.01, 0.02
@@ -163,6 +184,8 @@ def test_incompatible_settings_are_rejected(monkeypatch):
         flat.solve(problem, clients, ss.SoftmaxSGM(at_clients=methods.ControlVariates(), **common), rounds=2)
     with pytest.raises(ValueError, match=r"robust=1 needs .* GiB"):
         flat.solve(problem, clients, ss.SoftmaxSGM(robust=1, **common), rounds=2)
+    with pytest.raises(TypeError, match="direction"):
+        ss.SoftmaxSGM(direction="optimistic", **common)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +195,7 @@ def test_incompatible_settings_are_rejected(monkeypatch):
         lambda: methods.QFedAvg(power=-1.0, **COMMON),
         lambda: methods.NuPI(integral=0.0, **COMMON),
         lambda: methods.HingePenalty(penalty=1.0, share=0.0, **COMMON),
+        lambda: methods.Optimistic(carry=-1.0),
         lambda: methods.Consensus(pull=0.0),
         lambda: ss.AverageSGM(soft=0.0, **COMMON),
     ],

@@ -129,10 +129,11 @@ def apply(
     method, k = setup.method, played.k
     parts = [part for part in setup.parts if part.name in state.parts]
     reports, decision, proposed = played.trusted, played.decision, dict(played.parts)
+    direction = update.direction
     for part in parts:
-        proposed[part.name] = part.receive(proposed[part.name], update)
+        direction, proposed[part.name] = part.redirect(proposed[part.name], decision, direction, update)
     value = local_value(method, reports, decision)
-    steps, optimizer = server_optimizer(method, k).update(update.direction, state.optimizer, state.params, value=value)
+    steps, optimizer = server_optimizer(method, k).update(direction, state.optimizer, state.params, value=value)
     params = optax.apply_updates(state.params, steps)
     if setup.domain is not None:
         params = setup.domain.project(params)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from softswitch.methods.compression import Compression as Compression
     from softswitch.methods.compressors import Quantised as Quantised
     from softswitch.methods.compressors import TopK as TopK
+    from softswitch.methods.directions import Optimistic as Optimistic
     from softswitch.methods.messages import Decision as Decision
     from softswitch.methods.messages import LocalLoss as LocalLoss
     from softswitch.methods.messages import Reports as Reports

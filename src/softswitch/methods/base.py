@@ -13,6 +13,7 @@ from array_api_compat import array_namespace
 
 from softswitch.methods.client_state import AtClients
 from softswitch.methods.compression import Compression
+from softswitch.methods.directions import Optimistic
 from softswitch.methods.messages import Decision, LocalLoss, Reports
 from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
@@ -62,6 +63,7 @@ class Method(TracedSettings, ABC):
         robust: b, the number of clients that may be Byzantine: the b largest and smallest reports are trimmed, weights
             are at most 1/(2b+1), and distant directions are clipped. The b worst-off honest clients lose the
             protection of the maximum. At least 2b + 1 clients must take part in a round. None: all are trusted.
+        direction: ``Optimistic`` extrapolates the weighted direction before the optimizer. None: no extrapolation.
         at_clients: State that clients keep between rounds: ``ControlVariates``, ``Consensus``, or ``Compression`` of
             messages. None: no state.
     """
@@ -74,6 +76,7 @@ class Method(TracedSettings, ABC):
     criterion: str | None = None
     optimizer: Callable[[Any], optax.GradientTransformation] | None = None
     robust: int | None = None
+    direction: Optimistic | None = None
     at_clients: AtClients | None = None
 
     own_criterion: ClassVar[str] = "mean"
@@ -103,6 +106,7 @@ class Method(TracedSettings, ABC):
             checks.check_callable("optimizer", self.optimizer, "from a step size to an optax transformation")
         super().__post_init__()
         checks.check_given(self, checks.check_choice, "criterion", choices=CRITERIA)
+        checks.check_given(self, checks.check_instance, "direction", cls=Optimistic)
         checks.check_given(self, checks.check_instance, "at_clients", cls=AtClients)
         if self.robust is not None and not checks.is_array(self.robust):  # a traced value was checked before
             byzantine = checks.check_integer("robust", self.robust, minimum=0)

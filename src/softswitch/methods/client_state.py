@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from softswitch.methods.messages import Decision
 from softswitch.methods.parts import Part, Update, active_state, replace_active
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
@@ -103,9 +104,9 @@ class ClientStates(Part):
         """Return the state of all clients before round 0."""
         return self.way.init(params, clients, self.switches)
 
-    def receive(self, state: Any, update: Update) -> Any:
-        """Return the states that the clients have after their updates."""
-        return update.at_clients
+    def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
+        """Return the direction unchanged, and the states that the clients have after their updates."""
+        return direction, update.at_clients
 
     def settle(self, taken: Bool[Array, ""], new: Any, old: Any) -> Any:
         """Return ``new`` if the server took its step, else the result of ``AtClients.after_void``."""

@@ -65,9 +65,9 @@ class Part:
         """Return a function of the same type as ``decide``, which calls it with other reports or changes its result."""
         return decide
 
-    def receive(self, state: Any, update: Update) -> Any:
-        """Return the state after the updates of the clients if the server takes its step."""
-        return state
+    def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
+        """Return the direction for the server optimizer, and the state of the part if the server takes its step."""
+        return direction, state
 
     def may_average(self, state: Any) -> Any:
         """Return whether a feasible iterate may join the average, a bool or a traced one."""

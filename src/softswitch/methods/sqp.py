@@ -58,7 +58,7 @@ class SQP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("threshold", "slack", "local_step_size", "optimizer", "robust", "at_clients"):
+        for name in ("threshold", "slack", "local_step_size", "optimizer", "robust", "direction", "at_clients"):
             if (value := getattr(self, name)) is not None:
                 raise ValueError(f"{name} must be None for SQP, which has no such part, but is {value!r}")
         if self.criterion not in (None, "max", "pooled"):

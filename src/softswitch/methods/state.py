@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import ClientStates
 from softswitch.methods.compression import Compression, compress_steps
+from softswitch.methods.directions import OptimisticDirection
 from softswitch.methods.memory import ClientMemory, Memory
 from softswitch.methods.parts import Part, PreviousIterate
 from softswitch.methods.robust import RobustAggregation, WeightCap
@@ -151,6 +152,7 @@ def active_parts(method: Method, memory: Memory | None, pool: Any = None, weight
         None if method.robust is None else RobustAggregation(method.robust),
         None if memory is None else ClientMemory(memory, method.robust, pool),
         PreviousIterate() if method.compares or corrected else None,
+        None if method.direction is None else OptimisticDirection(method.direction, method.switches),
         None if method.at_clients is None else ClientStates(method.at_clients, method.switches),
     )
     return tuple(part for part in parts if part is not None)

@@ -14,6 +14,7 @@ from scipy.stats import qmc
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.client_state import Consensus
+from softswitch.methods.directions import Optimistic
 from softswitch.methods.multipliers import AugmentedLagrangian, NuPI, PrimalDual, ProxAL
 from softswitch.methods.penalties import HingePenalty, Penalty
 from softswitch.methods.schedules import FallingStep
@@ -112,8 +113,18 @@ PENALTY = Between(0.3, 100.0)
 DUAL_STEP = Between(1e-3, 10.0)
 
 
-def _softmax_sgm(settings: Settings, common: dict[str, Any]) -> Method:
-    return SoftmaxSGM(alpha=settings["alpha"], **common)
+def _softmax_sgm(**extensions: Callable[[Settings], Any]) -> Callable[[Settings, dict[str, Any]], Method]:
+    """Return a builder of SoftmaxSGM with the tuned α and the given extensions."""
+
+    def build(settings: Settings, common: dict[str, Any]) -> Method:
+        parts = {name: make(settings) for name, make in extensions.items()}
+        return SoftmaxSGM(alpha=settings["alpha"], **parts, **common)
+
+    return build
+
+
+_optimistic = _softmax_sgm(direction=lambda settings: Optimistic(carry=settings["carry"]))
+OPTIMISTIC: dict[str, Any] = {"alpha": ALPHA, "carry": OneOf((0.5, 1.0))}
 
 
 def _primal_dual(settings: Settings, common: dict[str, Any]) -> Method:
@@ -128,11 +139,13 @@ METHODS: tuple[BenchMethod, ...] = (
         tuned=False,
         corrects=True,
     ),
-    BenchMethod("softmax SGM", "the paper's method", _softmax_sgm, {"alpha": ALPHA}),
-    BenchMethod("softmax SGM, remembering", "with a server's memory", _softmax_sgm, {"alpha": ALPHA}, remembers=True),
+    BenchMethod("softmax SGM", "the paper's method", _softmax_sgm(), {"alpha": ALPHA}),
+    BenchMethod("softmax SGM, remembering", "with a server's memory", _softmax_sgm(), {"alpha": ALPHA}, remembers=True),
     BenchMethod(
-        "softmax SGM, corrected", "with a memory that is corrected", _softmax_sgm, {"alpha": ALPHA}, corrects=True
+        "softmax SGM, corrected", "with a memory that is corrected", _softmax_sgm(), {"alpha": ALPHA}, corrects=True
     ),
+    BenchMethod("softmax SGM, corrected, optimistic", "both", _optimistic, OPTIMISTIC, corrects=True),
+    BenchMethod("softmax SGM, optimistic", "arXiv 2505.09146", _optimistic, OPTIMISTIC),
     BenchMethod("hard SGM", "α → ∞", lambda settings, common: HardSGM(**common)),
     BenchMethod("FedSGM", "arXiv 2601.16897", lambda settings, common: AverageSGM(**common)),
     BenchMethod(
