@@ -1,7 +1,5 @@
 """Out-of-core rows from all sources match rows in memory, and invalid sources give clear errors."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -63,47 +61,6 @@ def test_memory_mapped_files_are_read_lazily(tmp_path):
     streamed = ss.StreamedData.from_arrays(paths, tmp_path / "client.npy")
     same_rows(streamed, in_memory)
     assert isinstance(streamed.source(np.arange(5))["x"].base.base, np.memmap)  # a view without a copy
-
-
-def parquet_file(path, data, client, **options):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    columns = {f"x{i}": data["x"][:, i] for i in range(3)} | {key: data[key] for key in ("y", "group", "row")}
-    columns |= {"client": client, "words": [f"w{i}" for i in range(len(client))]} | options
-    parquet.write_table(pyarrow.table(columns), path, row_group_size=70)
-
-
-def test_parquet_is_converted_once(tmp_path, monkeypatch):
-    from softswitch.data import streamed_data
-
-    monkeypatch.setattr(streamed_data, "READ_ROWS", 64)
-    data, client = make_shuffled()
-    middle = len(client) // 2
-    parts = tmp_path / "a.parquet", tmp_path / "b.parquet"
-    for path, file_rows in zip(parts, (slice(0, middle), slice(middle, None)), strict=True):
-        parquet_file(path, {key: column[file_rows] for key, column in data.items()}, client[file_rows])
-    columns = {"x": ["x0", "x1", "x2"], "y": "y", "group": "group", "row": "row"}
-    options = {"columns": columns, "strata": "y", "cache": tmp_path / "cache"}
-    in_memory = ss.ClientData.from_arrays(data, client, strata="y")
-    same_rows(ss.StreamedData.from_parquet(parts, "client", **options), in_memory)
-    monkeypatch.setattr(streamed_data, "_write_columns", None)  # existing files are reused
-    same_rows(ss.StreamedData.from_parquet(parts, "client", **options), in_memory)
-    monkeypatch.undo()
-    unstratified = ss.StreamedData.from_parquet(parts[0], "client", cache=tmp_path / "other")
-    assert set(unstratified.columns) == {"x0", "x1", "x2", "y", "group", "row"}
-    assert "words" not in json.loads((tmp_path / "other" / "about.json").read_text())["arrays"]
-
-
-def test_incomplete_conversion_is_not_reused(tmp_path):
-    data, client = make_shuffled()
-    parquet_file(tmp_path / "a.parquet", data, client, y=[None, *data["y"][1:].tolist()])
-    for _ in range(2):
-        with pytest.raises(ValueError, match="column 'y' must have a number in every row, but 1 are missing"):
-            ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", cache=tmp_path / "cache")
-    with pytest.raises(ValueError, match="no column 'hospital'"):
-        ss.StreamedData.from_parquet(tmp_path / "a.parquet", "hospital", cache=tmp_path / "cache")
-    with pytest.raises(TypeError, match="column 'words' must hold numbers"):
-        ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", columns={"x": "words"}, cache=tmp_path / "cache")
 
 
 def test_torch_dataset_for_each_client(monkeypatch):
@@ -223,23 +180,3 @@ def test_fingerprint_depends_on_data():
         len({fingerprint_of(0.0), fingerprint_of(1.0), fingerprint_of(0.0, (40, 30)), fingerprint_of(0.0, names="ac")})
         == 4
     )
-
-
-def test_second_conversion_keeps_first(tmp_path):
-    data, client = make_shuffled()
-    parquet_file(tmp_path / "a.parquet", data, client)
-    parquet_file(tmp_path / "b.parquet", {key: column[:50] * 2 for key, column in data.items()}, client[:50])
-    options = {"columns": {"row": "row"}, "cache": tmp_path / "cache"}
-    first = ss.StreamedData.from_parquet(tmp_path / "a.parquet", "client", **options)
-    ss.StreamedData.from_parquet(tmp_path / "b.parquet", "client", **options)
-    same_rows(first, ss.ClientData.from_arrays({"row": data["row"]}, client))
-
-
-def test_column_with_other_width_is_rejected(tmp_path):
-    data, client = make_shuffled()
-    parquet_file(tmp_path / "a.parquet", data, client, y=np.zeros(len(client), np.int32))
-    parquet_file(tmp_path / "b.parquet", data, client, y=np.full(len(client), 0.7))
-    with pytest.raises(ValueError, match="int32"):
-        ss.StreamedData.from_parquet(
-            [tmp_path / "a.parquet", tmp_path / "b.parquet"], "client", columns={"y": "y"}, cache=tmp_path / "cache"
-        )

@@ -79,8 +79,7 @@ class OutOfCoreEngine(CompiledEngine):
 
     def draw(self, oracle: OutOfCoreOracle, key: Array, k: Any) -> tuple[GradientOracle, RowDraws]:
         """Return clients with the rows of round k in memory, and the draws of the round."""
-        stretch = oracle.feed.read(_draw(oracle.drawing, key, jnp.int32(k), 1, False), 1)
-        return oracle.with_rows(stretch), jax.tree.map(itemgetter(0), stretch.draws)
+        return oracle.read_round(jax.tree.map(itemgetter(0), _draw(oracle.drawing, key, jnp.int32(k), 1, False)))
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record with the shapes of a chunk; nothing is computed."""

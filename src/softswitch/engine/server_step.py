@@ -35,7 +35,7 @@ from softswitch.oracles.base import Oracle
 from softswitch.oracles.evaluation import ClientSummary, summarize_clients
 from softswitch.problem.domains import Domain
 from softswitch.results.history import ClientHistory, Record
-from softswitch.support.arrays import delay_until, select, take_clients, weighted_sum
+from softswitch.support.arrays import select, take_clients, weighted_sum
 
 METHOD_STREAM = 3  # number folded into a round's random key for a method that draws clients
 UPDATE_STREAM = 2  # number folded into a round's random key for rows of clients of the second exchange only
@@ -93,7 +93,6 @@ def run_round(
     played = decide(setup, state, k, draws.clients, reports)
     update = collect_updates(oracle, setup.method, state, key, draws, kept, played)
     evaluated = evaluate(state.params, k, reports)
-    state = state._replace(diverged_at=delay_until(state.diverged_at, evaluated, state.params))
     cost = count_rows(oracle, draws, reports)
     return apply(setup, averaging_from, state, played, update, evaluated, cost, record_clients)
 
@@ -150,8 +149,7 @@ def apply(
         proposed[part.name] = part.move(proposed[part.name], state.params, params)
     average = state.average.add(state.params, joins & (k >= averaging_from))
     best = state.best.offer(state.params, maximum(reports.objective, reports.mask), joins, decision.criterion, counts)
-    scalars = [leaf for leaf in jax.tree.leaves(proposed) if leaf.ndim == 0]
-    taken = delay_until(counts & is_finite, (average.rounds, best.score, scalars), state.params)
+    taken = counts & is_finite
     settled = {part.name: part.settle(taken, proposed[part.name], state.parts[part.name]) for part in parts}
     params, optimizer = select(taken, (params, optimizer), (state.params, state.optimizer))
     after = State(

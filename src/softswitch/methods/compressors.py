@@ -99,7 +99,7 @@ class Quantised(Compressor):
 
     def _round(self, vector: Any) -> tuple[Any, Any]:
         """Return the integer multiples of shape (blocks, block), padded with 0, and the scale of each block."""
-        xp, numbers = _library_of(vector), vector.shape[0]
+        xp, numbers = array_namespace(vector), vector.shape[0]
         blocks = self._blocks(numbers)
         padding = xp.zeros(blocks * self.block - numbers, dtype=vector.dtype)
         full = xp.concatenate([vector, padding]).reshape(blocks, self.block)
@@ -129,7 +129,7 @@ class TopK(Compressor):
 
     def __call__(self, vector: Any) -> Any:
         """Return the vector with all but its k largest entries set to 0."""
-        xp, chosen = _library_of(vector), self._choose(vector)
+        xp, chosen = array_namespace(vector), self._choose(vector)
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
             return kept
@@ -186,7 +186,7 @@ class TopK(Compressor):
 
     def _choose(self, vector: Any) -> Any:
         """Return a bool mask of the k entries of largest magnitude, the first ones among ties."""
-        xp, numbers = _library_of(vector), vector.shape[0]
+        xp, numbers = array_namespace(vector), vector.shape[0]
         count, sizes = self._count(numbers), xp.abs(vector)
         is_numpy = isinstance(sizes, np.ndarray)
         smallest = np.partition(sizes, numbers - count)[numbers - count] if is_numpy else _kth_largest(sizes, count)
@@ -214,11 +214,6 @@ def _check_length(code: bytes, expected: int) -> None:
         raise ValueError(f"expected {expected:,} bytes, but there are {len(code):,}")
 
 
-def _library_of(array: Any) -> Any:
-    """Return the array namespace of ``array``: ``numpy``, or that of JAX."""
-    return np if isinstance(array, np.ndarray | np.generic) else array_namespace(array)
-
-
 def _packed_size(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
@@ -244,7 +239,7 @@ def _largest_multiple(bits: int) -> int:
 
 def _scale_of(vector: Any, bits: int) -> Any:
     """Return the scale of each vector along the last axis: its largest magnitude over the largest multiple."""
-    xp = _library_of(vector)
+    xp = array_namespace(vector)
     share, power = xp.frexp(xp.abs(vector).max(axis=-1) / _largest_multiple(bits))
     scale = xp.ldexp(xp.round(share * 256) / 256, power)
     return xp.where(scale < SMALLEST, xp.zeros_like(scale), xp.clip(scale, None, LARGEST))
@@ -252,7 +247,7 @@ def _scale_of(vector: Any, bits: int) -> Any:
 
 def _multiples(vector: Any, scale: Any, bits: int) -> Any:
     """Return round(number/scale) for every number, clipped to the range of ``bits`` bits; 0 if the scale is 0."""
-    xp, largest = _library_of(vector), _largest_multiple(bits)
+    xp, largest = array_namespace(vector), _largest_multiple(bits)
     nearest = xp.round(vector / xp.where(scale > 0, scale, xp.ones_like(scale)))
     return xp.where(scale > 0, xp.clip(nearest, -largest, largest), xp.zeros_like(nearest))
 

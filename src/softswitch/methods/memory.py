@@ -202,20 +202,6 @@ class Remembered(NamedTuple):
         return reports._replace(objective=self.objective[clients], constraint=self.constraint[clients])
 
 
-class AllReports(Reports):
-    """The remembered reports of all clients. A single constraint is a vector: XLA is slow on matrices of one column."""
-
-    __slots__ = ()
-
-    @property
-    def pairs(self) -> tuple[Array, Array]:
-        """Constraint values of all clients, and whether each is known; vectors if there is one constraint."""
-        if self.constraint.shape[1] > 1:
-            return super().pairs
-        values = self.constraint[:, 0]
-        return values, self.mask & (values != -jnp.inf)
-
-
 class ClientMemory(Part):
     """Hooks of the server step for ``Memory``; the state is ``Remembered``.
 
@@ -245,7 +231,7 @@ class ClientMemory(Part):
             if memory.sums is not None:
                 assert self.pool is not None
                 pooled = self.pool(memory.sums.sum(axis=0))
-            everyone = AllReports(memory.objective, memory.constraint, pooled, memory.known)
+            everyone = Reports(memory.objective, memory.constraint, pooled, memory.known)
             if reports.clients is not None:
                 everyone = everyone._replace(clients=jnp.arange(memory.objective.shape[0], dtype=jnp.int32))
             by_all, after = decide(state, everyone)

@@ -60,8 +60,13 @@ class Reports(NamedTuple):
 
     @property
     def pairs(self) -> tuple[Array, Array]:
-        """Constraint values of all pairs (client, constraint), and whether each was reported."""
-        return self.constraint, self.has_constraint
+        """Constraint values of all pairs (client, constraint), and whether each was reported.
+
+        Those of a single constraint are vectors: XLA is slow on matrices of one column.
+        """
+        if self.constraint.shape[1] > 1:
+            return self.constraint, self.has_constraint
+        return self.constraint[:, 0], self.has_constraint[:, 0]
 
     def local_losses(self, loss: LocalLoss) -> Float[Array, " m"]:
         """Return each client's local loss at w_k: a·f_i + <b_i, g_i> + c·Σ max(0, g_i − ε), where missing values are 0.

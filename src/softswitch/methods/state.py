@@ -19,7 +19,7 @@ from softswitch.methods.memory import ClientMemory, Memory
 from softswitch.methods.parts import Part, PreviousIterate
 from softswitch.methods.robust import RobustAggregation, WeightCap
 from softswitch.problem.parameters import Params, float_dtype
-from softswitch.support.arrays import is_large, select, update_if
+from softswitch.support.arrays import select, update_if
 
 
 class Average(NamedTuple):
@@ -44,11 +44,7 @@ class Average(NamedTuple):
             lost = jax.tree.map(lambda new, old, v: (new - old) - v, total, average.total, value)
             return Average(total, lost, average.rounds + 1)
 
-        if is_large(self.total):
-            return update_if(joins, add_iterate, self)
-        new = add_iterate(self)
-        total, lost = select(joins, new.total, self.total), select(joins, new.lost, self.lost)
-        return Average(total, lost, self.rounds + joins.astype(jnp.int32))
+        return update_if(joins, add_iterate, self)
 
     def mean(self) -> Params:
         """Return Σ w_k / rounds, or zeros if no iterate was added."""
@@ -72,10 +68,7 @@ class BestIterate(NamedTuple):
         def replace(best: tuple[Params, Array]) -> tuple[Params, Array]:
             return params, select(better, score, best[1])
 
-        if is_large(self.params):
-            kept, best = update_if(takes, replace, (self.params, self.score))
-        else:
-            kept, best = select(takes, params, self.params), select(better, score, self.score)
+        kept, best = update_if(takes, replace, (self.params, self.score))
         return BestIterate(kept, best, select(nearer, criterion, self.criterion))
 
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.robust import norms
-from softswitch.oracles.base import Evaluation, Federation, Oracle
+from softswitch.oracles.base import Federation, Oracle
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import expand_like, weighted_sum
@@ -158,15 +157,6 @@ class ByzantineOracle(Oracle):
         """Return f_i and g_i of every client on all of its data; those of Byzantine clients are forged."""
         return self._forge(self.byzantine, *self.honest.evaluate(params))
 
-    def evaluate_honest(self, params: Params) -> Evaluation:
-        """Return the true f_i and g_i of the honest clients only, in their order.
-
-        Args:
-            params: Parameters, a pytree of floating arrays.
-        """
-        honest, evaluation = ~np.asarray(self.byzantine), self.honest.evaluate_params(params)
-        return Evaluation(evaluation.objective[honest], evaluation.constraint[honest])
-
     def _forge(self, byzantine: Array, objective: Array, constraint: Array) -> tuple[Array, Array]:
         """Return (f, g) with the values of the clients where ``byzantine`` is True forged."""
         context = AttackContext(byzantine, jnp.zeros_like(objective), jnp.array(True))
@@ -179,8 +169,8 @@ class ByzantineOracle(Oracle):
 def with_attack(federation: Federation, byzantine: Collection[Any], attack: str) -> Federation:
     """Return the federation with some clients turned Byzantine.
 
-    They forge every report, direction and evaluation, so a result contains forged values.
-    ``with_attack(...).oracle.evaluate_honest(params)`` returns the true values of the honest clients.
+    They forge every report, direction and evaluation, so a result contains forged values. The true values are those of
+    the given federation, ``federation.oracle.evaluate_params(params)``.
 
     Args:
         federation: Clients that compute with JAX, such as ``make_federation`` returns.

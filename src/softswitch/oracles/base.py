@@ -274,12 +274,13 @@ class HostOracle(Oracle):
 
     def draw(self, key: Array) -> HostDraws:
         """Return the participants, drawn as in the compiled engine, and a seed of 63 bits."""
-        clients, words = _draw(key, self.client_count, self.participants)
-        return HostDraws(np.asarray(clients), _to_seed(words))
+        clients = _draw_clients(key, self.client_count, self.participants)
+        return self.draw_for(clients, self.draw_randomness(key))
 
     def draw_randomness(self, key: Array) -> int:
         """Return the seed of the round, an integer of 63 bits."""
-        return _to_seed(_draw_words(key))
+        high, low = (int(word) for word in np.asarray(_draw_words(key)))
+        return ((high << 32) | low) >> 1
 
     def draw_for(self, clients: Int[Array, " m"], randomness: int) -> HostDraws:
         """Return the draws of given participants with the seed ``randomness``."""
@@ -302,17 +303,12 @@ class HostOracle(Oracle):
         return None
 
 
-def _to_seed(words: Array) -> int:
-    high, low = (int(word) for word in np.asarray(words))
-    return ((high << 32) | low) >> 1
-
-
 @jax.jit
 def _draw_words(key: Array) -> Array:
     return jax.random.bits(jax.random.fold_in(key, 1), (2,), jnp.uint32)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _draw(key: Array, clients: int, participants: int) -> tuple[Array, Array]:
+def _draw_clients(key: Array, clients: int, participants: int) -> Array:
     words = jax.random.bits(key, (client_bit_count(clients, participants),), jnp.uint32)
-    return sample_clients(words, clients, participants), _draw_words(key)
+    return sample_clients(words, clients, participants)

@@ -88,11 +88,6 @@ class DerivativeOracle(ABC):
         """Number of parameters d."""
         return count_parameters(self.start)
 
-    @property
-    def is_pooled(self) -> bool:
-        """Whether the constraints are computed on the rows of all clients together."""
-        return self.shape[0] != len(self.names)
-
     def values(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return f (n numbers) and g (of shape ``shape``) at a point, a vector of d parameters."""
         reply = self.reply(Query(point, np.zeros(len(self.names)), np.zeros(self.shape)))

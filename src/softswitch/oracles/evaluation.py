@@ -194,15 +194,18 @@ def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n
 class EvaluationPlan:
     """Groups of clients of similar size, so that batches of all rows need little padding."""
 
-    groups: tuple[Array, ...]  # client indices, one array for each width
-    order: Array  # position of each client in the concatenated groups
+    groups: tuple[Array, ...]  # client indices, one array for each width; index n is a dummy client
     widths: tuple[int, ...] = field(metadata=STATIC)  # rows of a batch in each group; padding has weight 0
     row_bytes: int = field(metadata=STATIC)  # bytes of one row over all columns
+    client_count: int = field(metadata=STATIC)  # number of clients n
 
     def map_clients(
         self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize = full_data_slice_size
     ) -> Any:
-        """Return the stacked results of a function of all rows of each client; row weights have ``dtype``."""
+        """Return the stacked results of a function of all rows of each client, 0 for clients in no group.
+
+        Row weights have ``dtype``.
+        """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
             count = together(len(clients), width * self.row_bytes)
@@ -214,22 +217,25 @@ class EvaluationPlan:
                 return function(rows.take(*all_rows(rows, client, width, dtype)))
 
             parts.append(map_slices(one, clients, count))
-        return jax.tree.map(lambda *leaves: self.in_order(jnp.concatenate(leaves)), *parts)
+        clients = jnp.concatenate(self.groups)
 
-    def in_order(self, values: Array) -> Array:
-        """Return values that are in the order of the groups in the clients' order."""
-        return values[self.order]
+        def in_order(*leaves: Array) -> Array:
+            values = jnp.concatenate(leaves)
+            result = jnp.zeros((self.client_count, *values.shape[1:]), values.dtype)
+            return result.at[clients].set(values, mode="drop")
+
+        return jax.tree.map(in_order, *parts)
 
 
 def client_values(
-    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses, together: SliceSize = slice_size
+    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
     """Return f_i and g_i of every client on all of its rows, for use inside a compiled program."""
 
     def both(batch: Batch) -> tuple[Array, Array]:
         return losses.objective(params, batch), losses.constraints(params, batch)
 
-    return plan.map_clients(both, rows, float_dtype(params), together)
+    return plan.map_clients(both, rows, float_dtype(params), slice_size)
 
 
 @partial(jax.jit, static_argnames="losses")
@@ -248,11 +254,15 @@ def pool_statistics(sizes: Array, statistics: Array, losses: Losses) -> Float[Ar
     return losses.pool(jnp.tensordot(sizes.astype(statistics.dtype), statistics, axes=1))
 
 
+def to_evaluation(losses: Losses, sizes: Array, objective: Any, constraint: Any, statistics: Any) -> Evaluation:
+    """Return f_i, g_i and, from the statistics of all clients (or None), pooled constraints as NumPy arrays."""
+    pooled = None if statistics is None else np.asarray(pool_statistics(sizes, jnp.asarray(statistics), losses))
+    return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
+
+
 def evaluate_clients(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> Evaluation:
     """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
-    objective, constraint, statistics = compiled_values(plan, rows, params, losses)
-    pooled = None if statistics is None else np.asarray(pool_statistics(rows.sizes, statistics, losses))
-    return Evaluation(np.asarray(objective), np.asarray(constraint), pooled)
+    return to_evaluation(losses, rows.sizes, *compiled_values(plan, rows, params, losses))
 
 
 def make_evaluator(problem: Problem, clients: ClientData, params: Params | None = None) -> Evaluator:
@@ -276,9 +286,8 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
         reason = f"{sizes} and are evaluated in padded batches whose padding has weight 0"
         raise ValueError(f"{' and '.join(ignoring_weights)} must read batch['weight'], because {reason}; {WRITE_MEANS}")
     groups = [np.flatnonzero(widths == width).astype(np.int32) for width in distinct]
-    order = np.argsort(np.concatenate(groups), kind="stable").astype(np.int32)
     groups_on_device = tuple(jnp.asarray(group) for group in groups)
-    return EvaluationPlan(groups_on_device, jnp.asarray(order), tuple(map(int, distinct)), clients.rows.row_bytes)
+    return EvaluationPlan(groups_on_device, tuple(map(int, distinct)), clients.rows.row_bytes, len(clients))
 
 
 def padded_widths(clients: ClientData) -> np.ndarray:

@@ -60,17 +60,15 @@ class BlockEvaluator:
         for clients, width in blocks:
             rows = read_clients(data, clients, width)
             indices = jnp.arange(len(clients), dtype=jnp.int32)
-            plan = EvaluationPlan((indices,), indices, (width,), data.row_bytes)
+            plan = EvaluationPlan((indices,), (width,), data.row_bytes, len(clients))
             computed = [value for value in evaluation.compiled_values(plan, rows, params, losses) if value is not None]
             parts.append([np.asarray(value) for value in computed])
             del rows, computed  # before the next block is read
         order = np.argsort(np.concatenate([clients for clients, _ in blocks]))
-        objective, constraint, *statistics = (np.concatenate(values)[order] for values in zip(*parts, strict=True))
-        if not statistics:
-            return Evaluation(objective, constraint)
-        sizes = jnp.asarray(data.sizes.astype(np.float64), statistics[0].dtype)
-        pooled = evaluation.pool_statistics(sizes, jnp.asarray(statistics[0]), losses)
-        return Evaluation(objective, constraint, np.asarray(pooled))
+        objective, constraint, *rest = (np.concatenate(values)[order] for values in zip(*parts, strict=True))
+        statistics = rest[0] if rest else None
+        sizes = jnp.asarray(data.sizes.astype(np.float64), objective.dtype)
+        return evaluation.to_evaluation(losses, sizes, objective, constraint, statistics)
 
     def _blocks(self) -> Iterator[tuple[np.ndarray, int]]:
         """Yield the indices of clients that are evaluated together, and the padded number of rows of each."""
@@ -273,17 +271,18 @@ class OutOfCoreOracle(Oracle):
 
     def report(self, params: Params, draws: RowDraws) -> tuple[Reports, Any]:
         """Return f_i and g_i of the participants on the drawn rows, which are read first."""
-        oracle, draws = self._read_round(draws)
+        oracle, draws = self.read_round(draws)
         return oracle.report(params, draws)
 
     def direction(
         self, params: Params, draws: RowDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Return Σ_i r_i u_i on the drawn rows, which are read first."""
-        oracle, draws = self._read_round(draws)
+        oracle, draws = self.read_round(draws)
         return oracle.direction(params, draws, kept, decision, switches, step_size)
 
-    def _read_round(self, draws: RowDraws) -> tuple[GradientOracle, RowDraws]:
+    def read_round(self, draws: RowDraws) -> tuple[GradientOracle, RowDraws]:
+        """Return an oracle with the rows of one round in memory, and the draws of the round for it."""
         read = self.feed.read(jax.tree.map(lambda part: part[None], draws), 1)
         return self.with_rows(read), jax.tree.map(lambda part: part[0], read.draws)
 

@@ -23,29 +23,16 @@ from softswitch.data.sampling import Batching, can_index_words, client_bit_count
 from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.derivatives import Program, RowDerivatives, derive_clients
-from softswitch.oracles.evaluation import EvaluationPlan, Loss
+from softswitch.oracles.evaluation import EvaluationPlan, Loss, compiled_values, to_evaluation
 from softswitch.oracles.gradient import GradientOracle, RowDraws, make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch.problem.parameters import Batch, Params, float_dtype
+from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.support import checks, processes
 from softswitch.support.arrays import is_random_key
 
 AXIS = "clients"  # name of the mesh axis over which clients are sharded
 SHARDED, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class DeviceEvaluationPlan(EvaluationPlan):
-    """Evaluation plan of one device. Groups are padded with the dummy client n, which is dropped."""
-
-    client_count: int = field(default=0, metadata=STATIC)  # number of clients n on all devices
-
-    def in_order(self, values: Array) -> Array:
-        """Return values of the device's clients in the order of all n clients, with zeros for the rest."""
-        result = jnp.zeros((self.client_count, *values.shape[1:]), values.dtype)
-        return result.at[jnp.concatenate(self.groups)].set(values, mode="drop")
 
 
 @jax.tree_util.register_dataclass
@@ -196,7 +183,7 @@ class ShardedOracle(GradientOracle):
 
     def evaluate_params(self, params: Params) -> Evaluation:
         """Return f_i, g_i and pooled constraints on all rows of every client, as NumPy arrays."""
-        return jax.tree.map(np.asarray, Evaluation(*_evaluate(self, params)))
+        return to_evaluation(self.losses, self.rows.sizes, *_sharded_values(self, params))
 
     def _sum_devices(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum of ``function(device_oracle, *arguments)`` over the devices, which then communicate once."""
@@ -207,7 +194,7 @@ class ShardedOracle(GradientOracle):
         def on_device(sharded: Any, replicated: Any, arguments: Any) -> Any:
             (columns, groups, members, dummy), (counts, owner) = sharded, replicated
             rows = Rows(columns, *(jnp.concatenate(pair) for pair in zip(counts, dummy, strict=True)))
-            device_plan = None if plan is None else replace(plan, groups=groups, order=jnp.zeros(0, jnp.int32))
+            device_plan = None if plan is None else replace(plan, groups=groups)
             clients = {"is_local": owner == lax.axis_index(AXIS), "members": members, **static_settings(self)}
             return lax.psum(function(DeviceOracle(rows, device_plan, **clients), *arguments), AXIS)
 
@@ -218,18 +205,13 @@ class ShardedOracle(GradientOracle):
 
 
 @jax.jit
-def _evaluate(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Array | None]:
-    objective, constraint = oracle.evaluate(params)
-    if not oracle.has_pooled_constraint:
-        return objective, constraint, None
+def _sharded_values(oracle: ShardedOracle, params: Params) -> tuple[Array, Array, Array | None]:
+    """Return f_i, g_i and the statistics of a pooled constraint (or None) of every client, on all of its rows."""
 
-    def statistics_on_device(oracle: DeviceOracle, params: Params) -> Array:
-        statistics = partial(oracle.losses.statistics, params)
-        return oracle.evaluation_plan.map_clients(statistics, oracle.rows, float_dtype(params))
+    def on_device(oracle: DeviceOracle, params: Params) -> tuple[Array, Array, Array | None]:
+        return compiled_values(oracle.evaluation_plan, oracle.rows, params, oracle.losses)
 
-    statistics = oracle._sum_devices(statistics_on_device, params)
-    sums = jnp.tensordot(oracle.rows.sizes.astype(statistics.dtype), statistics, axes=1)
-    return objective, constraint, oracle.losses.pool(sums)
+    return oracle._sum_devices(on_device, params)
 
 
 SLICES = 16  # average number of slices per device with partial participation: a partly empty last one costs little
@@ -251,19 +233,14 @@ class Placement(NamedTuple):
 
 
 def place_clients(stratum_sizes: np.ndarray, devices: int) -> Placement:
-    """Return an assignment to devices in turns, the largest client first; in blocks if all clients have one size."""
+    """Return an assignment to devices in turns, the largest client first."""
     sizes = stratum_sizes.sum(axis=1)
     n = len(sizes)
-    if (sizes == sizes[0]).all():
-        owner = (np.arange(n) * devices // n).astype(np.int32)
-    else:
-        owner = np.empty(n, np.int32)
-        owner[np.argsort(-sizes, kind="stable")] = np.arange(n) % devices
-    by_device = np.argsort(owner, kind="stable")
-    begins = np.searchsorted(owner[by_device], np.arange(devices))
-    before = np.concatenate([[0], np.cumsum(sizes[by_device])])
-    first_rows = np.empty(n, np.int64)
-    first_rows[by_device] = before[:-1] - before[begins][owner[by_device]]
+    owner, first_rows = np.empty(n, np.int32), np.empty(n, np.int64)
+    owner[np.argsort(-sizes, kind="stable")] = np.arange(n) % devices
+    for device in range(devices):
+        own = np.flatnonzero(owner == device)
+        first_rows[own] = np.cumsum(sizes[own]) - sizes[own]
     offsets = (first_rows[:, None] + np.cumsum(stratum_sizes, axis=1) - stratum_sizes).astype(np.int32)
     members = group_by_device(np.arange(n), owner, devices)
     return Placement(owner, offsets, members, int(np.bincount(owner, sizes, devices).max()))
@@ -385,7 +362,7 @@ def _slice_size(oracle: GradientOracle, n: int, placement: Placement, client_bat
 
 def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh: Mesh) -> tuple[Any, Any]:
     """Return the evaluation plan and the rows on the devices, and the offsets and counts of the dummy clients."""
-    devices, n, capacity = len(placement.members), len(data), placement.capacity
+    devices, capacity = len(placement.members), placement.capacity
     first_rows = np.cumsum(data.sizes) - data.sizes
     device_rows = cache(partial(placement.device_rows, first_rows=first_rows, sizes=data.sizes))
 
@@ -406,8 +383,7 @@ def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh
         _put(data.stratum_sizes.astype(np.int32), mesh, REPLICATED),
     )
     members = (group_by_device(np.asarray(group), placement.owner, devices) for group in plan.groups)
-    groups = tuple(_put(group.reshape(-1), mesh, SHARDED) for group in members)
-    device_plan = DeviceEvaluationPlan(groups, jnp.zeros(0, jnp.int32), plan.widths, plan.row_bytes, n)
+    device_plan = replace(plan, groups=tuple(_put(group.reshape(-1), mesh, SHARDED) for group in members))
     first = placement.members[:, 0]
     dummy = placement.offsets[first], data.stratum_sizes[first].astype(np.int32)
     return (device_plan, rows), tuple(_put(part, mesh, SHARDED) for part in dummy)

@@ -182,13 +182,10 @@ class ModuleFunctions:
         self.module.eval()
         weights = self.trained
         value = torch.as_tensor(self.objective(self.module, batch)).reshape(())
-        slopes: Any = [None] * len(weights)
+        slopes: Any = [torch.zeros_like(weight) for weight in weights.values()]
         if value.requires_grad:  # else constant, such as −∞
-            slopes = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
-        return float(value.detach()), {
-            name: np.zeros(weight.shape) if slope is None else slope.cpu().numpy()
-            for (name, weight), slope in zip(weights.items(), slopes, strict=True)
-        }
+            slopes = torch.autograd.grad(value, list(weights.values()), materialize_grads=True)
+        return float(value.detach()), {name: s.cpu().numpy() for name, s in zip(weights, slopes, strict=True)}
 
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
         """Return u_i = (w_k − w_{k,E})/(γE) after E steps from the module's parameters, which are undefined then."""

@@ -97,33 +97,17 @@ def expand_like(values: jax.Array, leaf: jax.Array) -> jax.Array:
     return values.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
-# Conditional updates of large trees, written so that XLA's CPU compiler updates buffers in place. It inserts copies
-# before it schedules operations: it copies a buffer unless all of its readers are ordered before its update.
-
-
-def is_large(tree: Any) -> bool:
-    """Return whether a tree has at least ``LARGE_SIZE`` entries and the default backend is the CPU."""
-    return jax.default_backend() == "cpu" and sum(leaf.size for leaf in jax.tree.leaves(tree)) >= LARGE_SIZE
-
-
 def select(condition: Bool[Array, ""], chosen: Any, otherwise: Any) -> Any:
     """Return ``chosen`` if the condition holds, else ``otherwise``, with the dtypes of ``otherwise``."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b).astype(b.dtype), chosen, otherwise)
 
 
 def update_if(condition: Bool[Array, ""], change: Callable[[Tree], Tree], tree: Tree) -> Tree:
-    """Return ``change(tree)`` if the condition holds, else ``tree``; unlike ``lax.cond`` without a copy of the tree."""
+    """Return ``change(tree)`` if the condition holds, else ``tree``; on a CPU, a large tree is updated in place."""
+    if jax.default_backend() != "cpu" or sum(leaf.size for leaf in jax.tree.leaves(tree)) < LARGE_SIZE:
+        return select(condition, change(tree), tree)
 
     def body(_: Any, old: Tree) -> Tree:
         return jax.tree.map(lambda a, b: a.astype(b.dtype), change(old), old)
 
     return lax.fori_loop(0, condition.astype(jnp.int32), body, tree)
-
-
-def delay_until(value: Array, others: Any, overwritten: Any) -> Array:
-    """Return ``value``; if ``overwritten`` is large, by an always true condition on ``others``, which XLA keeps."""
-    if not is_large(overwritten):
-        return value
-    numbers = [jnp.asarray(leaf, jnp.float32).ravel() for leaf in jax.tree.leaves(others)]
-    known = jnp.stack([((some == some) | (some != some)).all() for some in numbers]).all()
-    return jnp.where(known, value, jnp.zeros_like(value))
