@@ -15,9 +15,10 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from softswitch.cli.terminal import SafeConsole, ask, is_interactive
+from softswitch.cli.terminal import ask, is_interactive
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.support import checks
+from softswitch.support.console import SafeConsole
 from softswitch.tables.constraints import KINDS, kind_names
 from softswitch.tables.settings import Config, DataSection, TaskSection, write_config
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softswitch.cli.terminal import SafeConsole
+from softswitch.support.console import SafeConsole
 
 
 def plan(

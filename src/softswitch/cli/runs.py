@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from softswitch.cli.terminal import SafeConsole, say
+from softswitch.support.console import SafeConsole, say
 
 if TYPE_CHECKING:
     from softswitch.results.folder import Run

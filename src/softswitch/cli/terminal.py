@@ -1,4 +1,4 @@
-"""Output and error handling that all commands share."""
+"""Exit codes, questions and error handling that commands share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 import typer
-from rich.console import Console
-from rich.text import Text
+
+from softswitch.support.console import show_control_characters
 
 
 class ExitCode(IntEnum):
@@ -34,24 +34,6 @@ OUTCOME_CODES = {  # by the outcome of certification in run.json; a stopped run 
     "likely violates": ExitCode.VIOLATES,
     "incomplete": ExitCode.INFEASIBLE,
 }
-
-
-class SafeConsole(Console):
-    """A console on which names and texts from files cannot control the terminal."""
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return the styled text, with control characters as visible escape sequences."""
-        return super().render_str(show_control_characters(text), **options)
-
-
-def show_control_characters(text: str) -> str:
-    """Return text in which control characters, other than line breaks and tabs, are visible escape sequences."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
-def say(text: str, *, style: str | None = None, wrap: bool = False, error: bool = False) -> None:
-    """Print plain text, to stderr if ``error``. Lines are broken only with ``wrap``, so that paths can be copied."""
-    SafeConsole(stderr=error).print(text, style=style, highlight=False, markup=False, soft_wrap=not wrap)
 
 
 def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.tree import Tree
 
-from softswitch.cli.terminal import OUTCOME_CODES, ExitCode, SafeConsole, say
+from softswitch.cli.terminal import OUTCOME_CODES, ExitCode
+from softswitch.support.console import SafeConsole, say
 
 if TYPE_CHECKING:
     from softswitch.methods.base import Method

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from softswitch.cli.terminal import SafeConsole, say
+from softswitch.support.console import SafeConsole, say
 
 if TYPE_CHECKING:
     from softswitch_experiments.paper.batch import Batch
