@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from softswitch.flower.local_client import NumpyClient as NumpyClient
     from softswitch.flower.local_client import PerRowOracle as PerRowOracle
     from softswitch.flower.local_client import RefusalError as RefusalError
-    from softswitch.flower.local_client import RegretClient as RegretClient
     from softswitch.flower.local_client import SecondOrderClient as SecondOrderClient
     from softswitch.flower.local_client import Task as Task
     from softswitch.flower.membership import AllowedClient as AllowedClient

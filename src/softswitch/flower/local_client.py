@@ -1,4 +1,4 @@
-"""The interface of a client, what clients with rows have in common, NumpyClient, and RegretClient."""
+"""The interface of a client, what clients with rows have in common, and NumpyClient."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # importing JAX and SciPy takes longer than most messages
 Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 Classes = Any
 """A column name, a tuple of column names (all combinations of their values), one label per row, or None."""
-PER_ROW_METHODS = ("row_values", "held_out_values", "clipped_gradient")
-"""Methods that are not forwarded: f_i* depends on rows, and a private client would not account for it."""
 
 
 class RefusalError(Exception):
@@ -340,71 +338,9 @@ def _count_labels(labels: np.ndarray) -> dict[str, int]:
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def row_shares(hessian: Callable[[int], np.ndarray], rows: int) -> np.ndarray:
-    """Return the norms of the rows' Hessians less what all rows share: the Hessian of the smallest norm.
-
-    A row to which the function does not apply has NaN, and a share of 0.
-    """
-    norms = np.array([np.linalg.norm(hessian(row)) for row in range(rows)])
-    common = hessian(int(np.where(np.isnan(norms), np.inf, norms).argmin()))
-    shares = np.array([np.linalg.norm(hessian(row) - common) for row in range(rows)])
-    return np.where(np.isnan(norms), 0.0, shares)
-
-
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:
     """Return the ranges from the server, completed by those of the client."""
     return [fallback if given is None else given for given, fallback in zip(server, client, strict=True)]
-
-
-class RegretClient:
-    """A client that reports f_i − f_i* instead of f_i, to pass to ``client_app`` in place of another client.
-
-    The client optimum f_i* is not sent. The server minimises the largest report, so either all clients of a run report
-    regrets or none. Constraints, directions and certificates (of f_i) are those of the wrapped client.
-
-    Args:
-        client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client.
-        client_optimum: The value f_i*, for example from ``softswitch.certification.client_optimum``.
-    """
-
-    def __init__(self, client: LocalOracle, client_optimum: float) -> None:
-        if not isinstance(client, LocalOracle):
-            raise TypeError(f"client must have the methods of LocalOracle, but is a {type(client).__name__}")
-        if getattr(client, "privacy_report", None) is not None:
-            raise ValueError(f"client must not be a PrivateClient, but {client.name!r} is: f_i* would not be private")
-        self._client = client
-        self.client_optimum = checks.check_real("client_optimum", client_optimum)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in PER_ROW_METHODS or name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__} has no {name}")
-        return getattr(self._client, name)
-
-    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> RegretClient:
-        """Return this client with the selected rows only, and with the same f_i*.
-
-        Args:
-            rows: Mask of the training rows to keep.
-            held_out: Mask of the held-out rows to keep, or None for all.
-        """
-        return RegretClient(self._client.restrict(rows, held_out), self.client_optimum)  # type: ignore[attr-defined]
-
-    def report(self, params: Arrays, task: Task) -> Values:
-        """Return f_i − f_i* and g_i on a batch."""
-        return self._subtract_optimum(self._client.report(params, task))
-
-    def evaluate(self, params: Arrays) -> Values:
-        """Return f_i − f_i* and g_i on all rows."""
-        return self._subtract_optimum(self._client.evaluate(params))
-
-    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
-        """Return the derivatives of f_i − f_i* and g_i."""
-        found: LocalDerivatives = self._client.derivatives(params, weights)  # type: ignore[attr-defined]
-        optimum = np.r_[self.client_optimum, np.zeros(len(found.values) - 1)]
-        return found._replace(values=found.values - optimum)
-
-    def _subtract_optimum(self, values: Values) -> Values:
-        return values._replace(objective=values.objective - self.client_optimum)
 
 
 class NumpyClient(RowClient):
@@ -418,9 +354,6 @@ class NumpyClient(RowClient):
             With a ``constraint_surrogate``, the gradient of the constraint may be None.
         data: The columns, such as ``{"X": X, "y": y}``, with one entry per sample.
         start: Parameters by name, to determine the number of constraints.
-        hessian: ``(params, batch, weights) -> matrix``, for ``SQP``: the Hessian of the objective and the constraints,
-            summed with these weights. Parameters are in the order of their sorted names. Default: no second
-            derivatives.
     """
 
     def __init__(
@@ -440,7 +373,6 @@ class NumpyClient(RowClient):
         constraint_surrogate: Function | None = None,
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
-        hessian: Callable[[Arrays, Arrays, np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._init = NumpyClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         functions = {"objective": objective, "constraint": constraint}
@@ -455,9 +387,6 @@ class NumpyClient(RowClient):
         self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in self.start.values())
         self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
-        if hessian is not None:
-            checks.check_callable("hessian", hessian, "(params, batch, weights) -> matrix")
-        self._hessian, self.is_exact = hessian, True
         self._replace = replace is not False
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
@@ -466,7 +395,6 @@ class NumpyClient(RowClient):
             from softswitch.problem.problem import check_surrogate_size
 
             check_surrogate_size(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
-        self.pieces = 0 if hessian is None or self.has_surrogate else self.constraints
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self._set_classes(classes, held_out_classes, (self._data, self._held_out))
 
@@ -499,31 +427,6 @@ class NumpyClient(RowClient):
 
         evaluate = partial(evaluate_rows, params)
         return intervals_from_function(evaluate, self.held_out_rows, levels, ranges, evaluate_elsewhere)
-
-    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
-        """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
-        assert self._hessian is not None
-        values, gradients, size = [], [], sum(value.size for value in params.values())
-        for function in (self._objective, self._constraint):
-            value, gradient = function(params, self._data)
-            values.append(np.atleast_1d(np.asarray(value, float)))
-            rows = [np.reshape(gradient[name], (len(values[-1]), -1)) for name in sorted(params)]
-            gradients.append(np.concatenate(rows, axis=1))
-        hessian = np.zeros((size, size))
-        if weights.any():
-            hessian = np.asarray(self._hessian(params, self._data, weights), float)
-        return LocalDerivatives(np.concatenate(values), np.concatenate(gradients), (hessian + hessian.T) / 2)
-
-    def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
-        """Return the norm of each row's share of each function's Hessian."""
-
-        def row_hessian(weight: np.ndarray, row: int) -> np.ndarray:
-            assert self._hessian is not None
-            return np.asarray(self._hessian(params, _take(self._data, slice(row, row + 1)), weight), float)
-
-        with np.errstate(all="ignore"):
-            used = np.eye(len(weights))[weights > 0]
-            return np.stack([row_shares(partial(row_hessian, weight), self.rows) for weight in used], axis=1)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.torch import module_intervals
 from softswitch.flower.compression import to_vector
-from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task, row_shares
+from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, single_client, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.methods.sqp import Query
@@ -167,7 +167,7 @@ class TorchClient(RowClient):
         """Return the norm of each row's share of each function's Hessian."""
         point, hessian = to_vector(params), self._derivatives.row_hessian
         used = np.flatnonzero(weights).tolist()
-        return np.stack([row_shares(partial(hessian, point, i), self.rows) for i in used], axis=1)
+        return np.stack([_row_shares(partial(hessian, point, i), self.rows) for i in used], axis=1)
 
     @property
     def mixes_rows(self) -> str | None:
@@ -186,3 +186,14 @@ class TorchClient(RowClient):
 
     def _seed(self, task: Task) -> tuple[int, int, int]:
         return task.seed, task.round, zlib.crc32(self.name.encode())
+
+
+def _row_shares(hessian: Callable[[int], np.ndarray], rows: int) -> np.ndarray:
+    """Return the norms of the rows' Hessians less what all rows share: the Hessian of the smallest norm.
+
+    A row to which the function does not apply has NaN, and a share of 0.
+    """
+    norms = np.array([np.linalg.norm(hessian(row)) for row in range(rows)])
+    common = hessian(int(np.where(np.isnan(norms), np.inf, norms).argmin()))
+    shares = np.array([np.linalg.norm(hessian(row) - common) for row in range(rows)])
+    return np.where(np.isnan(norms), 0.0, shares)
